@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from math import inf
+from threading import Lock
 from typing import Literal
 
 __all__ = [
     "Budget",
     "Clock",
     "Deadline",
+    "Meter",
     "Prices",
     "RunUsage",
     "TokenUsage",
@@ -199,7 +201,7 @@ class Budget:
         """Returns how many more tool calls there is room for; `None` for any number."""
         if self.max_tool_calls is None:
             return None
-        return self.max_tool_calls - (self.run_usage + run_usage).tool_calls
+        return max(0, self.max_tool_calls - (self.run_usage + run_usage).tool_calls)
 
     def after(self, run_usage: RunUsage) -> "Budget":
         """Returns the budget after `run_usage`, without `max_seconds`, which a deadline carries."""
@@ -211,6 +213,115 @@ class Budget:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:
             return None
+
+
+_counting = Lock()  # one for all meters: a meter stays a plain value that can be copied and pickled
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts what a run and the runs nested in it use, and keeps them within their budgets.
+
+    The meter of a nested run has its caller's as `parent`: what it counts, every meter above
+    counts too, and each budget on the way must have room. Threads may share meters. `cost` is that
+    of the answers with a price; `unpriced` is the last model that gave one without.
+    """
+
+    budget: Budget | None = None
+    parent: "Meter | None" = None
+    tokens: TokenUsage = TokenUsage()
+    calls: int = 0
+    tool_calls: int = 0
+    cost: float = 0.0
+    unpriced: str | None = None
+
+    @property
+    def usage(self) -> RunUsage:
+        """The usage of the run and of the runs nested in it."""
+        cost = self.cost if self.unpriced is None else None
+        return RunUsage(self.tokens, self.calls, self.tool_calls, cost)
+
+    def exceeded(
+        self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
+    ) -> str | None:
+        """Names the first bound without room for one more request or tool call; `None` if none.
+
+        `further` is usage to count for this question alone.
+        """
+        meter: Meter | None = self
+        while meter is not None:
+            if (budget := meter.budget) is not None:
+                if meter.unpriced is not None and budget.max_cost is not None:
+                    return (
+                        f"max_cost={budget.max_cost} cannot be kept: the model "
+                        f"{meter.unpriced!r} answered, and its price is unknown"
+                    )
+                usage = meter.usage if further is None else meter.usage + further
+                if bound := budget.exceeded(usage, before=before):
+                    return bound
+            meter = meter.parent
+        return None
+
+    def tool_calls_left(self, count: int) -> int:
+        """Returns how many of `count` more tool calls there is room for."""
+        meter: Meter | None = self
+        while meter is not None:
+            left = None if meter.budget is None else meter.budget.tool_calls_left(meter.usage)
+            if left is not None and left < count:
+                count = left
+            meter = meter.parent
+        return count
+
+    def reserve_request(self) -> str | None:
+        """Counts one more request, or names the bound that has no room for it."""
+        with _counting:
+            bound, meter = self.exceeded(before="request"), None
+            if bound is None:
+                meter = self
+            while meter is not None:
+                meter.calls += 1
+                meter = meter.parent
+        return bound
+
+    def reserve_tool_calls(self, count: int) -> int:
+        """Counts the first of `count` tool calls for which there is room; returns how many."""
+        with _counting:
+            if self.exceeded(before="tool call"):
+                return 0
+            if count > 1:  # there is room for one
+                count = self.tool_calls_left(count)
+            meter: Meter | None = self
+            while meter is not None:
+                meter.tool_calls += count
+                meter = meter.parent
+        return count
+
+    def add(
+        self,
+        tokens: TokenUsage,
+        *,
+        calls: int = 0,
+        tool_calls: int = 0,
+        cost: float | None = 0.0,
+        model: str = "",
+    ) -> None:
+        """Counts what was used; without a cost, the price of `model` is unknown."""
+        with _counting:
+            meter: Meter | None = self
+            while meter is not None:
+                meter.tokens += tokens
+                meter.calls += calls
+                meter.tool_calls += tool_calls
+                if cost is None:
+                    meter.unpriced = model
+                else:
+                    meter.cost += cost
+                meter = meter.parent
+
+    def add_run(self, usage: RunUsage, model: str) -> None:
+        """Counts the usage of a run of `model` that another process or adapter has counted."""
+        calls, tool_calls, cost = usage.calls, usage.tool_calls, usage.cost
+        self.add(usage.usage, calls=calls, tool_calls=tool_calls, cost=cost, model=model)
 
 
 def _check_number(name: str, value: object, remedy: str) -> None:

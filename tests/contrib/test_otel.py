@@ -38,7 +38,7 @@ from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import TextDelta
 from weakincentives.evaluation.tool_executor import ToolExecutor
-from weakincentives.limits import Prices
+from weakincentives.limits import Meter, Prices
 from weakincentives.prompt import Disclosure, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import InProcessEventBus, Operation, ToolInvoked
@@ -291,7 +291,11 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
     )
     with telemetry.tracers.get_tracer("app").start_as_current_span("request"):
         adapter.evaluate(prompt(tool(asks, name="asks")), session=telemetry.session)
-    nested: Tree = {"invoke_agent agent": leaf("chat", "execute_tool inner", "chat")}
+    nested: Tree = {
+        "invoke_workflow agent": [
+            {"invoke_agent agent": leaf("chat", "execute_tool inner", "chat")}
+        ]
+    }
     asked: Tree = {"execute_tool asks": [nested, {"after": []}]}
     assert telemetry.tree == [
         {"request": [{"invoke_agent agent": [{"chat": []}, asked, {"chat": []}]}]}
@@ -569,7 +573,7 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
                 return pool.submit(execute, None).result()
 
     class Durable(ScriptedAdapter):
-        def journal(self, tools: ToolExecutor, /) -> Journal:
+        def journal(self, tools: ToolExecutor, meter: Meter, /) -> Journal:
             return Elsewhere()
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -145,7 +145,8 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
                 answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
                 return loop.receive(answer, now())
             case ToolCalls(calls):
-                outcomes = [outcome(call, expanded=call.name == "expand") for call in calls[:batch]]
+                reserved = loop.reserve(calls[:batch])
+                outcomes = [outcome(call, expanded=call.name == "expand") for call in reserved]
                 return loop.submit(outcomes, now())
             case Finished():
                 raise AssertionError
@@ -326,6 +327,7 @@ def test_a_budget_over_tool_calls_stops_after_as_many() -> None:
     start(loop)
     step = loop.receive(asks("known", "known"), NOW)
     assert isinstance(step, ToolCalls)
+    assert loop.reserve(step.calls) == step.calls[:1]
     with pytest.raises(BudgetExceededError, match="max_tool_calls=1 reached with 1"):
         loop.submit([outcome(step.calls[0])], NOW)
     check_answered(loop.transcript)

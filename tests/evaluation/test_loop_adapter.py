@@ -18,7 +18,7 @@ from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolsAdded
 from weakincentives.evaluation.tool_executor import ToolExecutor
-from weakincentives.limits import Budget, Deadline
+from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
@@ -192,7 +192,7 @@ class JournaledAdapter(ScriptedAdapter):
 
     own_journal: Any = None
 
-    def journal(self, tools: ToolExecutor, /) -> Any:
+    def journal(self, tools: ToolExecutor, meter: Meter, /) -> Any:
         return self.own_journal
 
 

@@ -33,6 +33,7 @@ from support.codecs import ANY_TEXT
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import NestedAdapter
 from weakincentives.evaluation.messages import ToolExecutionOutcome, ToolMessage
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
@@ -788,7 +789,10 @@ def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_contex
     assert first is not second
     for context, its_session, its_bus in seen:
         assert its_session is session
-        assert context.adapter is adapter
+        assert isinstance(context.adapter, NestedAdapter)
+        assert context.adapter.adapter is adapter
+        assert context.adapter.parent.session is session
+        assert context.adapter.parent.bus is bus
         assert its_bus is bus
         assert context.prompt is asked
         assert context.rendered_prompt is rendered

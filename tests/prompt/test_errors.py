@@ -28,7 +28,7 @@ def expansion(*message: str) -> VisibilityExpansionRequired:
     error = VisibilityExpansionRequired(
         *message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c")
     )
-    return error.with_progress(RunUsage(calls=2), None)
+    return error.with_progress(RunUsage(calls=2), None, 2)
 
 
 @pytest.mark.claim("C-29", "PD-13", "PS-30")

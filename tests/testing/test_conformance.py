@@ -224,9 +224,8 @@ class Evaluates(ScriptedAdapter):
 
 class IgnoresTheDeadline(Evaluates):
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
-        return super().evaluate(
-            prompt.prompt.render(session=options["session"]), **{**options, "deadline": None}
-        )
+        rendered = prompt.prompt.render(session=options["session"])
+        return super().evaluate(rendered, **{**options, "deadline": None, "parent": None})
 
 
 class IgnoresTheBudget(Evaluates):
@@ -243,9 +242,9 @@ class IgnoresTheBudgetWhenAsync(ScriptedAdapter):
 class StartsEachBudgetAnew(Evaluates):
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         try:
-            return super().evaluate(prompt, **options)
+            return super().evaluate(prompt, **{**options, "parent": None})
         except VisibilityExpansionRequired as signal:
-            raise signal.with_progress(RunUsage(), signal.decisions) from None
+            raise signal.with_progress(RunUsage(), signal.decisions, 0) from None
 
 
 class SwallowsTheNewStart(Evaluates):

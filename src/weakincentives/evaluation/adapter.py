@@ -4,10 +4,11 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
 from ..content import MediaSupport, Part, to_content
-from ..limits import Budget, Deadline, check_limits
+from ..limits import Budget, Deadline, Meter, check_limits
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
@@ -25,9 +26,11 @@ __all__ = [
     "ConversationOptions",
     "EvaluationOptions",
     "LoopOptions",
+    "ParentRun",
     "ProviderAdapter",
     "check_arguments",
     "publisher",
+    "source_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -59,20 +62,38 @@ class ConversationOptions(EvaluationOptions, total=False):
     approver: Approver | None
 
 
+@dataclass(frozen=True, slots=True)
+class ParentRun:
+    """The run that an evaluation is a part of.
+
+    It is the `MainLoop` execution that evaluates, or the evaluation whose tool call evaluates
+    another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
+    ends by `deadline`, and works in a transaction of the parent if it has the same `session`.
+    """
+
+    session: SessionProtocol
+    meter: Meter
+    bus: EventBus | None = None
+    deadline: Deadline | None = None
+    evaluation_id: str | None = None
+
+
 class LoopOptions(ConversationOptions, total=False):
     """The arguments of `LoopAdapter.evaluate`, which knows the calls of earlier evaluations too.
 
     `MainLoop` passes `call_history` only for prompts with tools that must not run twice. `save` is
     called with the conversation when the evaluation ends, also by an interrupt. Instead of a
     further request of more than `max_request_tokens` the evaluation raises `CompactionRequired`;
-    `previous_turns` are the requests of the run before that, which count for `max_turns`. An
-    adapter that delegates to another one takes `**options` and passes them all on.
+    `previous_turns` are the requests of the run before that, which count for `max_turns`. `parent`
+    is the run that the evaluation is a part of; without one it is a run by itself. An adapter that
+    delegates to another one takes `**options` and passes them all on.
     """
 
     call_history: CallHistory | None
     save: Callable[[Conversation], object] | None
     max_request_tokens: int | None
     previous_turns: int
+    parent: ParentRun | None
 
 
 class ProviderAdapter(ABC):
@@ -236,6 +257,15 @@ def check_arguments(
         raise TypeError(
             f"conversation is a {type(conversation).__name__}; pass response.conversation"
         )
+
+
+def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
+    """Returns the prompt that was rendered; raises `ValueError` if it has none."""
+    if rendered.prompt is None:
+        raise ValueError(
+            "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
+        )
+    return rendered.prompt
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

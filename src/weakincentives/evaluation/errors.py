@@ -99,15 +99,16 @@ class TurnLimitError(LimitError):
 class CompactionRequired(ControlFlow):
     """The next request would be longer than the caller allows.
 
-    The evaluation adds its `conversation`, which can go on, and its `run_usage`. `MainLoop` makes
-    the conversation shorter and goes on with it.
+    The evaluation adds its `conversation`, which can go on, its `run_usage` and its `turns`.
+    `MainLoop` makes the conversation shorter and goes on with it.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.run_usage = RunUsage()
+        self.turns = 0
         self.conversation: Conversation | None = None
 
-    def with_progress(self, run_usage: RunUsage, conversation: Conversation) -> Self:
+    def with_progress(self, run_usage: RunUsage, conversation: Conversation, turns: int) -> Self:
         """Returns a copy with the usage and the conversation of the evaluation."""
-        return copy_error(self, run_usage=run_usage, conversation=conversation)
+        return copy_error(self, run_usage=run_usage, conversation=conversation, turns=turns)

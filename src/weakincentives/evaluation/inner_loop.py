@@ -2,7 +2,7 @@
 
 No clock, no I/O and no handler runs here. `Evaluation` performs each action and passes its result:
 
-    start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
+    start ──► ProviderRequest ──receive──► ToolCalls ──reserve, submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
 
@@ -18,7 +18,16 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ..content import ContentStore
-from ..limits import Budget, Deadline, Prices, RunUsage, TokenUsage, check_count, check_limits
+from ..limits import (
+    Budget,
+    Deadline,
+    Meter,
+    Prices,
+    RunUsage,
+    TokenUsage,
+    check_count,
+    check_limits,
+)
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import MAX_REASON
@@ -141,7 +150,7 @@ class ProviderRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Run these calls, or the first of them, and submit their outcomes in order."""
+    """Reserve these calls, or the first of them, run them and submit their outcomes in order."""
 
     calls: tuple[ToolCall, ...]
 
@@ -164,12 +173,13 @@ type Action = ProviderRequest | ToolCalls | Finished
 
 @dataclass(slots=True, kw_only=True)
 class InnerLoop:
-    """One run: call `start` once, then `receive` and `submit` as the actions require.
+    """One run: call `start` once, then `receive`, `reserve` and `submit` as the actions require.
 
     The run continues `conversation`, and `conversation_now` is the conversation with what the run
     has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the run. Apply
     `tool_changes` even then: the transcript that the model reads already holds them. `model` is the
-    one that requests name; `unpriced` is the last model that answered without a known price.
+    one that requests name. `meter` counts the run's usage with that of nested runs; its parent is
+    `parent_meter`. `turns` are the requests of the run alone.
     """
 
     conversation: Conversation
@@ -185,12 +195,11 @@ class InnerLoop:
     previous_turns: int = 0
     content: ContentStore | None = None
 
+    parent_meter: Meter | None = None
+
+    meter: Meter = field(init=False)
     transcript: list[Message] = field(default_factory=list)
-    usage: TokenUsage = field(default_factory=TokenUsage)
-    cost: float = 0.0
-    unpriced: str | None = None
     turns: int = 0
-    tool_calls: int = 0
     repairs: int = 0
     pending: tuple[ToolCall, ...] = ()
     running: tuple[ToolCall, ...] = ()
@@ -201,14 +210,13 @@ class InnerLoop:
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.meter = Meter(self.config.budget, self.parent_meter)
         self.transcript.extend(self.conversation.messages)
 
     @property
-    def run_usage(self) -> RunUsage:
-        """The usage of the run so far."""
-        is_counted = self.config.prices is not None and self.unpriced is None
-        cost = self.cost if is_counted else None
-        return RunUsage(self.usage, self.turns, self.tool_calls, cost)
+    def usage(self) -> TokenUsage:
+        """The tokens of the run so far, with those of nested runs."""
+        return self.meter.usage.usage
 
     @property
     def conversation_now(self) -> Conversation:
@@ -222,13 +230,7 @@ class InnerLoop:
 
     def receive(self, answer: AssistantMessage, now: datetime) -> Action:
         """Takes the provider's answer to the last request and returns the next action."""
-        self.usage += answer.usage
-        if self.config.prices is not None:
-            model = answer.model or self.model
-            if (cost := self.config.prices(answer.usage, model)) is None:
-                self.unpriced = model
-            else:
-                self.cost += cost
+        self.count(answer.usage, answer.model)
         self.transcript.append(answer)
         self.pending = answer.tool_calls
         if (error := unfinished_error(answer)) is not None:
@@ -238,6 +240,21 @@ class InnerLoop:
         if answer.finish == "pause":
             return self._request(now)
         return self._finish(self._final_text(), now)
+
+    def count(self, usage: TokenUsage, model: str = "") -> None:
+        """Counts the tokens of an answer of `model`, by default the run's."""
+        prices, model = self.config.prices, model or self.model
+        self.meter.add(usage, cost=prices and prices(usage, model), model=model)
+
+    def reserve(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Counts the first of the pending calls, which are about to run, and returns them.
+
+        Returns fewer if a budget has no room for all, and raises a `LimitError` for none.
+        """
+        count = self.meter.reserve_tool_calls(len(calls))
+        if not count:  # parallel runs have used what was left
+            raise self._budget_error(self.meter.exceeded(before="tool call") or "")
+        return calls[:count]
 
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
@@ -253,7 +270,6 @@ class InnerLoop:
                     f"outcome of call {outcome.tool_call_id!r} submitted, pending is {pending!r}"
                 )
             self.pending, self.running = self.pending[1:], self.running[1:]
-            self.tool_calls += 1
             self.transcript.append(outcome.message)
             if outcome.opened or outcome.expanded_tools or outcome.closed_tools:
                 self.tool_changes.append(outcome)
@@ -297,14 +313,17 @@ class InnerLoop:
 
         `spent` is what its void answers have cost; the usage has it if a limit is reached.
         """
-        usage = self.usage
-        self.usage += spent
         self.turns -= 1
         try:
             self._check_limits(now, before="request")
+            further = RunUsage(spent, calls=-1, cost=0.0)
+            if bound := self.meter.exceeded(before="request", further=further):
+                raise self._budget_error(bound)
+        except LimitError:
+            self.count(spent)
+            raise
         finally:
             self.turns += 1
-        self.usage = usage
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
         """Returns a copy of `error` with the usage, turns and conversation of this run."""
@@ -315,7 +334,9 @@ class InnerLoop:
 
     def _next_calls(self, now: datetime) -> Action:
         self._check_limits(now, before="tool call")
-        return ToolCalls(self._within_budget(self.pending))
+        if bound := self.meter.exceeded(before="tool call"):
+            raise self._budget_error(bound)
+        return ToolCalls(self.pending)
 
     def _next_disclosure_calls(self) -> ToolCalls:
         """Returns the remaining disclosure calls of a turn that requested sections.
@@ -324,18 +345,15 @@ class InnerLoop:
         limit then ends the next evaluation.
         """
         self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
-        calls = self._within_budget(self.pending)
+        calls = self.pending[: self.meter.tool_calls_left(len(self.pending))]
         if not calls:
             raise _combine(self.requests)
         return ToolCalls(calls)
 
-    def _within_budget(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """Returns the first of `calls` for which the budget has room."""
-        budget = self.config.budget
-        return calls if budget is None else calls[: budget.tool_calls_left(self.run_usage)]
-
     def _request(self, now: datetime) -> ProviderRequest:
         self._check_limits(now, before="request")
+        if bound := self.meter.reserve_request():
+            raise self._budget_error(bound)
         changes = tuple(self.tool_changes)
         if changes:
             self._add_tool_changes()
@@ -418,25 +436,22 @@ class InnerLoop:
         return self._request(now)
 
     def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
-        config = self.config
-        deadline, budget, max_turns = config.deadline, config.budget, config.max_turns
+        """Raises a `LimitError` for the deadline and, before a request, for the turns."""
+        deadline, max_turns = self.config.deadline, self.config.max_turns
         if deadline is not None and deadline.has_passed(now):
             message = f"the deadline {deadline.expires_at.isoformat()} has passed"
             raise self._reached(DeadlineExceededError, "deadline", message, "allow more time")
-        if budget is not None and budget.max_cost is not None and self.unpriced is not None:
-            message = (
-                f"max_cost={budget.max_cost} cannot be kept: the model {self.unpriced!r} answered,"
-                " and its price is unknown"
-            )
-            remedy = "pass prices that know it to InnerLoopConfig"
-            raise self._reached(BudgetExceededError, "budget", message, remedy)
-        if budget is not None and (bound := budget.exceeded(self.run_usage, before=before)):
-            raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
         turns = self.previous_turns + self.turns
         if before == "request" and max_turns is not None and turns >= max_turns:
             message = f"the model is not done after {turns} turns"
             remedy = "raise max_turns or narrow the task"
             raise self._reached(TurnLimitError, "turns", message, remedy)
+
+    def _budget_error(self, bound: str) -> LimitError:
+        remedy = "raise the budget"
+        if self.meter.unpriced is not None and bound.startswith("max_cost"):
+            remedy = "pass prices that know it to InnerLoopConfig"
+        return self._reached(BudgetExceededError, "budget", bound, remedy)
 
     def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
         return self.failed(kind(message, phase="limit", code=code, remedy=remedy))

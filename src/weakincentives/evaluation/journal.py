@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..limits import Meter
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 
@@ -15,11 +16,12 @@ class CallIdentity:
     """A journal's key of a tool call, and whether an earlier attempt of the run began the call.
 
     The executor does not run such a call again if it must not run twice: the model reads that its
-    outcome is unknown.
+    outcome is unknown. Runs nested in the call count in `meter`.
     """
 
     idempotency_key: str
     began: bool = False
+    meter: Meter | None = None
 
 
 class Journal(Protocol):

@@ -9,7 +9,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, closing
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -17,7 +16,7 @@ from typing import Any, Self, Unpack
 
 from ..content import ContentStore, Part, text_of, to_content
 from ..errors import WeakIncentivesError
-from ..limits import Budget, Clock, Deadline, utc_now
+from ..limits import Budget, Clock, Deadline, Meter, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import disclosure_tool
@@ -25,6 +24,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.sizes import measure
+from ..protocols import SessionProtocol
 from ..runtime.events import (
     Operation,
     OverridesDropped,
@@ -33,7 +33,15 @@ from ..runtime.events import (
     PromptRendered,
     new_id,
 )
-from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
+from .adapter import (
+    Connection,
+    LoopOptions,
+    ParentRun,
+    ProviderAdapter,
+    check_arguments,
+    publisher,
+    source_of,
+)
 from .approved_calls import ApprovedCalls
 from .conversation import Conversation, begin, rendered_tools
 from .effects import Effects, perform, perform_async, run
@@ -50,6 +58,7 @@ from .inner_loop import (
     ToolCalls,
 )
 from .journal import CallIdentity, Journal
+from .main_loop import NestedAdapter
 from .messages import (
     Instructions,
     Message,
@@ -121,15 +130,18 @@ class LoopAdapter(ProviderAdapter):
         if deadline is not None and deadline.has_passed(self.clock()):
             raise TimeoutError
 
-    def journal(self, tools: ToolExecutor, /) -> Journal | None:
-        """Returns the journal of one evaluation by `evaluate`; by default there is none."""
+    def journal(self, tools: ToolExecutor, meter: Meter, /) -> Journal | None:
+        """Returns the journal of one evaluation by `evaluate`; by default there is none.
+
+        `meter` counts the evaluation's usage.
+        """
         return None
 
     def evaluate[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
         evaluation = Evaluation(self, prompt, **options)
-        [completed] = self._perform(evaluation, self.journal(evaluation.tools))
+        [completed] = self._perform(evaluation, self.journal(evaluation.tools, evaluation.meter))
         return _response(completed)
 
     # These three take what the base takes and more keywords, which pyright compares with all.
@@ -200,15 +212,12 @@ class Evaluation[Out]:
         **options: Unpack[LoopOptions],
     ) -> None:
         self._started = perf_counter()
-        self._id, self._parent_id = new_id(), _running_id.get()
         check_arguments(prompt, options, LoopOptions, Prompt, RenderedPrompt)
         session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
+        self._id, parent = new_id(), options.get("parent")
+        self._parent_id = parent.evaluation_id if parent else None
         earlier = options.get("conversation")
-        source = prompt if isinstance(prompt, Prompt) else prompt.prompt
-        if source is None:
-            raise ValueError(
-                "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
-            )
+        source = prompt if isinstance(prompt, Prompt) else source_of(prompt)
         source.declare_state(session)
         if isinstance(prompt, Prompt):
             decisions = None if earlier is None else earlier.decisions_for(prompt)
@@ -231,8 +240,13 @@ class Evaluation[Out]:
             max_request_tokens=options.get("max_request_tokens"),
             previous_turns=options.get("previous_turns", 0),
             content=session.content,
+            parent_meter=parent.meter if parent else None,
             config=_rules(
-                adapter, options.get("budget") or adapter.budget, deadline, prompt.deadline
+                adapter,
+                options.get("budget") or adapter.budget,
+                deadline,
+                prompt.deadline,
+                parent.deadline if parent else None,
             ),
             model=adapter.model,
         )
@@ -246,6 +260,7 @@ class Evaluation[Out]:
             streamed=streamed,
             session_id=self._session_id,
         )
+        self.meter = self._loop.meter
         self._requests = ProviderRequests(
             self.connection,
             self._loop,
@@ -256,7 +271,7 @@ class Evaluation[Out]:
         self.tools = ToolExecutor(
             prompt=source,
             rendered=rendered,
-            adapter=adapter.evaluator,
+            adapter=self._nested_adapter(adapter, session),
             config=self._loop.config,
             session=session,
             publish=self._publish,
@@ -278,6 +293,16 @@ class Evaluation[Out]:
         new = conversation.messages[len(earlier.messages) if earlier else 0 :]
         self._conversation: Conversation | None = None
         self._announce(rendered, source, options.get("message"), new, continued=earlier is not None)
+
+    def _nested_adapter(self, adapter: LoopAdapter, session: SessionProtocol) -> Evaluator:
+        """Returns the adapter that handlers receive, for runs that are parts of this one."""
+        evaluator, loop = adapter.evaluator, self._loop
+        if not isinstance(evaluator, ProviderAdapter):
+            return evaluator
+        bus, deadline = self._operation.bus, loop.config.deadline
+        return NestedAdapter(
+            evaluator, ParentRun(session, loop.meter, bus, deadline, self._id), self._clock
+        )
 
     def _announce(
         self,
@@ -346,13 +371,16 @@ class Evaluation[Out]:
         # An error of an evaluation inside a handler has the progress of that one: replace it.
         if isinstance(error, VisibilityExpansionRequired):
             decisions = self.tools.available.decisions
-            complete: WeakIncentivesError = error.with_progress(self._loop.run_usage, decisions)
+            complete: WeakIncentivesError = error.with_progress(
+                self._loop.meter.usage, decisions, self._loop.turns
+            )
         elif isinstance(error, PromptEvaluationError):
             self._stop()
             complete = self._loop.failed(error)
         elif isinstance(error, CompactionRequired):
             self._stop()
-            complete = error.with_progress(self._loop.run_usage, self._loop.conversation_now)
+            conversation = self._loop.conversation_now
+            complete = error.with_progress(self._loop.meter.usage, conversation, self._loop.turns)
         else:
             self._save_conversation()
             self._operation.__exit__(kind, error, trace)
@@ -419,14 +447,10 @@ class Evaluation[Out]:
         # As a call, so that a journal records it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", "<accept>", finished.text)
         check = partial(self.tools.check_output, call, self._accept, finished.output)
-        _running_id.set(self._id)
-        try:
-            if journal is None:
-                outcome = yield from check()
-            else:
-                outcome = journal.execute(call, lambda identity: run(check(identity)))
-        finally:
-            _running_id.set(self._parent_id)
+        if journal is None:
+            outcome = yield from check()
+        else:
+            outcome = journal.execute(call, lambda identity: run(check(identity)))
         if outcome.success:
             return finished
         return self._loop.reject(outcome.message.content, self._clock())
@@ -478,24 +502,21 @@ class Evaluation[Out]:
         """Runs the first of the calls, in parallel where that is allowed, and submits them."""
         tools, streamed = self.tools, self._operation.streamed
         calls = tools.next_batch(action.calls) if journal is None else action.calls[:1]
+        calls = self._loop.reserve(calls)
         if streamed:
             for started in calls:
                 yield ToolCallStarted(started)
         set_running = partial(setattr, self._loop, "running")
         call, signal = calls[0], None
         outcomes: Sequence[ToolExecutionOutcome]
-        _running_id.set(self._id)
-        try:
-            if journal is not None:
-                set_running(calls)
-                outcomes = [journal.execute(call, partial(self._execute, call))]
-            elif len(calls) == 1:
-                outcomes = [(yield from self._approved.execute(call, set_running))]
-            else:
-                set_running(calls)
-                outcomes, signal = yield from tools.execute_parallel(calls)
-        finally:
-            _running_id.set(self._parent_id)
+        if journal is not None:
+            set_running(calls)
+            outcomes = [journal.execute(call, partial(self._execute, call))]
+        elif len(calls) == 1:
+            outcomes = [(yield from self._approved.execute(call, set_running))]
+        else:
+            set_running(calls)
+            outcomes, signal = yield from tools.execute_parallel(calls)
         try:  # before a reader of the stream can end the run: these calls have been run
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
@@ -525,11 +546,6 @@ class Evaluation[Out]:
                     break
                 entries.insert(0, message)
         return entries
-
-
-# Only the log reads it: which evaluation's tool call runs here, in this thread or task. It is set
-# back without `reset`, which an interrupt may run in another context.
-_running_id: ContextVar[str | None] = ContextVar("weakincentives_running_id", default=None)
 
 
 def _ignore(calls: tuple[ToolCall, ...]) -> None: ...

@@ -1,6 +1,6 @@
 """The loop around evaluations: opens the sections that the model requests and evaluates again."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, KeysView, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, KeysView, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,93 +8,43 @@ from inspect import Parameter, signature
 from typing import Any, Unpack
 
 from ..content import Part, to_content
-from ..displays import markdown
-from ..limits import Clock, RunUsage, TokenUsage, check_count, utc_now
+from ..limits import Budget, Clock, Meter, RunUsage, check_count, utc_now
+from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
+from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import Compacted, Operation, VisibilityExpanded
-from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
+from ..visibility import SectionDecisions, SetVisibilityOverride
 from .adapter import (
-    ConversationOptions,
     LoopOptions,
+    ParentRun,
     ProviderAdapter,
     check_arguments,
     publisher,
+    source_of,
 )
 from .call_history import CallHistory
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
-from .errors import CompactionRequired, LimitError, PromptEvaluationError
-from .loop_adapter import LoopAdapter
+from .errors import CompactionRequired, PromptEvaluationError
+from .execution import Execution, ExecutionOptions, Expansion, ExpansionLimitError
+from .journal import CallIdentity
 from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 
-__all__ = ["Execution", "ExecutionOptions", "Expansion", "ExpansionLimitError", "MainLoop"]
+__all__ = [
+    "Execution",
+    "ExecutionOptions",
+    "Expansion",
+    "ExpansionLimitError",
+    "MainLoop",
+    "NestedAdapter",
+    "adapter_for_call",
+]
 
 # Any: adapters with the seed's signature take no `call_history`, which only few prompts need.
 type _Evaluate = Callable[..., Any]
-
-
-class ExpansionLimitError(LimitError):
-    """The model requested sections more often than `max_expansions` allows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expansion:
-    """Sections that a new evaluation opened, and the model's reason."""
-
-    section_keys: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution[Out]:
-    """The final response, the sections opened on the way, and the tokens of all evaluations."""
-
-    response: PromptResponse[Out]
-    expansions: tuple[Expansion, ...]
-    usage: TokenUsage
-
-    def __repr__(self) -> str:
-        tokens = self.usage.total_tokens
-        return f"<Execution restarts={self.restarts} tokens={tokens} response={self.response!r}>"
-
-    def _repr_markdown_(self) -> str:
-        """Shows the final answer in a notebook."""
-        return markdown(self.response)
-
-    @property
-    def restarts(self) -> int:
-        """The number of evaluations after the first."""
-        return len(self.expansions)
-
-    @property
-    def output(self) -> Out:
-        """The typed answer of the final response."""
-        return self.response.output
-
-    @property
-    def text(self) -> str:
-        """The text of the final response."""
-        return self.response.text
-
-    @property
-    def conversation(self) -> Conversation | None:
-        """The conversation, to go on with."""
-        return self.response.conversation
-
-
-class ExecutionOptions(ConversationOptions, total=False):
-    """The arguments of `MainLoop.execute` beside the prompt.
-
-    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. `save` is
-    called with the conversation when the run ends, however it ends.
-    """
-
-    adapter: ProviderAdapter | None
-    visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
-    save: Callable[[Conversation], object] | None
 
 
 class MainLoop:
@@ -132,7 +82,7 @@ class MainLoop:
         self.clock = clock
 
     def execute[Out](
-        self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Execution[Out]:
         """Evaluates `prompt` until an evaluation returns a response.
 
@@ -141,7 +91,7 @@ class MainLoop:
         """
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate
-        with evaluations.saving(), evaluations.operation, prompt.resources:
+        with evaluations.saving(), evaluations.operation, evaluations.resources:
             while True:
                 with evaluations:
                     evaluations.compact()
@@ -149,13 +99,13 @@ class MainLoop:
                     return evaluations.finish(response)
 
     async def execute_async[Out](
-        self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Execution[Out]:
         """Like `execute`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate_async
         with evaluations.saving(), evaluations.operation:
-            async with prompt.resources:
+            async with evaluations.resources:
                 while True:
                     with evaluations:
                         await evaluations.compact_async()
@@ -163,7 +113,7 @@ class MainLoop:
                         return evaluations.finish(response)
 
     def stream[Out](
-        self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Like `execute`, and yields what happens; the last event holds the response.
 
@@ -172,7 +122,7 @@ class MainLoop:
         """
         evaluations = _Evaluations(self, prompt, **options)
         stream: _Evaluate = evaluations.adapter.stream
-        with evaluations.saving(), evaluations.operation, prompt.resources:
+        with evaluations.saving(), evaluations.operation, evaluations.resources:
             while evaluations.execution is None:
                 with evaluations:
                     if compacted := evaluations.compact():
@@ -189,13 +139,13 @@ class MainLoop:
         yield evaluations.completed
 
     async def stream_async[Out](
-        self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
         stream: _Evaluate = evaluations.adapter.stream_async
         with evaluations.saving(), evaluations.operation:
-            async with prompt.resources:
+            async with evaluations.resources:
                 while evaluations.execution is None:
                     with evaluations:
                         if compacted := await evaluations.compact_async():
@@ -216,14 +166,26 @@ class _Evaluations[Out]:
     """The state that an execution keeps between evaluations: a context manager around each one."""
 
     def __init__(
-        self, loop: MainLoop, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+        self,
+        loop: MainLoop,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        **options: Unpack[ExecutionOptions],
     ) -> None:
-        check_arguments(prompt, options, ExecutionOptions, Prompt)
-        self.adapter = options.get("adapter") or loop.adapter
-        prompt.declare_state(options["session"])
-        session, bus = options["session"], options.get("bus")
+        check_arguments(prompt, options, ExecutionOptions, Prompt, RenderedPrompt)
+        session, self.adapter = options["session"], options.get("adapter") or loop.adapter
+        parent = ParentRun(session, Meter())
+        if isinstance(self.adapter, NestedAdapter):
+            parent, self.adapter = self.adapter.parent, self.adapter.adapter
+        self._first: RenderedPrompt[Out] | None = None
+        self._params: tuple[object, ...] = ()
+        if isinstance(prompt, RenderedPrompt):
+            self._first, self._params = prompt, tuple(prompt.view.params.values())
+            prompt = source_of(prompt)
+        prompt.declare_state(session)
+        bus = options.get("bus") or parent.bus
         budget = options.get("budget") or self.adapter.budget
         self._prompt = prompt
+        self.resources = prompt.resources
         self._session = session
         self._publish = publisher(session, bus)
         self._max_expansions = loop.max_expansions
@@ -242,23 +204,34 @@ class _Evaluations[Out]:
             self._decisions = known
         self._expansions: list[Expansion] = []
         self._restarted: Restarted | None = None
-        self._usage = RunUsage()
+        self._turns = 0  # of earlier evaluations
         self._budget = budget
         self.execution: Execution[Out] | None = None
-        deadlines = options.get("deadline"), budget and budget.deadline(loop.clock())
+        budget_deadline = budget and budget.deadline(loop.clock())
+        deadlines = options.get("deadline"), budget_deadline, parent.deadline
         self._deadline = min([moment for moment in deadlines if moment], default=None)
+        meter = Meter(budget, parent.meter)
+        self._parent = ParentRun(session, meter, bus, self._deadline, parent.evaluation_id)
+        self._set_options(loop, options)
+
+    def _set_options(self, loop: MainLoop, options: ExecutionOptions) -> None:
+        """Notes the arguments of evaluations; raises `TypeError` for one that none takes."""
         passed = LoopOptions.__annotations__.keys() & options.keys()
         # Any: an adapter with the seed's signature takes only what the caller has passed.
         self._options: dict[str, Any] = {
             name: value for name, value in options.items() if name in passed
         }
-        self._options |= {"bus": bus, "deadline": self._deadline}
-        if "save" in _parameters(type(self.adapter).evaluate):
+        known = _parameters(type(self.adapter).evaluate)
+        self._options |= {"bus": self._parent.bus, "deadline": self._deadline}
+        if "save" in known:
             self._options["save"] = self._keep
+        self._is_metered = "parent" in known
+        if self._is_metered:
+            self._options["parent"] = self._parent
         self._take_conversation(loop, options.get("message"))
-        if prompt.template.registry.has_non_repeatable_tools:
+        if self._prompt.template.registry.has_non_repeatable_tools:
             self._options["call_history"] = CallHistory()
-        for name in self._options.keys() - _parameters(type(self.adapter).evaluate):
+        for name in self._options.keys() - known:
             raise TypeError(
                 f"{type(self.adapter).__name__}.evaluate takes no {name}{_PURPOSES.get(name, '')}; "
                 "take **options and pass them on"
@@ -267,12 +240,27 @@ class _Evaluations[Out]:
     @property
     def options(self) -> dict[str, Any]:  # Any: see `__init__`
         """The arguments of the next evaluation, with what is left of the budget."""
-        budget = self._budget and self._budget.after(self._usage)
-        return {**self._options, "budget": budget}
+        return {**self._options, "budget": self._budget if self._is_metered else self._left}
+
+    @property
+    def _left(self) -> Budget | None:
+        """What is left of the nearest budget, for an adapter that does not count in a meter."""
+        meter = self._parent.meter
+        while meter.budget is None and meter.parent is not None:
+            meter = meter.parent
+        return meter.budget and meter.budget.after(meter.usage)
+
+    def _count(self, usage: RunUsage, turns: int) -> None:
+        """Counts an evaluation that has ended; most adapters have counted its usage."""
+        self._turns += turns
+        if not self._is_metered:
+            self._parent.meter.add_run(usage, type(self.adapter).__name__)
 
     def render(self) -> RenderedPrompt[Out]:
         """Renders the prompt for the next evaluation."""
-        rendered = self._prompt.render(
+        rendered, self._first = self._first, None
+        rendered = rendered or self._prompt.render(
+            *self._params,
             session=self._session,
             visibility_overrides=self._overrides,
             decisions=self._decisions,
@@ -283,8 +271,12 @@ class _Evaluations[Out]:
 
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """Returns the result of the execution."""
-        usage = self._usage.usage + response.usage
-        execution = Execution(response=response, expansions=tuple(self._expansions), usage=usage)
+        self._count(RunUsage(response.usage, response.turns), response.turns)
+        execution = Execution(
+            response=response,
+            expansions=tuple(self._expansions),
+            usage=self._parent.meter.usage.usage,
+        )
         self.operation.set_result(execution)
         self.execution = execution
         self._conversation = response.conversation or self._conversation
@@ -299,7 +291,7 @@ class _Evaluations[Out]:
     def completed(self) -> Completed[Out]:
         """The last event of a stream."""
         assert self.execution is not None  # noqa: S101 - `finish` has set it
-        return Completed(replace(self.execution.response, usage=self.execution.usage))
+        return Completed(self.execution.whole_response)
 
     @contextmanager
     def saving(self) -> Generator[None]:
@@ -321,11 +313,16 @@ class _Evaluations[Out]:
             self._expand(error)
             return True
         if isinstance(error, CompactionRequired) and error.conversation is not None:
-            self._go_on(error.conversation, error.run_usage)
+            self._count(error.run_usage, error.turns)
+            self._go_on(error.conversation)
             return True
-        if isinstance(error, PromptEvaluationError) and self._shortens(error):
+        if not isinstance(error, PromptEvaluationError):
+            return False
+        turns = self._turns
+        self._count(RunUsage(error.usage, error.turns), error.turns)
+        if self._shortens(error):
             return True
-        if isinstance(error, PromptEvaluationError) and self._usage != RunUsage():
+        if turns or error.usage != self._parent.meter.usage.usage:
             complete = self._with_usage(error)
             try:
                 raise complete
@@ -349,14 +346,13 @@ class _Evaluations[Out]:
             messages, tools = self._conversation.messages, self._conversation.tools
             self._too_long = request_tokens((*messages, *new), tools) > limit
 
-    def _go_on(self, conversation: Conversation, run_usage: RunUsage) -> None:
+    def _go_on(self, conversation: Conversation) -> None:
         """Continues a conversation that is too long in the next evaluation."""
-        self._usage += run_usage
         self._conversation, self._too_long = conversation, True
         self._decisions = conversation.decisions_for(self._prompt)
         self._options |= {"conversation": conversation, "message": None}
         if "previous_turns" in _parameters(type(self.adapter).evaluate):
-            self._options["previous_turns"] = self._usage.calls
+            self._options["previous_turns"] = self._turns
         if "call_history" in self._options:  # its calls are messages of the conversation
             self._options["call_history"] = CallHistory()
 
@@ -367,15 +363,8 @@ class _Evaluations[Out]:
         if error.conversation is None:
             return False
         self._refused = True
-        self._go_on(error.conversation, self._priced(error.usage, error.turns))
+        self._go_on(error.conversation)
         return True
-
-    def _priced(self, usage: TokenUsage, calls: int) -> RunUsage:
-        """Returns what these requests used, with their cost if the adapter knows prices."""
-        if not isinstance(self.adapter, LoopAdapter):
-            return RunUsage(usage, calls)
-        prices, model = self.adapter.config.prices, self.adapter.model
-        return RunUsage(usage, calls, cost=prices and prices(usage, model))
 
     def compact(self) -> Compacted | None:
         """Makes a conversation that is too long shorter; `None` if it is not or cannot be."""
@@ -383,7 +372,7 @@ class _Evaluations[Out]:
         if plan and (summary := self._summary(plan)):
             prompt, options = summary
             with self._summarizing():
-                execution = MainLoop(self.adapter).execute(prompt, **options)
+                execution = MainLoop(self._summarizer).execute(prompt, **options)
         return self._apply(plan, execution) if plan else None
 
     async def compact_async(self) -> Compacted | None:
@@ -392,7 +381,7 @@ class _Evaluations[Out]:
         if plan and (summary := self._summary(plan)):
             prompt, options = summary
             with self._summarizing():
-                execution = await MainLoop(self.adapter).execute_async(prompt, **options)
+                execution = await MainLoop(self._summarizer).execute_async(prompt, **options)
         return self._apply(plan, execution) if plan else None
 
     def _plan(self) -> Plan | None:
@@ -408,10 +397,11 @@ class _Evaluations[Out]:
         text = plan.older_text()
         if template is None or not text:
             return None
-        budget, bus = self._budget and self._budget.after(self._usage), self._options["bus"]
-        return template.bind(), ExecutionOptions(
-            session=self._session, bus=bus, budget=budget, deadline=self._deadline, message=text
-        )
+        return template.bind(), ExecutionOptions(session=self._session, message=text)
+
+    @property
+    def _summarizer(self) -> "NestedAdapter":
+        return NestedAdapter(self.adapter, self._parent)
 
     @contextmanager
     def _summarizing(self) -> Generator[None]:
@@ -427,8 +417,6 @@ class _Evaluations[Out]:
     def _apply(self, plan: Plan, summary: Execution[Any] | None) -> Compacted:  # Any: as above
         """Goes on with the shorter conversation."""
         text = "" if summary is None else summary.text
-        if summary is not None:
-            self._usage += self._priced(summary.usage, summary.response.turns)
         shorter = plan.apply(self.render(), text)
         self._conversation = self._options["conversation"] = shorter
         event = Compacted(
@@ -446,7 +434,7 @@ class _Evaluations[Out]:
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:
         """Opens the sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
-        self._usage += signal.run_usage
+        self._count(signal.run_usage, signal.turns)
         if len(self._expansions) >= self._max_expansions:
             error = ExpansionLimitError(
                 f"the model asked for further sections after {len(self._expansions)} expansions: "
@@ -470,12 +458,75 @@ class _Evaluations[Out]:
 
     def _with_usage[E: PromptEvaluationError](self, error: E) -> E:
         """Returns the error with the usage of all evaluations."""
-        before = self._usage
         return error.with_progress(
-            usage=before.usage + error.usage,
-            turns=before.calls + error.turns,
+            usage=self._parent.meter.usage.usage,
+            turns=self._turns,
             conversation=error.conversation or self._conversation,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestedAdapter(ProviderAdapter):
+    """The adapter that a tool's handler receives: what it evaluates is a part of the tool call.
+
+    An evaluation is a whole run by a `MainLoop`, so the sections that its model requests open
+    inside. It inherits bus and deadline of `parent` and counts in its meter. A `MainLoop` with this
+    adapter runs in the same way.
+    """
+
+    adapter: ProviderAdapter
+    parent: ParentRun
+    clock: Clock = utc_now
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return self.adapter.supports_dynamic_tools
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.adapter.budget
+
+    def evaluate[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> PromptResponse[Out]:
+        return self._loop(options).execute(prompt, **options).whole_response
+
+    # These three take what the base takes and more keywords, which pyright compares with all.
+    async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> PromptResponse[Out]:
+        execution = await self._loop(options).execute_async(prompt, **options)
+        return execution.whole_response
+
+    def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> Generator[StreamEvent[Out]]:
+        yield from self._loop(options).stream(prompt, **options)
+
+    async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        async with aclosing(self._loop(options).stream_async(prompt, **options)) as events:
+            async for event in events:
+                yield event
+
+    def _loop(self, options: ExecutionOptions) -> MainLoop:
+        """Returns the loop of a run; an `adapter` among `options` asks the model in its place."""
+        adapter = options.pop("adapter", None) or self.adapter
+        return MainLoop(replace(self, adapter=adapter), clock=self.clock)
+
+
+def adapter_for_call(
+    adapter: Evaluator, session: SessionProtocol, bus: EventBus, identity: CallIdentity | None
+) -> Evaluator:
+    """Returns the adapter of one tool call, which may run on a fork of the session."""
+    if not isinstance(adapter, NestedAdapter):
+        return adapter
+    parent, meter = adapter.parent, identity and identity.meter
+    if session is parent.session and meter is None:
+        return adapter
+    parent = replace(parent, session=session, bus=bus, meter=meter or parent.meter)
+    return replace(adapter, parent=parent)
 
 
 _PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}

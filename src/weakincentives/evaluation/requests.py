@@ -56,7 +56,7 @@ class ProviderRequests:
                 if isinstance(error, LimitError) or not self._connection.fall_back(error):
                     for note in notes:
                         error.add_note(note)
-                    self._loop.usage += spent
+                    self._loop.count(spent)
                     raise
                 notes.append(f"{provider} failed before: {error}")
             self._loop.check_again(spent, self._clock())

@@ -51,6 +51,7 @@ from .call_history import UNKNOWN, CallHistory, CallRecord, call_key
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
 from .journal import CallIdentity
+from .main_loop import adapter_for_call
 from .messages import (
     AssistantMessage,
     Message,
@@ -428,10 +429,7 @@ class ToolExecutor:
         """
         message = ToolMessage(call.call_id, "")
         _, _, failure, _ = yield from self._transact(
-            call,
-            identity,
-            partial(accept, output),
-            _ignore,
+            call, identity, partial(accept, output), _ignore
         )
         if isinstance(failure, OutputRejected | ToolValidationError):
             message = ToolMessage(call.call_id, sendable(message_of(failure)), success=False)
@@ -569,11 +567,13 @@ class ToolExecutor:
         identity: CallIdentity | None = None,
     ) -> ToolContext:
         """Returns the context of a call; `unanswered` calls before it have no answer yet."""
-        key = f"{self._id}:{self._answered + unanswered}"
+        key, adapter = f"{self._id}:{self._answered + unanswered}", self._adapter
+        if identity is not None or session is not self._session:
+            adapter = adapter_for_call(adapter, session, bus, identity)
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,
-            adapter=self._adapter,
+            adapter=adapter,
             session=session,
             event_bus=bus,
             deadline=self._config.deadline,

@@ -106,6 +106,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._reason = reason
         self._section_keys = section_keys
         self._spent = RunUsage()
+        self._turns = 0
         self._decisions: SectionDecisions | None = None
 
     @property
@@ -125,17 +126,24 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     @property
     def run_usage(self) -> RunUsage:
-        """What the interrupted evaluation had spent."""
+        """What the interrupted evaluation had used, with the runs nested in it."""
         return self._spent
+
+    @property
+    def turns(self) -> int:
+        """The requests of the interrupted evaluation alone."""
+        return self._turns
 
     @property
     def decisions(self) -> SectionDecisions | None:
         """The section decisions of the interrupted evaluation; `None` if its adapter lacks them."""
         return self._decisions
 
-    def with_progress(self, run_usage: RunUsage, decisions: SectionDecisions | None) -> Self:
+    def with_progress(
+        self, run_usage: RunUsage, decisions: SectionDecisions | None, turns: int
+    ) -> Self:
         """Returns a copy with the usage and the section decisions of the interrupted evaluation."""
-        return copy_error(self, _spent=run_usage, _decisions=decisions)
+        return copy_error(self, _spent=run_usage, _decisions=decisions, _turns=turns)
 
     def __str__(self) -> str:
         keys = ", ".join(".".join(path) for path in self._overrides)
@@ -148,4 +156,5 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
             reason=self._reason,
             section_keys=self._section_keys,
         )
-        return rebuild, self.args, {"_spent": self._spent, "_decisions": self._decisions}
+        names = "_spent", "_decisions", "_turns"
+        return rebuild, self.args, {name: getattr(self, name) for name in names}

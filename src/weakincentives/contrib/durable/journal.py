@@ -36,7 +36,7 @@ from ...evaluation.messages import (
     sendable,
 )
 from ...evaluation.tool_executor import ToolExecutor
-from ...limits import Budget, Deadline, TokenUsage, utc_now
+from ...limits import Budget, Deadline, Meter, RunUsage, TokenUsage, utc_now
 from ...prompt.context import Evaluator
 from ...prompt.errors import VisibilityExpansionRequired
 from ...prompt.output import parse_output
@@ -380,16 +380,17 @@ class _RecordedAdapter(LoopAdapter):
         """Connects to the same provider."""
         return self._inner.connect(rendered)
 
-    def journal(self, tools: ToolExecutor, /) -> Journal:
+    def journal(self, tools: ToolExecutor, meter: Meter, /) -> Journal:
         """Returns the journal of one evaluation."""
-        return _RunJournal(self._attempt, tools)
+        return _RunJournal(self._attempt, tools, meter)
 
 
 class _RunJournal:
     """The journal of one evaluation of a run."""
 
-    def __init__(self, attempt: RunAttempt, tools: ToolExecutor) -> None:
+    def __init__(self, attempt: RunAttempt, tools: ToolExecutor, meter: Meter) -> None:
         self._attempt = attempt
+        self._meter = meter
         self._tools = tools
         self._hash = sha256()
         self._hashed = 0
@@ -418,15 +419,17 @@ class _RunJournal:
         execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
         /,
     ) -> ToolExecutionOutcome:
-        available = self._tools.available
+        available, meter = self._tools.available, Meter(parent=self._meter)
         tool = available.get(call.name)
-        identity = self._attempt.identify(tool)
+        identity = replace(self._attempt.identify(tool), meter=meter)
         outcome, performed = self._attempt.step(
             f"tool:{'unknown' if tool is None else tool.name}",
             _digest(call),
-            lambda: _call_to_json(partial(execute, identity)),
+            lambda: _call_to_json(partial(execute, identity), meter),
             transactional=tool is not None and tool.effect == "transactional",
         )
+        if not performed and "nested_usage" in outcome:
+            meter.add_run(serde.parse(RunUsage, outcome["nested_usage"]), "of a nested run")
         if "signal" in outcome:
             if not performed:
                 self._tools.recall(call, None)
@@ -465,7 +468,13 @@ def _answer_to_json(ask: Callable[[], AssistantMessage]) -> Record:
         return {"error": _error_to_json(error)}
 
 
-def _call_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
+def _call_to_json(execute: Callable[[], ToolExecutionOutcome], meter: Meter) -> Record:
+    """Returns a call's outcome, with the usage of nested runs that `meter` has counted."""
+    outcome = _outcome_to_json(execute)
+    return {**outcome, "nested_usage": serde.dump(meter.usage)} if meter.usage.calls else outcome
+
+
+def _outcome_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
     try:
         outcome = execute()
     except VisibilityExpansionRequired as request:

@@ -1,0 +1,274 @@
+"""What a tool's handler evaluates is a run inside its call: its sections open there, its usage
+counts in each budget above it, and it is undone with the call.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, answers, text_of
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.evaluation.errors import BudgetExceededError, PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.evaluation.response import Completed
+from weakincentives.limits import Budget, TokenUsage
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.events import PromptRendered, VisibilityExpanded
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing.scripted import SeenRequest
+
+type Way = Literal["evaluate", "evaluate_async", "stream", "stream_async", "execute"]
+
+WAYS: list[Way] = ["evaluate", "evaluate_async", "stream", "stream_async", "execute"]
+
+
+def evaluate(
+    adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, way: Way, **options: Any
+) -> PromptResponse[Any]:
+    """Evaluates in one of the ways that an adapter and a `MainLoop` offer."""
+
+    async def last() -> Any:
+        events = adapter.stream_async(prompt, session=session, **options)
+        return [event async for event in events][-1]
+
+    match way:
+        case "evaluate":
+            return adapter.evaluate(prompt, session=session, **options)
+        case "evaluate_async":
+            return asyncio.run(adapter.evaluate_async(prompt, session=session, **options))
+        case "stream":
+            event: Any = list(adapter.stream(prompt, session=session, **options))[-1]
+        case "stream_async":
+            event = asyncio.run(last())
+        case _:
+            return MainLoop(adapter).execute(prompt, session=session, **options).whole_response
+    assert isinstance(event, Completed)
+    return event.response
+
+
+# --- Law: no tree of nested runs makes more requests or tool calls than any budget allows
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the tree: each turn delegates to further runs, and the last one answers."""
+
+    turns: tuple[tuple["Run", ...], ...] = ()
+    max_calls: int | None = None
+    max_tool_calls: int | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        if self.max_calls is self.max_tool_calls is None:
+            return None
+        return Budget(max_calls=self.max_calls, max_tool_calls=self.max_tool_calls)
+
+
+BOUNDS = st.none() | st.integers(0, 8)
+RUNS = st.recursive(
+    st.builds(Run, max_calls=BOUNDS, max_tool_calls=BOUNDS),
+    lambda runs: st.builds(
+        Run, st.lists(st.lists(runs, max_size=3).map(tuple), max_size=2).map(tuple), BOUNDS, BOUNDS
+    ),
+    max_leaves=8,
+)
+
+
+@dataclass(frozen=True)
+class Delegation:
+    path: str
+
+
+@dataclass
+class Tree:
+    """Plays a tree of runs and records the paths of all requests and tool calls."""
+
+    root: Run
+    requests: list[str] = field(default_factory=list[str])
+    calls: list[str] = field(default_factory=list[str])
+    spent: list[TokenUsage] = field(default_factory=list[TokenUsage])
+
+    def run_at(self, path: str) -> Run:
+        run = self.root
+        for step in path.split("/")[1:]:
+            turn, index = step.split(".")
+            run = run.turns[int(turn)][int(index)]
+        return run
+
+    def answer(self, seen: SeenRequest) -> AssistantMessage:
+        path = text_of(seen.messages[0]).split()[-1]
+        self.requests.append(path)
+        usage = TokenUsage(len(path), 1)
+        self.spent.append(usage)
+        turn = sum(isinstance(message, AssistantMessage) for message in seen.messages)
+        run = self.run_at(path)
+        if turn == len(run.turns):
+            return say("done", usage=usage)
+        paths = [f"{path}/{turn}.{index}" for index in range(len(run.turns[turn]))]
+        return call(*[("delegate", Delegation(path)) for path in paths], usage=usage)
+
+    def delegate(self, params: Delegation, *, context: ToolContext) -> ToolResult[str]:
+        self.calls.append(params.path)
+        response = context.adapter.evaluate(
+            self.prompt(params.path),
+            session=context.session,
+            budget=self.run_at(params.path).budget,
+        )
+        return ToolResult(response.text)
+
+    async def delegate_async(self, params: Delegation, *, context: ToolContext) -> ToolResult[str]:
+        self.calls.append(params.path)
+        response = await context.adapter.evaluate_async(
+            self.prompt(params.path),
+            session=context.session,
+            budget=self.run_at(params.path).budget,
+        )
+        return ToolResult(response.text)
+
+    def prompt(self, path: str = "root") -> Prompt[Any]:
+        handler = self.delegate_async if len(path) % 2 else self.delegate
+        tool = Tool[Delegation, str](name="delegate", description="x", handler=handler)
+        section = MarkdownSection(title="Task", key="task", template=f"Do {path}", tools=[tool])
+        return Prompt(ns="tests", key="tree", sections=[section])
+
+    def replies(self) -> Iterator[Callable[[SeenRequest], AssistantMessage]]:
+        return repeat(self.answer)
+
+
+def within(paths: list[str], path: str) -> int:
+    return sum(f"{other}/".startswith(f"{path}/") for other in paths)
+
+
+@given(root=RUNS, way=st.sampled_from(WAYS), parallel=st.sampled_from(["in_order", "isolated"]))
+def test_no_budget_is_exceeded_anywhere_and_all_usage_counts(
+    root: Run, way: Way, parallel: Any
+) -> None:
+    tree = Tree(root)
+    adapter = ScriptedAdapter(tree.replies(), config=InnerLoopConfig(parallel_tool_calls=parallel))
+    try:
+        usage = evaluate(adapter, tree.prompt(), Session(), way, budget=root.budget).usage
+    except PromptEvaluationError as error:
+        usage = error.usage
+    assert usage == sum(tree.spent, TokenUsage())
+    for path in {"root", *tree.requests, *tree.calls}:
+        run = tree.run_at(path)
+        if len(set(tree.calls)) == len(tree.calls):  # no call was repeated alone
+            assert run.max_calls is None or within(tree.requests, path) <= run.max_calls
+            below = within(tree.calls, path) - (path in tree.calls)
+            assert run.max_tool_calls is None or below <= run.max_tool_calls
+    if root.max_calls is not None:
+        assert len(tree.requests) <= root.max_calls
+    if root.max_tool_calls is not None:
+        assert len(set(tree.calls)) <= root.max_tool_calls
+
+
+# --- Cases
+
+
+def outer(handler: Any, **options: Any) -> Prompt[Any]:
+    tool = Tool[Args, str](name="delegate", description="x", handler=handler, **options)
+    section = MarkdownSection(title="Task", key="task", template="Outer.", tools=[tool])
+    return Prompt(ns="tests", key="outer", sections=[section])
+
+
+def inner(*tools: Tool[Any, Any], disclosure: Disclosure = Disclosure.OPEN) -> Prompt[Any]:
+    """A prompt whose section `lore` is summarized."""
+    lore = MarkdownSection(
+        title="Lore",
+        key="lore",
+        template="All of it.",
+        summary="Some lore.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=tools,
+    )
+    task = MarkdownSection(title="Task", key="task", template="Inner.")
+    return Prompt(ns="tests", key="inner", sections=[task, lore], disclosure=disclosure)
+
+
+OPEN = call(("open_sections", {"section_keys": ["lore"], "reason": "to know"}))
+
+
+def ask_inner(params: Args, *, context: ToolContext) -> ToolResult[str]:
+    return ToolResult(context.adapter.evaluate(inner(), session=context.session).text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sections_that_a_nested_run_requests_open_inside_it(way: Way) -> None:
+    session = Session()
+    adapter = ScriptedAdapter([call(("delegate", {})), OPEN, say("lore"), say("done")])
+    response = evaluate(adapter, outer(ask_inner), session, way)
+    assert response.text == "done"
+    assert [message.content for message in answers(response.transcript)] == ["lore"]
+    assert "All of it." in text_of(adapter.requests[2].messages[0])
+    assert [event.section_keys for event in session[VisibilityExpanded].all()] == [("lore",)]
+    rendered = session[PromptRendered].all()
+    assert [event.key for event in rendered] == ["outer", "inner", "inner"]
+    assert [event.parent_id for event in rendered] == [None, *[rendered[0].event_id] * 2]
+
+
+def test_a_loop_of_the_handler_s_own_is_a_part_of_the_call_too() -> None:
+    def run_loop(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        adapter: Any = context.adapter
+        execution = MainLoop(adapter).execute(inner(), session=context.session)
+        assert execution.restarts == 1
+        return ToolResult(execution.text)
+
+    adapter = ScriptedAdapter([call(("delegate", {})), OPEN, say("lore"), say("done")])
+    with pytest.raises(BudgetExceededError, match="max_calls=3 reached with 3") as caught:
+        adapter.evaluate(outer(run_loop), session=Session(), budget=Budget(max_calls=3))
+    assert caught.value.usage == TokenUsage(30, 15)
+    assert caught.value.turns == 1
+
+
+def test_a_budget_of_two_calls_never_makes_a_third_request() -> None:
+    adapter = ScriptedAdapter([call(("delegate", {})), OPEN, say("lore"), say("done")])
+    with pytest.raises(BudgetExceededError, match="max_calls=2 reached with 2"):
+        adapter.evaluate(outer(ask_inner), session=Session(), budget=Budget(max_calls=2))
+    assert len(adapter.requests) == 2
+
+
+def test_a_failing_call_undoes_what_its_nested_runs_did() -> None:
+    def note(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        context.session.dispatch(Note("inside"))
+        return ToolResult("noted")
+
+    def fail(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        tool = Tool[Args, str](name="note", description="x", handler=note)
+        context.adapter.evaluate(inner(tool), session=context.session)
+        assert context.session[Note].all() == (Note("inside"),)
+        raise ValueError("after all")
+
+    session = Session()
+    before = session.snapshot()
+    script = [call(("delegate", {})), OPEN, call(("note", {})), say("inside"), say("done")]
+    response = ScriptedAdapter(script).evaluate(outer(fail), session=session)
+    assert response.text == "done"
+    assert response.usage == TokenUsage(50, 25)
+    assert session.snapshot().to_json() == before.to_json()
+
+
+def test_the_cost_of_nested_runs_counts_in_the_budget() -> None:
+    config = InnerLoopConfig(prices=lambda usage, model: 1.0)
+    adapter = ScriptedAdapter(
+        [call(("delegate", {})), say("in"), call(("delegate", {})), say("in"), say("done")],
+        config=config,
+    )
+    with pytest.raises(BudgetExceededError, match=r"max_cost=4 reached with 4\.0"):
+        adapter.evaluate(outer(ask_inner), session=Session(), budget=Budget(max_cost=4))
