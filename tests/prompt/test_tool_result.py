@@ -29,12 +29,13 @@ class Unhashable:
 
 
 @pytest.mark.claim("TL-01", "TL-02")
-def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
+def test_a_result_has_five_fields_and_two_of_them_are_enough() -> None:
     assert [field.name for field in fields(ToolResult)] == [
         "message",
         "value",
         "success",
         "exclude_value_from_context",
+        "media",
     ]
     result = ToolResult(message="m", value=Found("u"))
     assert (result.success, result.exclude_value_from_context) == (True, False)

@@ -2,10 +2,12 @@
 scripted server.
 """
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from support.media import shown_by_chat, shown_by_messages, shown_by_responses
 from support.script import Scripted
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step, Usage
 from weakincentives.adapters.core import ProviderAdapter
@@ -80,8 +82,9 @@ def played(step: Played) -> Step:
 def sent_by_chat(request: Request) -> SentRequest:
     """Reads a Chat Completions request."""
     messages = request.json["messages"]
+    contents = [message["content"] for message in messages if message["role"] == "user"]
     return SentRequest(
-        tuple([message["content"] for message in messages if message["role"] == "user"]),
+        _user_texts(contents),
         tuple([tool["function"]["name"] for tool in request.json.get("tools", ())]),
         tuple(
             [
@@ -90,6 +93,7 @@ def sent_by_chat(request: Request) -> SentRequest:
                 if message["role"] == "tool"
             ]
         ),
+        _media(shown_by_chat(request.json)),
     )
 
 
@@ -97,15 +101,16 @@ def sent_by_responses(request: Request) -> SentRequest:
     """Reads a Responses request."""
     items = request.json["input"]
     return SentRequest(
-        tuple([item["content"] for item in items if item.get("role") == "user"]),
+        _user_texts([item["content"] for item in items if item.get("role") == "user"]),
         tuple([tool["name"] for tool in request.json.get("tools", ())]),
         tuple(
             [
-                (item["call_id"], item["output"])
+                (item["call_id"], "".join(_user_texts([item["output"]])))
                 for item in items
                 if item.get("type") == "function_call_output"
             ]
         ),
+        _media(shown_by_responses(request.json)),
     )
 
 
@@ -142,7 +147,22 @@ def sent_by_messages(request: Request) -> SentRequest:
                     names.remove(name)
                 case _:
                     pass
-    return SentRequest(tuple(texts), tuple(names), tuple(answers))
+    media = _media(shown_by_messages(request.json))
+    return SentRequest(tuple(texts), tuple(names), tuple(answers), media)
+
+
+# Any: texts, and lists of the parts of both of OpenAI's APIs
+def _user_texts(contents: list[Any]) -> tuple[str, ...]:
+    parts = [
+        part
+        for content in contents
+        for part in ([{"text": content}] if isinstance(content, str) else content)
+    ]
+    return tuple([part["text"] for part in parts if "text" in part])
+
+
+def _media(shown: list[str]) -> tuple[str, ...]:
+    return tuple([part for part in shown if re.fullmatch("[0-9a-f]{64}", part)])
 
 
 def _references(content: Any) -> list[str]:

@@ -130,6 +130,8 @@ def _shown_by_block(block: dict[str, Any]) -> str:
     match form:
         case {"type": "text", "text": str() as text, **rest} if text and not rest:
             return text
+        case {"type": "tool_reference"}:
+            return ""
         case {"type": "image" | "document", "source": {"type": "url", "url": url, **rest}}:
             assert not rest
             return str(url)

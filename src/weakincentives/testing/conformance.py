@@ -15,11 +15,10 @@ from typing import Any, Literal, Protocol
 
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
 from ..adapters.provider_errors import error_from_request, error_from_status
-from ..content import text_of
 from ..evaluation.conversation import Conversation
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.main_loop import MainLoop
-from ..evaluation.messages import AssistantMessage, ToolMessage, UserMessage
+from ..evaluation.messages import AssistantMessage, ToolMessage, UserMessage, media_of
 from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.prompt import Prompt
@@ -58,12 +57,14 @@ class ConformanceError(AssertionError):
 class SentRequest:
     """One request as the model saw it: the user's texts, the tools, and the tools' answers.
 
-    An answer is a call id and a text.
+    An answer is a call id and a text. `media` are the digests of all images and documents, in
+    order.
     """
 
     texts: tuple[str, ...]
     tools: tuple[str, ...]
     answers: tuple[tuple[str, str], ...]
+    media: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +108,16 @@ class ScriptedHarness:
 
 
 def _sent(request: SeenRequest) -> SentRequest:
-    texts = [
-        text_of(message.content) for message in request.messages if isinstance(message, UserMessage)
-    ]
+    contents = [m.content for m in request.messages if isinstance(m, UserMessage)]
+    parts = [part for it in contents for part in ([it] if isinstance(it, str) else it)]
+    texts = [part for part in parts if isinstance(part, str)]
     answers = [
         (message.call_id, message.content)
         for message in request.messages
         if isinstance(message, ToolMessage)
     ]
-    return SentRequest(tuple(texts), request.tool_names, tuple(answers))
+    media = [media.digest for message in request.messages for media in media_of(message)]
+    return SentRequest(tuple(texts), request.tool_names, tuple(answers), tuple(media))
 
 
 def _error(fault: ProviderFault) -> PromptEvaluationError:
@@ -181,7 +183,9 @@ def run(
     """Plays a scenario with `MainLoop` or the adapter alone; raises all but evaluation errors."""
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
-    options: dict[str, _Any] = {} if beginning == "prompt" else {"message": "Go on."}
+    options: dict[str, _Any] = (
+        {} if beginning == "prompt" else {"message": scenario.message or "Go on."}
+    )
     earlier: dict[str, str] = {}
     if beginning == "conversation":
         options["conversation"], earlier = _earlier_turn(prompt)
@@ -360,6 +364,9 @@ def _differences(
     last_tools = _user_tools(outcome.sent[-1].tools) if outcome.sent else ""
     if not outcome.error and last_tools != outcome.tools:
         yield f"tools of the last request: {last_tools!r} instead of {outcome.tools!r}"
+    media, expected_media = [run.sent[-1].media if run.sent else () for run in (outcome, reference)]
+    if media != expected_media:
+        yield f"media of the last request: {media!r} instead of {expected_media!r}"
     answers = _answers(outcome)
     for call_id, content in _answers(reference).items():
         if content not in answers.get(call_id, ""):

@@ -3,13 +3,15 @@
 All scenarios share one prompt, whose tools do what the arguments of a call say.
 """
 
-from collections.abc import Callable, Mapping
+from binascii import a2b_base64
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Flag, auto
 from functools import partial
 from typing import Any
 
+from ..content import Document, Image, Part
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
@@ -33,6 +35,7 @@ class Capability(Flag):
     LENGTH = auto()  # its provider says that an answer was cut off,
     FILTER = auto()  # that it was filtered,
     REFUSAL = auto()  # that the model refused
+    MEDIA = auto()  # shows images (PNG) and documents (PDF)
     ARGUMENTS = auto()  # arguments come as the model wrote them, broken JSON too
     # one request a step, each answer in our words; no vendor's loop stands between
     OWN_LOOP = auto()
@@ -63,7 +66,7 @@ class Scenario:
 
     Of answers and errors it holds a part. An evaluation gets `config`, a deadline in `seconds` and
     `budget`. Injection and restart must reach the same outcome, unless the scenario needs
-    injection.
+    injection. `message` is what the user says in plays with a message, else a text of the suite.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Scenario:
     config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
     seconds: float | None = None
     budget: Budget | None = None
+    message: Sequence[Part] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -189,6 +193,46 @@ def _world(
     return Prompt(ns="conformance", key="world", sections=sections, **options)
 
 
+_PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4"
+    "2mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+_PAPER = Document.from_bytes(b"%PDF-1.4\n%%EOF\n", name="paper.pdf")
+_PHOTO, _OTHER = [
+    # a decoder ignores what follows the picture
+    Image.from_bytes(a2b_base64(_PIXEL) + name.encode(), name=name)
+    for name in ("photo.png", "other.png")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pictures:
+    photo: Image
+    other: Image
+
+
+def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: ARG001
+    """Shows a picture and a paper."""
+    return ToolResult("shown", media=[_OTHER, _PAPER])
+
+
+def _gallery() -> Prompt[Any]:
+    """Builds a prompt with a picture, another one in a section to open, and a tool with both."""
+    show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show)
+    peek = Tool[_Peek, _Tally](name="peek", description="Reads the notes.", handler=_peek)
+    sections = [
+        MarkdownSection[_Pictures](title="Task", template="Look: $photo", tools=[show, peek]),
+        MarkdownSection[_Pictures](
+            title="More",
+            template="And here: $other",
+            summary="There is more.",
+            visibility=SectionVisibility.SUMMARY,
+        ),
+    ]
+    prompt = Prompt(ns="conformance", key="gallery", sections=sections)
+    return prompt.bind(_Pictures(_PHOTO, _OTHER))
+
+
 # --- The table. Events: prompt Rendered, provider Called, Tool invoked, tools Injected (or
 # Visibility expanded and rendered again), tools Withdrawn, prompt eXecuted. A list holds the calls
 # of one turn.
@@ -293,6 +337,13 @@ SCENARIOS = (
     _script("isolated calls", [_w("a"), _w("b"), ("peek", {})], config=_isolated).expect(
         notes="a b", events="RCTTTCX"
     ),
+    _script(
+        "images and documents",
+        [("show", {}), _read("more")],
+        prompt=_gallery,
+        message=["Compare", _OTHER, "and", _PAPER],
+        needs=Capability.MEDIA,
+    ).expect(answers=("shown", "And here: "), events="RCTTCX"),
     # What fails is undone.
     _script("a tool refuses", _w("a", "refuse")).expect(
         notes="", book="", answers=("refused",), events="RCTCX"

@@ -73,6 +73,7 @@ def harness(*, inject: bool) -> HttpHarness:
         | Capability.CODES
         | Capability.ARGUMENTS
         | Capability.FILTER
+        | Capability.MEDIA
     )
     return HttpHarness(make, sent, ~(lacks if inject else lacks | Capability.INJECT), play=play)
 
@@ -119,6 +120,7 @@ def test_left_out_scenarios_are_those_that_the_cli_decides_by_itself() -> None:
     assert [scenario.name for scenario in SCENARIOS if scenario not in scenarios(INJECTS)] == [
         "an empty answer",
         "no arguments mean the defaults",
+        "images and documents",
         "an unknown tool",
         "a tool of a hidden section",
         "broken JSON",
