@@ -25,8 +25,9 @@ if response.output != Answer("hello"):
     sys.exit(f"the wheel answered {response.output!r}")
 
 files = {str(file) for file in distribution("weakincentives").files or ()}
-if "weakincentives/py.typed" not in files:
-    sys.exit("the wheel has no py.typed")
+needed = ["py.typed", *(f"inspection/report.{kind}" for kind in ("html", "css", "js"))]
+if missing := {f"weakincentives/{name}" for name in needed} - files:
+    sys.exit(f"the wheel lacks {sorted(missing)}")
 if "site-packages" not in Path(weakincentives.__file__).parts:
     sys.exit(f"this is not the wheel: {weakincentives.__file__}")
 

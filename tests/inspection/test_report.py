@@ -11,6 +11,7 @@ import pytest
 
 from support.commands import Wink, write_shop
 from support.travel_run import travel_log
+from weakincentives.content import FolderContentStore
 from weakincentives.inspection.event_log import Record, read_events
 from weakincentives.inspection.report import ReportedRun, readable, write_report
 from weakincentives.inspection.runs import read_run
@@ -83,7 +84,8 @@ def test_show_and_the_report_say_the_same(wink: Wink) -> None:
 def test_the_report_has_what_calls_changed_and_what_each_turn_sent(wink: Wink) -> None:
     data = page_of(wink, "run.jsonl").data
     index = data["index"]["runs"][0]
-    assert [index["evaluations"][number]["message"] for number in index["top"]] == [
+    messages = [index["evaluations"][number]["message"] for number in index["top"]]
+    assert [message.split("\n")[0] for message in messages] == [
         "Six of us go to Ghent tomorrow morning. Please book seats.",
         "Four is fine. Pay for them.",
     ]
@@ -164,6 +166,24 @@ def test_hostile_text_stays_text(wink: Wink) -> None:
 
 def page_path(wink: Wink) -> str:
     return wink("report", "run.jsonl").stdout.strip()
+
+
+def test_pictures_are_on_the_page_when_their_bytes_are_at_hand(wink: Wink) -> None:
+    with (wink.folder / "run.jsonl").open("w") as file:
+        travel_log(file, FolderContentStore(wink.folder / "content"))
+    page = page_of(wink, "run.jsonl", "--content", "content")
+    [media] = page.data["index"]["runs"][0]["evaluations"][0]["media"]
+    assert page.data[f"m-{media['digest']}"].startswith("data:image/png;base64,")
+    plain = page_of(wink, "run.jsonl", "--content", "elsewhere").data
+    assert [name for name in plain if name.startswith("m-")] == []
+
+
+def test_a_log_names_no_file_outside_of_the_content_store(wink: Wink) -> None:
+    log = wink.folder / "run.jsonl"
+    [digest] = set(re.findall(r'"digest": "(\w{64})"', log.read_text()))
+    (wink.folder / "secret").write_bytes(b"\x89PNG\r\n\x1a\n")
+    log.write_text(log.read_text().replace(digest, "../secret"))
+    assert not [name for name in page_of(wink, "run.jsonl", "--content", ".").data if "m-" in name]
 
 
 def test_logs_of_earlier_versions_make_reports(wink: Wink) -> None:

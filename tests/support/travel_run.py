@@ -1,9 +1,12 @@
 """A run of a travel desk with all that a report shows, logged: `travel_log(file)`."""
 
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TextIO
 
+from weakincentives.content import ContentStore, Image
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
@@ -148,14 +151,32 @@ def _with_usage(replies: Iterator[Reply]) -> Iterator[Reply]:
         yield replace(reply, usage=usage, model="claude-sonnet-4-5")
 
 
-def travel_log(file: TextIO) -> None:
-    """Writes the log of two messages to the desk."""
-    session = Session()
+def _map() -> Image:
+    """Returns a picture of a line between two towns."""
+
+    def colour(x: int, y: int) -> bytes:
+        town = min((x - 30) ** 2 + (y - 70) ** 2, (x - 130) ** 2 + (y - 30) ** 2) < 60
+        line = abs((y - 70) * 100 + (x - 30) * 40) < 150 and 30 < x < 130
+        return b"\xb3\x26\x1e" if town else b"\x2f\x5f\xc4" if line else b"\xe4\xf0\xe0"
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        check = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+
+    rows = b"".join(b"\0" + b"".join(colour(x, y) for x in range(160)) for y in range(100))
+    header = struct.pack(">IIBBBBB", 160, 100, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return Image.from_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts), name="map.png")
+
+
+def travel_log(file: TextIO, content: ContentStore | None = None) -> None:
+    """Writes the log of two messages to the desk; `content` gets the picture of the first."""
+    session = Session(content=content)
     write_events(session.bus, file)
     files = InMemoryFilesystem()
     files.write_text("itinerary.md", "# Itinerary\n\nNothing yet.\n")
     adapter = ScriptedAdapter([*_with_usage(_replies())])
     prompt = TEMPLATE.bind(resources={Filesystem: files})
     chat = Chat(MainLoop(adapter), prompt, session=session)
-    chat.send("Six of us go to Ghent tomorrow morning. Please book seats.")
+    chat.send(["Six of us go to Ghent tomorrow morning. Please book seats.", _map()])
     chat.send("Four is fine. Pay for them.")

@@ -13,6 +13,7 @@ import pytest
 from support.browser import AnyPage, open_browser
 from support.commands import process
 from support.travel_run import travel_log
+from weakincentives.content import FolderContentStore
 
 PICTURES = os.environ.get("WINK_PICTURES")
 HOSTILE = (
@@ -35,10 +36,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the log `run.jsonl`, reports of it, and one of it beside another run."""
     folder = tmp_path_factory.mktemp("reports")
     with (folder / "run.jsonl").open("w") as file:
-        travel_log(file)
+        travel_log(file, FolderContentStore(folder / "content"))
     lines = (folder / "run.jsonl").read_text().splitlines(keepends=True)
     (folder / "first.jsonl").write_text("".join(lines[:15]))
-    report(folder, "run.jsonl")
+    report(folder, "run.jsonl", "--content", "content")
     report(folder, "first.jsonl", "run.jsonl", "-o", "two.html")
     return folder
 
@@ -87,6 +88,7 @@ def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_pag
     picture(page, "report.png")
     sums = " ".join(page.locator(".sums").inner_text().split())
     assert sums.startswith("10 requests fresh tokens 2,596 cached 20,155 ")
+    assert page.get_by_role("img", name="map.png").evaluate("each => each.naturalWidth") == 160
     tree = page.get_by_role("navigation")
     assert tree.locator("li").all_inner_texts()[1].split("\n")[:3] == ["◐", "trains", "summarized"]
     page.get_by_role("button", name="Turn 2: 214 fresh, 1,172 cached").click()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..content import FolderContentStore
 from ..inspection.report import ReportedRun, readable, write_report
 from ..inspection.runs import read_run
 from ..redaction import Redactor, credentials_in
@@ -26,6 +27,9 @@ def report(
         Path | None, Option("--output", "-o", help="The page; else the log's name with .html.")
     ] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in your browser.")] = False,
+    content: Annotated[
+        Path | None, Option(help="The folder with the bytes of the run's images.")
+    ] = None,
     secrets: Annotated[bool, Option("--secrets", help="Keep what looks like a secret.")] = False,
 ) -> None:
     """Write a logged run as one HTML page; two runs stand side by side."""
@@ -39,7 +43,9 @@ def report(
             total = spending(records)
             notes = [total.summary] if total else []
             run = read_run(map(clean, records))
-            runs.append(ReportedRun(name=clean(log.name), run=run, price=price_of, notes=notes))
+            store = FolderContentStore(content) if content else None
+            name = clean(log.name)
+            runs.append(ReportedRun(name=name, run=run, price=price_of, notes=notes, content=store))
     page = output or logs[0].with_suffix(".html")
     if page in logs:
         raise UsageError(f"{page} is the log itself; pass another --output")

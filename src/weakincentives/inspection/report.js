@@ -91,7 +91,18 @@ function stepView(run, step) {
   return make("section", {class: step.success ? "call" : "call failed", "aria-label": `call of ${step.name}`},
     make("div", {class: "name"}, make("b", {}, step.name), " ", chip, " ", make("small", {}, labels)),
     block(step.arguments || pretty(step.params)),
-    inner, make("div", {class: "label"}, "answer"), block(step.content));
+    inner, make("div", {class: "label"}, "answer"), block(step.content), mediaView(step.media));
+}
+
+/** The pictures whose data are on the page, and what is known of other media. */
+function mediaView(media) {
+  if (!media.length) return null;
+  return make("div", {class: "media"}, media.map(({name, mime, size, digest, url}) => {
+    const picture = digest && document.getElementById(`m-${digest}`);
+    const facts = [name || url, mime, size ? `${count(size)} bytes` : ""].filter(Boolean).join(" · ");
+    return make("figure", {}, picture ? make("img", {src: JSON.parse(picture.textContent), alt: name || "picture"}) : null,
+      make("figcaption", {class: "quiet"}, facts));
+  }));
 }
 
 function folded(title, view) {
@@ -109,6 +120,7 @@ function evaluationView(run, number) {
     entry.changes ? folded("Changed sections", body("changes")) : null,
     entry.message ? make("div", {class: "message"}, make("small", {}, "User"), make("br"), entry.message) : null,
     entry.message.length > 2000 ? folded("Whole message", body("message")) : null,
+    mediaView(entry.media),
     entry.steps.map((line) => make("p", {class: "quiet"}, line)),
     entry.turns.map((turn) => turnRow(run, turn)),
     entry.unfinished.map((inner) => make("div", {class: "inner"}, evaluationView(run, inner))));

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..content import ContentError, ContentStore, Image
 from .event_log import Record
 from .runs import LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
@@ -28,6 +29,8 @@ type Price = Callable[[Record], float | None]
 _FILES = Path(__file__).parent
 _SHOWN_WITHOUT_SCRIPT = 4_000  # characters of each text
 _LARGEST_DIFF = 200_000  # characters of a prompt; comparing takes more than linear time
+_LARGEST_PICTURE = 1_000_000  # bytes
+_PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 # They steer terminals, or change the direction in which text reads.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -36,12 +39,16 @@ _STEERING = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRun:
-    """One run for the page: its name, the log, and `notes` such as the line of its cost."""
+    """One run for the page: its name, the log, and `notes` such as the line of its cost.
+
+    `content` has the bytes of the run's media, of which the page shows pictures up to 1 MB.
+    """
 
     name: str
     run: LoggedRun
     price: Price
     notes: Sequence[str] = ()
+    content: ContentStore | None = None
 
 
 def readable(value: _Json, *, name: str = "", secrets: bool = False) -> _Json:
@@ -77,7 +84,7 @@ def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) ->
     }
     write(re.sub(r"\{\{([a-z-]+)\}\}", lambda match: values[match[1]], head))
     for page in pages:
-        for name, body in page.bodies:
+        for name, body in {**dict(page.bodies), **page.pictures}.items():
             write(_data(name, body))
     comparison = _comparison(pages) if len(pages) > 1 else None
     write(_data("index", {"runs": [page.index for page in pages], "comparison": comparison}))
@@ -118,6 +125,7 @@ class _Page:
     turns: list[_Json] = field(default_factory=list[_Json])
     trees: list[_Json] = field(default_factory=list[_Json])
     bodies: list[tuple[str, _Json]] = field(default_factory=list[tuple[str, _Json]])
+    pictures: dict[str, str] = field(default_factory=dict[str, str])  # as URLs with their data
     index: _Json = None
     _tree_numbers: dict[tuple[RunSection, ...], int] = field(
         default_factory=dict[tuple[RunSection, ...], int]
@@ -141,6 +149,7 @@ class _Page:
         entry["message"] = _cut(str(record.get("message", "")))
         entry["turns"] = [self._add_turn(each, number) for each in evaluation.turns]
         entry["changes"] = bool(record.get("changes"))
+        entry["media"] = self._media(record)
         entry["steps"] = [_cut(step.line) for step in evaluation.steps]
         entry["unfinished"] = [self._add_evaluation(each, turn) for each in evaluation.unfinished]
         body = {name: record.get(name, "") for name in ("text", "message", "changes")}
@@ -192,10 +201,26 @@ class _Page:
             names = ("name", "call_id", "params", "arguments", "content", "seconds", "changes")
             shown |= {name: step.record[name] for name in names if name in step.record}
             shown["success"] = _success(step.record)
+            shown["media"] = self._media(step.record["result"])
             shown["replayed"] = step.record.get("replayed", False)
         if step.evaluations:
             shown["evaluations"] = [self._add_evaluation(each, turn) for each in step.evaluations]
         return shown
+
+    def _media(self, record: _Json) -> list[_Json]:
+        """Returns the media of a message or a result, and adds their pictures to the page."""
+        media: list[_Json] = record.get("media") or []
+        store = self.run.content
+        for item in media:
+            if store and item["mime"] in _PICTURES and 0 < item["size"] <= _LARGEST_PICTURE:
+                names = ("mime", "name", "digest", "size")
+                try:  # the log may name what is no digest, and the store may lack the bytes
+                    data = store.load(Image(**{name: item[name] for name in names}))
+                except ContentError:
+                    continue
+                url = f"data:{item['mime']};base64,{b64encode(data).decode()}"
+                self.pictures[f"m-{item['digest']}"] = url
+        return media
 
 
 def _is_call(step: RunStep) -> bool:
