@@ -17,6 +17,7 @@
     ├── a limit was reached     evaluation.errors   DeadlineExceededError, BudgetExceededError,
     │                                               TurnLimitError
     │                           evaluation          ExpansionLimitError
+    ├── a person must act       evaluation          RunSuspended
     └── control flow            prompt.errors       VisibilityExpansionRequired
                                 evaluation          CompactionRequired
 

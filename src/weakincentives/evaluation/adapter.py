@@ -3,8 +3,18 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Generator,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
+from functools import lru_cache
+from inspect import Parameter, signature
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
 from ..content import MediaSupport, Part, to_content
@@ -20,6 +30,7 @@ from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
+from .suspension import Resumption
 
 __all__ = [
     "Connection",
@@ -29,6 +40,7 @@ __all__ = [
     "ParentRun",
     "ProviderAdapter",
     "check_arguments",
+    "parameters_of",
     "publisher",
     "source_of",
 ]
@@ -85,8 +97,9 @@ class LoopOptions(ConversationOptions, total=False):
     called with the conversation when the evaluation ends, also by an interrupt. Instead of a
     further request of more than `max_request_tokens` the evaluation raises `CompactionRequired`;
     `previous_turns` are the requests of the run before that, which count for `max_turns`. `parent`
-    is the run that the evaluation is a part of; without one it is a run by itself. An adapter that
-    delegates to another one takes `**options` and passes them all on.
+    is the run that the evaluation is a part of; without one it is a run by itself. With `resume` it
+    goes on where a suspended one stopped. An adapter that delegates to another one takes
+    `**options` and passes them all on.
     """
 
     call_history: CallHistory | None
@@ -94,6 +107,7 @@ class LoopOptions(ConversationOptions, total=False):
     max_request_tokens: int | None
     previous_turns: int
     parent: ParentRun | None
+    resume: Resumption | None
 
 
 class ProviderAdapter(ABC):
@@ -281,3 +295,13 @@ def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[objec
             _log.exception("Event handler failed", extra={"event_type": type(event).__name__})
 
     return publish
+
+
+# Any: adapters with the seed's signature take fewer arguments
+@lru_cache(maxsize=256)
+def parameters_of(evaluate: Callable[..., Any]) -> KeysView[str]:
+    """Returns the names of the arguments that an adapter's `evaluate` takes."""
+    parameters = signature(evaluate).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return LoopOptions.__annotations__.keys()
+    return parameters.keys()

@@ -6,7 +6,7 @@ the person is asked again. Nothing is locked or changed while a person decides.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -34,17 +34,29 @@ from .journal import CallIdentity
 from .messages import ToolCall, ToolExecutionOutcome
 from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
+from .suspension import Resumption
 from .tool_executor import ToolExecutor
 
-__all__ = ["ApprovedCalls"]
+__all__ = ["ApprovedCalls", "UndecidedError"]
 
 _HIDDEN = "The effects cannot be shown"
 _STALE = "What this call would change is different now, so it is asked about again."
 _REPLACED = "These are the effects with the replaced arguments."
 
 
+class UndecidedError(Exception):
+    """Nobody has decided on the call of `preview`, so the run must wait."""
+
+    def __init__(self, preview: Preview) -> None:
+        super().__init__(preview.tool)
+        self.preview = preview
+
+
 class ApprovedCalls:
-    """The calls of one evaluation; `approver` decides on those that need an approval."""
+    """The calls of one evaluation; `approver` decides on those that need an approval.
+
+    Decisions of `resumption` come first; each counts if the call would still do what was shown.
+    """
 
     def __init__(
         self,
@@ -52,6 +64,7 @@ class ApprovedCalls:
         session: SessionProtocol,
         publish: Callable[[object], None],
         approver: Approver | None,
+        resumption: Resumption | None = None,
         *,
         streamed: bool,
     ) -> None:
@@ -60,6 +73,11 @@ class ApprovedCalls:
         self._publish = publish
         self._approver = approver
         self._streamed = streamed
+        self.decisions: dict[str, Decision] = {}
+        self._shown: dict[str, Preview] = {}
+        if resumption is not None:
+            self.decisions |= resumption.decisions
+            self._shown = {item.call_id: item for item in resumption.suspension.pending}
 
     def execute(
         self,
@@ -69,9 +87,11 @@ class ApprovedCalls:
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, after its approval if it needs one, and returns its outcome.
 
-        Calls `set_running` while the call may count. Raises what the approver raises.
+        Calls `set_running` while the call may count. Raises what the approver raises, and
+        `UndecidedError` if a person must decide and there is no approver.
         """
-        tools, reason, replaced = self._tools, "", False
+        tools, reason = self._tools, ""
+        call, replaced = self._as_shown(call)
         while True:
             try:
                 mode = self._mode(call, identity)
@@ -100,6 +120,38 @@ class ApprovedCalls:
                         reason = _STALE
         set_running((call,))
         return (yield from tools.execute(call, identity))
+
+    def pending(self, first: Preview, later: Sequence[ToolCall]) -> Effects[list[Preview]]:
+        """Returns what people must decide on before the run can go on."""
+        previews = [first]
+        for call in later:
+            preview = yield from self._preview_later(call)
+            if preview is not None:
+                previews.append(preview)
+        if self._streamed:
+            for preview in previews:
+                call = ToolCall(preview.call_id, preview.tool, preview.arguments)
+                yield ApprovalRequested(call, preview)
+        return previews
+
+    def _preview_later(self, call: ToolCall) -> Effects[Preview | None]:
+        """Returns what a person would decide on now; `None` for a call that needs no approval."""
+        call, replaced = self._as_shown(call)
+        try:
+            mode = self._mode(call, None)
+        except Exception:  # of a selector; the call is refused in its turn
+            return None
+        if mode is None or (replaced and mode == "arguments"):
+            return None
+        preview, _ = yield from self._preview(call, mode, "")
+        return preview
+
+    def _as_shown(self, call: ToolCall) -> tuple[ToolCall, bool]:
+        """Returns the call with the arguments that a person has put in, and whether one has."""
+        shown = self._shown.get(call.call_id)
+        if shown is None or shown.arguments == call.arguments:
+            return call, False
+        return self._tools.replace_arguments(call, shown.arguments), True
 
     def _mode(self, call: ToolCall, identity: CallIdentity | None) -> ApprovalMode | None:
         """Returns what a person must approve before the call counts; `None` for nothing."""
@@ -153,17 +205,20 @@ class ApprovedCalls:
         return self._tools.read(result, error)
 
     def _decide(self, call: ToolCall, preview: Preview) -> Effects[Decision]:
-        if self._approver is None:
-            raise TypeError(
-                f"tool {call.name!r} asks for approval, and nobody can answer; pass approver="
-            )
-        if self._streamed:
-            yield ApprovalRequested(call, preview)
         started = perf_counter()
-        answer, error = yield partial(self._approver, preview)
-        if error is not None:
-            raise error
-        decision: object = answer
+        decision: object = self.decisions.pop(call.call_id, None)
+        shown = self._shown.pop(call.call_id, preview)
+        if decision is not None and shown.digest != preview.digest:
+            decision, preview = None, replace(preview, reason=_STALE)
+        if decision is None:
+            if self._approver is None:
+                self._shown[call.call_id] = preview
+                raise UndecidedError(preview)
+            if self._streamed:
+                yield ApprovalRequested(call, preview)
+            decision, error = yield partial(self._approver, preview)
+            if error is not None:
+                raise error
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
             raise TypeError(
                 f"the approver returned {decision!r}; "

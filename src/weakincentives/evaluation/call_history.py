@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from .. import serde
 from ..errors import SerdeError
 from ..prompt.tool import ToolResult
-from .messages import ToolCall
+from .messages import ToolCall, ToolMessage
 
-__all__ = ["UNKNOWN", "CallHistory", "CallRecord", "CallReplay", "call_key"]
+__all__ = ["UNKNOWN", "CallHistory", "CallRecord", "CallReplay", "RecordedCall", "call_key"]
 
 # Any: results of all tools.
 UNKNOWN: ToolResult[Any] = ToolResult(
@@ -31,6 +31,16 @@ class CallRecord:
     result: ToolResult[Any] = UNKNOWN  # Any: as above
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A record as JSON can hold it: the tool, the key of its arguments, and the answer."""
+
+    name: str
+    key: str
+    call: ToolCall | None
+    answer: ToolMessage
+
+
 class CallHistory:
     """The records of calls by tool and arguments, each list in the order of the calls."""
 
@@ -41,6 +51,27 @@ class CallHistory:
     def records(self) -> Iterator[CallRecord]:
         """All records, those of equal calls in the order of the calls."""
         return chain.from_iterable(self._records.values())
+
+    def recorded(self) -> tuple[RecordedCall, ...]:
+        """Returns the records for JSON; of a result, only what the model reads stays."""
+        return tuple(
+            [
+                RecordedCall(name, key, record.call, _answer_of(record))
+                for (name, key), records in self._records.items()
+                for record in records
+            ]
+        )
+
+    def restore(self, calls: Iterable[RecordedCall]) -> None:
+        """Adds what `recorded` returned."""
+        for item in calls:
+            answer = item.answer
+            result = UNKNOWN
+            if not answer.unknown:
+                result = ToolResult(answer.content, success=answer.success)
+            self._records.setdefault((item.name, item.key), []).append(
+                CallRecord(item.call, result)
+            )
 
     def replay(self) -> "CallReplay":
         """Returns what matches the calls of a new evaluation with the records."""
@@ -73,6 +104,12 @@ class CallReplay:
             records.append(CallRecord())
         self._counts[key] += 1
         return records[self._counts[key] - 1], recorded
+
+
+def _answer_of(record: CallRecord) -> ToolMessage:
+    result, unknown = record.result, record.result is UNKNOWN
+    call_id = record.call.call_id if record.call else ""
+    return ToolMessage(call_id, result.content(), result.success, unknown)
 
 
 def call_key(call: ToolCall, params: object) -> str:

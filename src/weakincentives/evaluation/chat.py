@@ -12,10 +12,11 @@ from ..prompt.prompt import Prompt
 from ..protocols import EventBus, SessionProtocol
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
-from .approval import Approver
+from .approval import Approver, Decision
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .response import Completed, StreamEvent
+from .suspension import Suspension
 
 __all__ = ["Chat", "TurnOptions"]
 
@@ -28,6 +29,8 @@ class TurnOptions(TypedDict, total=False):
     budget: Budget | None
     on_change: OnChange
     approver: Approver | None
+    suspension: Suspension | None
+    decisions: Mapping[str, Decision] | None
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
 
@@ -81,6 +84,31 @@ class Chat[Out]:
         with self._begin_turn(message, options) as arguments:
             return await self.loop.execute_async(self.prompt, **arguments)
 
+    def resume(
+        self,
+        suspension: Suspension,
+        decisions: Mapping[str, Decision],
+        /,
+        **options: Unpack[TurnOptions],
+    ) -> Execution[Out]:
+        """Goes on with a suspended turn, as `MainLoop.resume` does.
+
+        Raises `ValueError` if the chat has gone on since.
+        """
+        options |= {"suspension": suspension, "decisions": decisions}
+        return self.send(**options)
+
+    async def resume_async(
+        self,
+        suspension: Suspension,
+        decisions: Mapping[str, Decision],
+        /,
+        **options: Unpack[TurnOptions],
+    ) -> Execution[Out]:
+        """Like `resume`, without blocking the event loop."""
+        options |= {"suspension": suspension, "decisions": decisions}
+        return await self.send_async(**options)
+
     def stream(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Generator[StreamEvent[Out]]:
@@ -126,11 +154,14 @@ class Chat[Out]:
                 f"the chat with {self.prompt.name!r} is still answering; "
                 "send the next message after the answer, or make a session for each user"
             )
+        suspension, conversation = options.get("suspension"), self.conversation
         try:
+            if suspension is not None and suspension.start != conversation:
+                raise ValueError("the chat has gone on since the suspended turn; deny or drop it")
             yield ExecutionOptions(
                 session=self.session,
                 message=message,
-                conversation=self.conversation,
+                conversation=None if suspension else conversation,
                 save=self._save,
                 **options,
             )

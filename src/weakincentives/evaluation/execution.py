@@ -1,17 +1,28 @@
 """What a `MainLoop` takes and returns: the options of an execution, and its result."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..displays import markdown
-from ..limits import TokenUsage
+from ..limits import RunUsage, TokenUsage
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ConversationOptions, ProviderAdapter
+from .approval import Decision
+from .call_history import CallHistory
 from .conversation import Conversation
 from .errors import LimitError
-from .response import PromptResponse
+from .response import PromptResponse, Restarted
+from .suspension import RunSuspended, Suspension
 
-__all__ = ["Execution", "ExecutionOptions", "Expansion", "ExpansionLimitError"]
+__all__ = [
+    "Execution",
+    "ExecutionOptions",
+    "Expansion",
+    "ExpansionLimitError",
+    "RunOptions",
+    "add_run",
+    "options_of",
+]
 
 
 class ExpansionLimitError(LimitError):
@@ -68,13 +79,55 @@ class Execution[Out]:
         return replace(self.response, usage=self.usage)
 
 
-class ExecutionOptions(ConversationOptions, total=False):
-    """The arguments of `MainLoop.execute` beside the prompt.
+class RunOptions(ConversationOptions, total=False):
+    """The arguments of `MainLoop.resume` beside the prompt and the decisions.
 
     `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. `save` is
-    called with the conversation when the run ends, however it ends.
+    called with the conversation when the run ends, unless it is suspended.
     """
 
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     save: Callable[[Conversation], object] | None
+
+
+class ExecutionOptions(RunOptions, total=False):
+    """The arguments of `MainLoop.execute` beside the prompt.
+
+    A suspended run goes on from its `suspension` with `decisions` by call id, as `MainLoop.resume`
+    says.
+    """
+
+    suspension: Suspension | None
+    decisions: Mapping[str, Decision] | None
+
+
+def options_of(suspension: Suspension, options: ExecutionOptions) -> ExecutionOptions:
+    """Returns the options with which the suspended run began."""
+    for name in ("message", "conversation"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
+    return {
+        **options,
+        "message": suspension.message,
+        "conversation": suspension.start,
+        "on_change": suspension.on_change,
+    }
+
+
+def add_run(
+    waiting: RunSuspended,
+    spent_before: RunUsage,
+    turns_before: int,
+    expansions: Sequence[Expansion],
+    history: CallHistory | None,
+) -> RunSuspended:
+    """Returns the error with what its run knows of the evaluations before."""
+    suspension = replace(
+        waiting.suspension,
+        spent_before=spent_before,
+        turns_before=turns_before,
+        restarts=tuple([Restarted(item.section_keys, item.reason) for item in expansions]),
+        calls=history.recorded() if history else (),
+    )
+    return RunSuspended(suspension)

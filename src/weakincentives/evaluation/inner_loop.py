@@ -207,6 +207,7 @@ class InnerLoop:
     tool_changes: list[ToolExecutionOutcome] = field(default_factory=list)
     transcribed_changes: int = 0
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list)
+    earlier_changes: int = 0  # of sections, before this turn
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -232,7 +233,7 @@ class InnerLoop:
         """Takes the provider's answer to the last request and returns the next action."""
         self.count(answer.usage, answer.model)
         self.transcript.append(answer)
-        self.pending = answer.tool_calls
+        self.pending, self.earlier_changes = answer.tool_calls, len(self.section_changes)
         if (error := unfinished_error(answer)) is not None:
             raise self.failed(error)
         if self.pending:
@@ -287,6 +288,40 @@ class InnerLoop:
         if limit and request_tokens(self.transcript, self.conversation.tools) > limit:
             raise CompactionRequired(f"the next request has more than {limit:,} tokens")
         return self._request(now)
+
+    def suspended(self) -> tuple[Conversation, tuple[ToolMessage, ...]]:
+        """Returns the conversation up to the model's last calls, and the first of their answers.
+
+        The conversation's usage is that at the start of the run.
+        """
+        index = len(self.transcript) - 1
+        while not isinstance(self.transcript[index], AssistantMessage):
+            index -= 1
+        answers = self.transcript[index + 1 :]
+        earlier = self.section_changes[: self.earlier_changes]
+        conversation = self.conversation.with_messages(
+            self.transcript[: index + 1], TokenUsage(), earlier
+        )
+        return conversation, tuple([item for item in answers if isinstance(item, ToolMessage)])
+
+    def resume(
+        self,
+        spent: RunUsage,
+        turns: int,
+        repairs: int,
+        outcomes: Sequence[ToolExecutionOutcome],
+        now: datetime,
+    ) -> Action:
+        """Goes on with the conversation that `suspended` returned, instead of `start`.
+
+        `spent` is what the run had used, and `outcomes` are those of the calls that have an answer.
+        """
+        self.available = set(self.conversation.available_tools)
+        last = self.transcript[-1]
+        self.pending = last.tool_calls if isinstance(last, AssistantMessage) else ()
+        self.meter.add_run(spent, self.model)
+        self.turns, self.repairs = turns, repairs
+        return self.submit(outcomes, now)
 
     def stop(self) -> None:
         """Answers each open call with the note that it was not run, so that the run can go on.

@@ -14,14 +14,12 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Self, Unpack
 
-from ..content import ContentStore, Part, text_of, to_content
+from ..content import Part, text_of, to_content
 from ..errors import WeakIncentivesError
 from ..limits import Budget, Clock, Deadline, Meter, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.progressive_disclosure import disclosure_tool
 from ..prompt.prompt import Prompt
-from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.sizes import measure
 from ..protocols import SessionProtocol
@@ -42,8 +40,9 @@ from .adapter import (
     publisher,
     source_of,
 )
-from .approved_calls import ApprovedCalls
-from .conversation import Conversation, begin, rendered_tools
+from .approval import Preview
+from .approved_calls import ApprovedCalls, UndecidedError
+from .conversation import Conversation
 from .effects import Effects, perform, perform_async, run
 from .errors import (
     CompactionRequired,
@@ -69,6 +68,7 @@ from .messages import (
     UserMessage,
     media_of,
 )
+from .opening import opening, with_disclosure_tools
 from .requests import ProviderRequests
 from .response import (
     AnswerRejected,
@@ -78,6 +78,8 @@ from .response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from .suspend import recall_calls, suspend
+from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
 
 __all__ = ["Evaluation", "LoopAdapter"]
@@ -216,11 +218,12 @@ class Evaluation[Out]:
         session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
         self._id, parent = new_id(), options.get("parent")
         self._parent_id = parent.evaluation_id if parent else None
-        earlier = options.get("conversation")
+        earlier, self._resumption = options.get("conversation"), options.get("resume")
+        goes_on = self._resumption.suspension.conversation if self._resumption else earlier
         source = prompt if isinstance(prompt, Prompt) else source_of(prompt)
         source.declare_state(session)
         if isinstance(prompt, Prompt):
-            decisions = None if earlier is None else earlier.decisions_for(prompt)
+            decisions = None if goes_on is None else goes_on.decisions_for(prompt)
             prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
         self.resources = source.resources
         self.connection = adapter.connect(prompt)
@@ -228,11 +231,12 @@ class Evaluation[Out]:
         if self.connection.provider_tools:
             rendered = replace(prompt, tools=(*prompt.tools, *self.connection.provider_tools))
         self._clock = adapter.clock
+        self._session, self._prompt, self._options = session, source, options
         self._session_id = session.session_id
         self._publish = publisher(session, bus)
         self._save = options.get("save")
-        conversation = _opening(rendered, options, session.content)
-        rendered = _with_disclosure_tools(rendered, conversation)
+        conversation = opening(rendered, options, session.content)
+        rendered = with_disclosure_tools(rendered, conversation)
         self._loop = InnerLoop(
             conversation=conversation,
             structured_output=prompt.structured_output,
@@ -283,6 +287,7 @@ class Evaluation[Out]:
             session,
             self._publish,
             options.get("approver"),
+            self._resumption,
             streamed=streamed,
         )
         if earlier is not None:  # its last turn, and not the one that begins
@@ -290,9 +295,10 @@ class Evaluation[Out]:
         self._accept = source.template.accept
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
-        new = conversation.messages[len(earlier.messages) if earlier else 0 :]
+        new = conversation.messages[len(goes_on.messages) if goes_on else 0 :]
         self._conversation: Conversation | None = None
-        self._announce(rendered, source, options.get("message"), new, continued=earlier is not None)
+        message = None if self._resumption else options.get("message")
+        self._announce(rendered, source, message, new, continued=goes_on is not None)
 
     def _nested_adapter(self, adapter: LoopAdapter, session: SessionProtocol) -> Evaluator:
         """Returns the adapter that handlers receive, for runs that are parts of this one."""
@@ -368,7 +374,7 @@ class Evaluation[Out]:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # An error of an evaluation inside a handler has the progress of that one: replace it.
+        # An error of an evaluation inside a handler has its progress: replace it.
         if isinstance(error, VisibilityExpansionRequired):
             decisions = self.tools.available.decisions
             complete: WeakIncentivesError = error.with_progress(
@@ -382,7 +388,8 @@ class Evaluation[Out]:
             conversation = self._loop.conversation_now
             complete = error.with_progress(self._loop.meter.usage, conversation, self._loop.turns)
         else:
-            self._save_conversation()
+            if not isinstance(error, RunSuspended):
+                self._save_conversation()
             self._operation.__exit__(kind, error, trace)
             return
         self._save_conversation()
@@ -409,7 +416,7 @@ class Evaluation[Out]:
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
         """Runs the conversation to its end; `finish` then returns the response."""
-        action = self._loop.start(self._clock())
+        action = self._start()
         while True:
             if isinstance(action, ToolCalls):
                 action = yield from self._run_calls(action, journal)
@@ -427,6 +434,27 @@ class Evaluation[Out]:
             else:
                 self._finished = action
                 return
+
+    def _start(self) -> Action:
+        """Returns the first request, or the calls that a suspended evaluation has left."""
+        if self._resumption is None:
+            return self._loop.start(self._clock())
+        suspension, outcomes = recall_calls(self.tools, self._resumption)
+        return self._loop.resume(
+            suspension.spent, suspension.turns, suspension.repairs, outcomes, self._clock()
+        )
+
+    def _suspend(self, first: Preview, later: Sequence[ToolCall]) -> Effects[RunSuspended]:
+        """Returns the error that ends the run until people have decided."""
+        pending = yield from self._approved.pending(first, later)
+        return suspend(
+            pending,
+            self._approved.decisions,
+            loop=self._loop,
+            prompt=self._prompt,
+            session=self._session,
+            options=self._options,
+        )
 
     def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
         """Asks for the model's next message and passes it to the inner loop."""
@@ -509,14 +537,17 @@ class Evaluation[Out]:
         set_running = partial(setattr, self._loop, "running")
         call, signal = calls[0], None
         outcomes: Sequence[ToolExecutionOutcome]
-        if journal is not None:
-            set_running(calls)
-            outcomes = [journal.execute(call, partial(self._execute, call))]
-        elif len(calls) == 1:
-            outcomes = [(yield from self._approved.execute(call, set_running))]
-        else:
-            set_running(calls)
-            outcomes, signal = yield from tools.execute_parallel(calls)
+        try:
+            if journal is not None:
+                set_running(calls)
+                outcomes = [journal.execute(call, partial(self._execute, call))]
+            elif len(calls) == 1:
+                outcomes = [(yield from self._approved.execute(call, set_running))]
+            else:
+                set_running(calls)
+                outcomes, signal = yield from tools.execute_parallel(calls)
+        except UndecidedError as undecided:
+            raise (yield from self._suspend(undecided.preview, action.calls[1:])) from None
         try:  # before a reader of the stream can end the run: these calls have been run
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
@@ -554,34 +585,6 @@ def _ignore(calls: tuple[ToolCall, ...]) -> None: ...
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:
     for call, outcome in zip(calls, outcomes, strict=False):
         yield ToolCallFinished(call, outcome.message)
-
-
-# Any: a prompt of any output
-def _opening(
-    rendered: RenderedPrompt[Any], options: LoopOptions, store: ContentStore
-) -> Conversation:
-    """Returns the conversation that an evaluation begins with; `store` gets bytes of new media."""
-    for media in rendered.media:
-        store.put(media)
-    tools, message = rendered_tools(rendered), options.get("message")
-    earlier, content = options.get("conversation"), None if message is None else to_content(message)
-    if earlier is None:
-        return begin(rendered, tools, content).keeping_media(store)
-    conversation = earlier.continued(rendered, tools, content, options.get("on_change", "append"))
-    appended = conversation.messages[0] is earlier.messages[0]
-    # the last message may have been one that the provider did not finish
-    return conversation.keeping_media(store, len(earlier.messages) - 1 if appended else 0)
-
-
-# Any: as above
-def _with_disclosure_tools(
-    rendered: RenderedPrompt[Any], conversation: Conversation
-) -> RenderedPrompt[Any]:
-    """Returns the prompt with the disclosure tools that an earlier run of the conversation had."""
-    names = RESERVED_TOOL_NAMES & conversation.available_tools.keys()
-    names -= {tool.name for tool in rendered.tools}
-    tools = [disclosure_tool(name, rendered.view) for name in sorted(names)]
-    return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
 
 
 def _rules(

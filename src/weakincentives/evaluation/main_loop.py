@@ -1,10 +1,8 @@
 """The loop around evaluations: opens the sections that the model requests and evaluates again."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, KeysView, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from inspect import Parameter, signature
 from typing import Any, Unpack
 
 from ..content import Part, to_content
@@ -21,17 +19,28 @@ from .adapter import (
     ParentRun,
     ProviderAdapter,
     check_arguments,
+    parameters_of,
     publisher,
     source_of,
 )
+from .approval import Decision
 from .call_history import CallHistory
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
 from .errors import CompactionRequired, PromptEvaluationError
-from .execution import Execution, ExecutionOptions, Expansion, ExpansionLimitError
+from .execution import (
+    Execution,
+    ExecutionOptions,
+    Expansion,
+    ExpansionLimitError,
+    RunOptions,
+    add_run,
+    options_of,
+)
 from .journal import CallIdentity
 from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
+from .suspension import RunSuspended, Suspension, check_resumable
 
 __all__ = [
     "Execution",
@@ -112,6 +121,36 @@ class MainLoop:
                         response = await evaluate(evaluations.render(), **evaluations.options)
                         return evaluations.finish(response)
 
+    def resume[Out](
+        self,
+        prompt: Prompt[Out],
+        suspension: Suspension,
+        decisions: Mapping[str, Decision],
+        **options: Unpack[RunOptions],
+    ) -> Execution[Out]:
+        """Goes on with a suspended run, with a person's decisions by call id.
+
+        A call counts only if it would still do what the person was shown. Where that is different
+        now, and for calls without a decision, the `approver` decides; without one the run is
+        suspended again. A session without state is restored to the suspension's; another one must
+        be that of the suspended run. What the run has used counts for `budget`; no time does. Pass
+        `suspension=` and `decisions=` to `stream`. Raises `ValueError` for another prompt, changed
+        tools, unknown calls and a run that was resumed.
+        """
+        return self.execute(prompt, suspension=suspension, decisions=decisions, **options)
+
+    async def resume_async[Out](
+        self,
+        prompt: Prompt[Out],
+        suspension: Suspension,
+        decisions: Mapping[str, Decision],
+        **options: Unpack[RunOptions],
+    ) -> Execution[Out]:
+        """Like `resume`, without blocking the event loop."""
+        return await self.execute_async(
+            prompt, suspension=suspension, decisions=decisions, **options
+        )
+
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
@@ -172,6 +211,9 @@ class _Evaluations[Out]:
         **options: Unpack[ExecutionOptions],
     ) -> None:
         check_arguments(prompt, options, ExecutionOptions, Prompt, RenderedPrompt)
+        suspension = options.get("suspension")
+        if suspension is not None:
+            options = options_of(suspension, options)
         session, self.adapter = options["session"], options.get("adapter") or loop.adapter
         parent = ParentRun(session, Meter())
         if isinstance(self.adapter, NestedAdapter):
@@ -204,7 +246,7 @@ class _Evaluations[Out]:
             self._decisions = known
         self._expansions: list[Expansion] = []
         self._restarted: Restarted | None = None
-        self._turns = 0  # of earlier evaluations
+        self._turns, self._spent_before = 0, RunUsage()  # of earlier evaluations
         self._budget = budget
         self.execution: Execution[Out] | None = None
         budget_deadline = budget and budget.deadline(loop.clock())
@@ -221,7 +263,7 @@ class _Evaluations[Out]:
         self._options: dict[str, Any] = {
             name: value for name, value in options.items() if name in passed
         }
-        known = _parameters(type(self.adapter).evaluate)
+        known = parameters_of(type(self.adapter).evaluate)
         self._options |= {"bus": self._parent.bus, "deadline": self._deadline}
         if "save" in known:
             self._options["save"] = self._keep
@@ -231,6 +273,11 @@ class _Evaluations[Out]:
         self._take_conversation(loop, options.get("message"))
         if self._prompt.template.registry.has_non_repeatable_tools:
             self._options["call_history"] = CallHistory()
+        if suspension := options.get("suspension"):
+            self._restore(suspension)
+            self._options["resume"] = check_resumable(
+                self._prompt, suspension, options.get("decisions") or {}, self._session
+            )
         for name in self._options.keys() - known:
             raise TypeError(
                 f"{type(self.adapter).__name__}.evaluate takes no {name}{_PURPOSES.get(name, '')}; "
@@ -240,7 +287,11 @@ class _Evaluations[Out]:
     @property
     def options(self) -> dict[str, Any]:  # Any: see `__init__`
         """The arguments of the next evaluation, with what is left of the budget."""
-        return {**self._options, "budget": self._budget if self._is_metered else self._left}
+        budget = self._budget if self._is_metered else self._left
+        options = {**self._options, "budget": budget}
+        if self._options.pop("resume", None) is None:  # later evaluations begin anew
+            self._spent_before = self._parent.meter.usage
+        return options
 
     @property
     def _left(self) -> Budget | None:
@@ -316,6 +367,9 @@ class _Evaluations[Out]:
             self._count(error.run_usage, error.turns)
             self._go_on(error.conversation)
             return True
+        if isinstance(error, RunSuspended):
+            history, spent = self._options.get("call_history"), self._spent_before
+            raise add_run(error, spent, self._turns, self._expansions, history) from None
         if not isinstance(error, PromptEvaluationError):
             return False
         turns = self._turns
@@ -331,9 +385,24 @@ class _Evaluations[Out]:
                 del complete  # an exception must not lead to itself by its traceback
         return False
 
+    def _restore(self, suspension: Suspension) -> None:
+        """Takes over what the suspended run knew beside its evaluation."""
+        self._spent_before, self._turns = suspension.spent_before, suspension.turns_before
+        self._parent.meter.add_run(self._spent_before, type(self.adapter).__name__)
+        self._too_long = False
+        self._expansions = [
+            Expansion(item.section_keys, item.reason) for item in suspension.restarts
+        ]
+        if known := suspension.conversation.decisions_for(self._prompt):
+            self._decisions = known
+        if suspension.previous_turns:
+            self._options["previous_turns"] = suspension.previous_turns
+        if history := self._options.get("call_history"):
+            history.restore(suspension.calls)
+
     def _take_conversation(self, loop: MainLoop, message: str | Sequence[Part] | None) -> None:
         """Notes whether the conversation must become shorter before the first request."""
-        known = _parameters(type(self.adapter).evaluate)
+        known = parameters_of(type(self.adapter).evaluate)
         self._compaction = loop.compaction if {"message", "conversation"} <= known else None
         self._too_long = self._refused = False
         if self._compaction is None:
@@ -351,7 +420,7 @@ class _Evaluations[Out]:
         self._conversation, self._too_long = conversation, True
         self._decisions = conversation.decisions_for(self._prompt)
         self._options |= {"conversation": conversation, "message": None}
-        if "previous_turns" in _parameters(type(self.adapter).evaluate):
+        if "previous_turns" in parameters_of(type(self.adapter).evaluate):
             self._options["previous_turns"] = self._turns
         if "call_history" in self._options:  # its calls are messages of the conversation
             self._options["call_history"] = CallHistory()
@@ -530,12 +599,3 @@ def adapter_for_call(
 
 
 _PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}
-
-
-@lru_cache(maxsize=256)
-def _parameters(evaluate: _Evaluate) -> KeysView[str]:
-    """Returns the names of the arguments that an adapter's `evaluate` takes."""
-    parameters = signature(evaluate).parameters
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return LoopOptions.__annotations__.keys()
-    return parameters.keys()

@@ -1,4 +1,4 @@
-"""What the model reads of a tool's result, and which sections it asked for."""
+"""What the model reads of a tool's result, and the sections that it asked for or opened."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,12 +8,14 @@ from ..errors import plain_text
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import (
     CloseSectionParams,
+    CloseSectionResult,
     OpenSectionsParams,
     ReadSectionParams,
     ReadSectionResult,
 )
 from ..prompt.tool import ToolResult
 from ..visibility import SectionVisibility
+from .messages import ToolExecutionOutcome
 
 __all__ = [
     "check_restart",
@@ -21,6 +23,7 @@ __all__ = [
     "requested_sections",
     "result_text",
     "shorten",
+    "with_sections",
     "without_bytes",
 ]
 
@@ -76,6 +79,21 @@ def check_restart(value: object, params: object) -> None:
             reason="Adapter does not support dynamic tools",
             section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
         )
+
+
+def with_sections(
+    outcome: ToolExecutionOutcome, value: object, params: object
+) -> ToolExecutionOutcome:
+    """Returns the outcome with the sections that a disclosure tool has opened or closed."""
+    match value, params:
+        case ReadSectionResult(_, tools, opened, shown), ReadSectionParams(key):
+            return replace(
+                outcome, expanded_tools=tools, section_key=key, opened=opened, shown=shown
+            )
+        case CloseSectionResult(key, names, closed), CloseSectionParams():
+            return replace(outcome, section_key=key, closed_tools=names, closed=closed)
+        case _:
+            return outcome
 
 
 def requested_sections(params: object) -> tuple[str, ...]:

@@ -30,11 +30,7 @@ from ..prompt.errors import (
 from ..prompt.model_json import read_without_nulls
 from ..prompt.output import OutputCheck
 from ..prompt.progressive_disclosure import (
-    CloseSectionParams,
-    CloseSectionResult,
     OpenSectionsParams,
-    ReadSectionParams,
-    ReadSectionResult,
 )
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
@@ -67,6 +63,7 @@ from .tool_answers import (
     requested_sections,
     result_text,
     shorten,
+    with_sections,
     without_bytes,
 )
 
@@ -106,7 +103,7 @@ class ToolExecutor:
         call_history: CallHistory | None = None,
     ) -> None:
         self.available = AvailableTools(rendered, session, publish)
-        self._forkable = session if isinstance(session, Forkable) else None
+        self.can_fork = isinstance(session, Forkable)
         self._prompt = prompt
         self._rendered = rendered
         self._adapter = adapter
@@ -122,18 +119,13 @@ class ToolExecutor:
         self._repeated: list[CallRecord] = []
         self._notes: dict[str, str] = {}  # for the model, by call
 
-    @property
-    def can_fork(self) -> bool:
-        """Whether calls can run on forks of the session."""
-        return self._forkable is not None
-
     def has_record(self, call: ToolCall, params: object) -> bool:
         """Whether an earlier evaluation of the run has made this call, which runs once only."""
         return self._record.is_next(call.name, call_key(call, params))
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` that may run in parallel, or a single one."""
-        if self._forkable is None or self._config.parallel_tool_calls != "isolated":
+        if not self.can_fork or self._config.parallel_tool_calls != "isolated":
             return calls[:1]
         count = 0
         for call in calls:
@@ -175,28 +167,33 @@ class ToolExecutor:
                 return outcomes, signal
         return outcomes, None
 
-    def recall(self, call: ToolCall, answer: ToolMessage | None) -> None:
-        """Records a call that a journal answers without running it, so that later calls see it.
+    def recall(self, call: ToolCall, answer: ToolMessage | None) -> ToolExecutionOutcome:
+        """Records a call that is answered already, so that later calls see it; returns its outcome.
 
         `answer` is `None` for a call that ended in `ControlFlow`.
         """
+        message = answer or ToolMessage(call.call_id, "", success=False)
+        outcome = ToolExecutionOutcome(call.call_id, message, message.success)
         try:
             tool, handler, params = self.admit(call)
         except ToolValidationError:
-            return
+            return outcome
         if call.name in RESERVED_TOOL_NAMES:  # runs again, only to see what it opens or closes
             context = self._context(call, self._resources, self._session, self._operation.bus)
             try:
                 result: Any = handler(params, context=context)
                 self.available.note(result.value, params)
+                outcome = with_sections(outcome, result.value, params)
             except VisibilityExpansionRequired as request:
                 self.available.note(request, params)
             except PromptError:
-                return
+                return outcome
         if tool.effect in NON_REPEATABLE:
             record, _ = self._record(call.name, call_key(call, params))
+            self._repeated.append(record)
             if answer is not None:
                 record.result = ToolResult(answer.content, None, answer.success, media=answer.media)
+        return outcome
 
     def recall_unknown(self, calls: Sequence[ToolCall]) -> None:
         """Records calls that a stopped run has begun, so that none is run again in this run."""
@@ -249,8 +246,8 @@ class ToolExecutor:
 
         With `makes` the call may be the first to ask for a resource.
         """
-        assert self._forkable is not None  # noqa: S101 - the callers have asked
-        forked = ForkedCall(self._forkable, self._resources, makes=makes)
+        assert isinstance(self._session, Forkable)  # noqa: S101 - the callers have asked
+        forked = ForkedCall(self._session, self._resources, makes=makes)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources
@@ -545,16 +542,17 @@ class ToolExecutor:
         message = ToolMessage(call.call_id, content, result.success, media=tuple(result.media))
         request = error if isinstance(error, VisibilityExpansionRequired) else None
         self.available.note(request or result.value, params)
-        outcome = partial(ToolExecutionOutcome, call.call_id, message, result.success)
-        match result.value, params:
-            case ReadSectionResult(_, tools, opened, shown), ReadSectionParams(key):
-                return outcome(tools, key, opened, shown=shown)
-            case CloseSectionResult(key, names, closed), CloseSectionParams():
-                self.available.remember(closed, SectionVisibility.SUMMARY)
-                return outcome(section_key=key, closed_tools=names, closed=closed)
-            case _:
-                kind = "" if error is None or request is not None else type(error).__qualname__
-                return outcome(error=kind, request=request)
+        kind = "" if error is None or request is not None else type(error).__qualname__
+        outcome = with_sections(
+            ToolExecutionOutcome(
+                call.call_id, message, result.success, error=kind, request=request
+            ),
+            result.value,
+            params,
+        )
+        if outcome.closed:
+            self.available.remember(outcome.closed, SectionVisibility.SUMMARY)
+        return outcome
 
     def _context(
         self,

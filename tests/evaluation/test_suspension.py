@@ -1,0 +1,423 @@
+"""A run that waits for people goes on as if it had never stopped."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.test_approval import Which, asking, tree
+from support.agents import Args, Note, answers, ok, prompt, tool
+from support.programs import STATE, Program, programs, run, session
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.approval import (
+    Approve,
+    Approver,
+    Decision,
+    Deny,
+    Preview,
+    ReplaceArguments,
+)
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.errors import BudgetExceededError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.response import ApprovalRequested
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.limits import Budget
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing.scripted import ScriptedAdapter, call, say
+
+
+def execute_suspended(
+    loop: MainLoop, asked: Prompt[Any], at: Session, decide: Approver, **options: Any
+) -> tuple[Execution[Any], int]:
+    """Runs to the end; each time the run waits, another process goes on, with all decisions."""
+    resumed: dict[str, Any] = options
+    for times in range(100):
+        try:
+            return loop.execute(asked, session=at, **resumed), times
+        except RunSuspended as waiting:
+            text = waiting.suspension.to_json()
+            suspension = Suspension.from_json(text)
+            if suspension != waiting.suspension:
+                raise AssertionError("JSON has changed the suspension") from None
+            decisions = {item.call_id: decide(item) for item in suspension.pending}
+            resumed = {
+                **{name: value for name, value in options.items() if name == "budget"},
+                "suspension": suspension,
+                "decisions": decisions,
+            }
+    raise AssertionError("the run waits for ever")
+
+
+# --------------------------------------------------------------------------------------------------
+# the law
+
+
+@settings(max_examples=80)
+@given(
+    turns=st.lists(
+        st.lists(
+            st.tuples(
+                programs((None, None, False, ValueError), resources=False),
+                st.sampled_from([None, "arguments", "effects"]),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        min_size=1,
+        max_size=2,
+    )
+)
+def test_waiting_comes_to_what_an_approver_comes_to(
+    turns: list[list[tuple[Program, Any, bool]]],
+) -> None:
+    calls = [item for turn in turns for item in turn]
+
+    def handler(params: Which, *, context: ToolContext) -> ToolResult[object]:
+        return run(calls[params.number][0], context)
+
+    def mode(params: Which) -> Any:
+        return calls[params.number][1]
+
+    def decide(preview: Preview) -> Decision:
+        number = int("".join(filter(str.isdigit, preview.arguments)))
+        return Deny("no") if calls[number][2] else Approve()
+
+    def outcome(how: str) -> object:
+        numbers = iter(range(len(calls)))
+        script = [call(*[("run", {"number": next(numbers)}) for _ in turn]) for turn in turns]
+        loop = MainLoop(ScriptedAdapter([*script, say("done")]))
+        at, asked = session(), prompt(asking(handler, mode, params=Which))
+        if how == "approver":
+            execution = loop.execute(asked, session=at, approver=decide)
+        else:
+            execution, _ = execute_suspended(loop, asked, at, decide)
+        response = execution.response
+        return (
+            response.conversation,
+            response.usage,
+            response.turns,
+            execution.usage,
+            [at[kind].all() for kind in STATE],
+            at.snapshot().to_json(),
+        )
+
+    wanted, suspended = outcome("approver"), outcome("suspended")
+    assert suspended == wanted
+
+
+# --------------------------------------------------------------------------------------------------
+# what waits
+
+
+def writing(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    context.session.dispatch(Note(str(params.a)))
+    return ToolResult(f"wrote {params.a}")
+
+
+def suspended(
+    *calls: Any, tools: Sequence[Tool[Any, Any]] = (), at: Session | None = None, **options: Any
+) -> tuple[MainLoop, Prompt[Any], Session, Suspension]:
+    """A run whose calls of one turn wait."""
+    loop = MainLoop(ScriptedAdapter([call(*calls), say("done")]))
+    asked = prompt(*(tools or (asking(writing),)))
+    at = at or Session()
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=at, **options)
+    return loop, asked, at, waiting.value.suspension
+
+
+def test_all_calls_of_a_turn_wait_in_one_suspension_and_nothing_has_happened() -> None:
+    _, _, at, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
+    assert [preview.call_id for preview in suspension.pending] == ["call_1", "call_2"]
+    assert not at[Note]
+    assert '+ [0] = {"text": "1"}' in str(suspension.pending[0])
+
+
+def test_a_run_goes_on_in_a_new_session_from_json() -> None:
+    first = tool(writing, name="first")
+    loop, asked, _, suspension = suspended(
+        ("first", {"a": 1}), ("run", {"a": 2}), tools=[first, asking(writing)]
+    )
+    at = Session()
+    at[Note]  # a reader must know the type
+    again = Suspension.from_json(suspension.to_json())
+    execution = loop.resume(asked, again, {"call_2": Approve()}, session=at)
+    assert [note.text for note in at[Note].all()] == ["1", "2"]
+    assert execution.text == "done"
+    assert [answer.content for answer in answers(execution.response.transcript)] == [
+        "wrote 1",
+        "wrote 2",
+    ]
+
+
+def test_some_decisions_run_the_first_calls_and_the_rest_waits_on() -> None:
+    loop, asked, at, suspension = suspended(
+        ("run", {"a": 1}),
+        ("run", {"a": 2}),
+        ("run", {"a": 3}),
+        tools=[asking(writing, "arguments")],
+    )
+    decisions: dict[str, Decision] = {"call_1": Approve(), "call_3": Deny("not 3")}
+    with pytest.raises(RunSuspended) as waiting:
+        loop.resume(asked, suspension, decisions, session=at)
+    assert [note.text for note in at[Note].all()] == ["1"]
+    again = Suspension.from_json(waiting.value.suspension.to_json())
+    assert [preview.call_id for preview in again.pending] == ["call_2", "call_3"]
+    assert again.decisions == {"call_3": Deny("not 3")}
+    execution = loop.resume(asked, again, {"call_2": Approve()}, session=at)
+    assert [note.text for note in at[Note].all()] == ["1", "2"]
+    assert answers(execution.response.transcript)[-1].content == "A person denied this call. not 3"
+
+
+def test_a_call_that_would_do_something_else_now_is_asked_about_again() -> None:
+    def counting(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"note {len(context.session[Note])}"))
+        return ToolResult("ok")
+
+    loop, asked, at, suspension = suspended(("run", {}), tools=[asking(counting)])
+    at.dispatch(Note("meanwhile"))
+    with pytest.raises(RunSuspended) as waiting:
+        loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
+    [preview] = waiting.value.suspension.pending
+    assert "asked about again" in preview.reason
+    loop.resume(asked, waiting.value.suspension, {"call_1": Approve()}, session=at)
+    assert [note.text for note in at[Note].all()] == ["meanwhile", "note 1"]
+
+
+def test_an_approver_decides_where_no_decision_was_made() -> None:
+    loop, asked, at, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
+    loop.resume(asked, suspension, {"call_1": Deny()}, session=at, approver=lambda _: Approve())
+    assert [note.text for note in at[Note].all()] == ["2"]
+
+
+def test_replaced_arguments_are_shown_before_they_count() -> None:
+    loop, asked, at, suspension = suspended(("run", {"a": 1}))
+    with pytest.raises(RunSuspended) as waiting:
+        loop.resume(asked, suspension, {"call_1": ReplaceArguments({"a": 9})}, session=at)
+    again = Suspension.from_json(waiting.value.suspension.to_json())
+    assert [item.arguments for item in again.pending] == ['{"a": 9}']
+    execution = loop.resume(asked, again, {"call_1": Approve()}, session=at)
+    assert [note.text for note in at[Note].all()] == ["9"]
+    [answer] = answers(execution.response.transcript)
+    assert answer.content == 'The arguments were replaced by {"a": 9}\n\nwrote 9'
+
+
+def test_files_wait_too() -> None:
+    def edit(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text("a.txt", "new\n")
+        return ToolResult("ok")
+
+    files = InMemoryFilesystem({"a.txt": "old\n"})
+    asked = prompt(asking(edit)).bind(resources={Filesystem: files})
+    loop = MainLoop(ScriptedAdapter([call(("run", {})), say("done")]))
+    at = Session()
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=at)
+    assert tree(files) == {"a.txt": "old\n"}
+    loop.resume(asked, waiting.value.suspension, {"call_1": Approve()}, session=at)
+    assert tree(files) == {"a.txt": "new\n"}
+
+
+def test_sections_opened_before_in_the_turn_stay_open() -> None:
+    inner = MarkdownSection(
+        title="More",
+        template="Secret plan.",
+        summary="A plan.",
+        tools=[tool(ok, name="late")],
+        visibility=SectionVisibility.SUMMARY,
+    )
+    outer = MarkdownSection(title="Task", template="Do it.", tools=[asking(writing, "arguments")])
+    template = PromptTemplate[str](ns="tests", key="agent", sections=[outer, inner])
+    script = [
+        call(("read_section", {"section_key": "more"}), ("run", {"a": 1})),
+        call(("late", {})),
+        say("done"),
+    ]
+
+    def conversation(approver: Approver | None) -> object:
+        config = InnerLoopConfig()
+        loop = MainLoop(ScriptedAdapter(list(script), config=config))
+        asked, at = template.bind(), Session()
+        if approver is not None:
+            return loop.execute(asked, session=at, approver=approver).conversation
+        return execute_suspended(loop, asked, at, lambda _: Approve())[0].conversation
+
+    assert conversation(None) == conversation(lambda _: Approve())
+
+
+def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
+    ran: list[int] = []
+
+    def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("sent")
+
+    more = MarkdownSection(
+        title="More",
+        template="Plan.",
+        summary="A plan.",
+        tools=[tool(ok, name="late")],
+        visibility=SectionVisibility.SUMMARY,
+    )
+    mail = replace(asking(once, "arguments", effect="at_most_once"), name="mail")
+    task = MarkdownSection(title="Task", template="Do it.", tools=[mail])
+    template = PromptTemplate[str](ns="tests", key="agent", sections=[task, more])
+    script = [
+        call(("mail", {"a": 1})),
+        call(("read_section", {"section_key": "more"})),
+        call(("mail", {"a": 1})),
+        say("done"),
+    ]
+    adapter = ScriptedAdapter(script, dynamic_tools=False)
+    execution, times = execute_suspended(
+        MainLoop(adapter), template.bind(), Session(), lambda _: Approve()
+    )
+    assert (ran, times, execution.restarts) == ([1], 1, 1)
+
+
+def test_what_was_spent_counts_after_the_wait() -> None:
+    script = [call(("run", {})), call(("run", {})), say("done")]
+    loop = MainLoop(ScriptedAdapter(script))
+    asked, at = prompt(asking(writing)), Session()
+    with pytest.raises(BudgetExceededError) as failure:
+        execute_suspended(loop, asked, at, lambda _: Approve(), budget=Budget(max_calls=2))
+    assert failure.value.turns == 2
+
+
+# --------------------------------------------------------------------------------------------------
+# refusals
+
+
+def test_a_run_goes_on_once() -> None:
+    loop, asked, at, suspension = suspended(("run", {"a": 1}))
+    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
+    with pytest.raises(ValueError, match="does not wait in this session: it was resumed already"):
+        loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
+    assert len(at[Note]) == 1
+
+
+@pytest.mark.parametrize(
+    ("decisions", "message"),
+    [
+        ({"call_9": Approve()}, "call 'call_9' does not wait; decide on \\['call_1'\\]"),
+        ({"call_1": True}, "the decision on 'call_1' is True"),
+    ],
+    ids=["unknown call", "no decision"],
+)
+def test_decisions_are_on_waiting_calls(decisions: Any, message: str) -> None:
+    loop, asked, at, suspension = suspended(("run", {"a": 1}))
+    with pytest.raises((ValueError, TypeError), match=message):
+        loop.resume(asked, suspension, decisions, session=at)
+    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it still waits
+
+
+def test_another_prompt_and_a_changed_tool_are_refused() -> None:
+    loop, _, at, suspension = suspended(("run", {"a": 1}))
+    section = MarkdownSection(title="Task", template="Do it.", tools=[asking(writing)])
+    other = PromptTemplate[str](ns="tests", key="other", sections=[section]).bind()
+    with pytest.raises(ValueError, match="'tests/agent', not of 'tests/other'"):
+        loop.resume(other, suspension, {}, session=at)
+    changed = prompt(replace(asking(writing), description="Writes everything."))
+    with pytest.raises(ValueError, match=r"the tools \['run'\] have changed"):
+        loop.resume(changed, suspension, {}, session=at)
+    with pytest.raises(ValueError, match="message= goes with a new run"):
+        loop.resume(prompt(asking(writing)), suspension, {}, session=at, message="hello")
+
+
+def test_text_that_is_no_suspension_is_refused() -> None:
+    _, _, _, suspension = suspended(("run", {"a": 1}))
+    text = suspension.to_json()
+    for wrong in ("{}", text.replace('"version":1', '"version":2'), text.replace("call_1", "x", 1)):
+        with pytest.raises(SerdeError):
+            Suspension.from_json(wrong)
+
+
+def test_state_that_json_cannot_hold_says_so_and_leaves_no_mark() -> None:
+    at = Session()
+    at[object].append(object())
+    loop = MainLoop(ScriptedAdapter([call(("run", {})), say("done")]))
+    with pytest.raises(SerdeError):
+        loop.execute(prompt(asking(writing)), session=at)
+
+
+def test_a_suspension_has_no_resources_and_no_params() -> None:
+    files = InMemoryFilesystem({"key": "hunter2-very-secret"})
+    loop = MainLoop(ScriptedAdapter([call(("run", {})), say("done")]))
+    asked = prompt(asking(writing)).bind(resources={Filesystem: files})
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=Session())
+    assert "hunter2" not in waiting.value.suspension.to_json()
+
+
+# --------------------------------------------------------------------------------------------------
+# every way to run
+
+
+def test_async_runs_and_streams_wait() -> None:
+    decisions: Mapping[str, Decision] = {"call_1": Approve()}
+
+    async def both() -> None:
+        loop = MainLoop(ScriptedAdapter([call(("run", {"a": 1})), say("done")]))
+        asked, at = prompt(asking(writing)), Session()
+        with pytest.raises(RunSuspended) as waiting:
+            await loop.execute_async(asked, session=at)
+        await loop.resume_async(asked, waiting.value.suspension, decisions, session=at)
+        assert len(at[Note]) == 1
+
+    asyncio.run(both())
+    loop = MainLoop(ScriptedAdapter([call(("run", {"a": 1})), say("done")]))
+    asked, at = prompt(asking(writing)), Session()
+    events: list[Any] = []
+    with pytest.raises(RunSuspended) as waiting:
+        events.extend(loop.stream(asked, session=at))
+    suspension = waiting.value.suspension
+    stream = loop.stream(asked, session=at, suspension=suspension, decisions=decisions)
+    events = list(stream)
+    assert events[-1].response.text == "done"
+    assert not [event for event in events if isinstance(event, ApprovalRequested)]
+
+
+def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
+    loop = MainLoop(ScriptedAdapter([call(("run", {"a": 1})), say("done"), say("more")]))
+    chat = Chat(loop, prompt(asking(writing)), session=Session())
+    with pytest.raises(RunSuspended) as waiting:
+        chat.send("Write it.")
+    assert chat.conversation is None
+    assert chat.resume(waiting.value.suspension, {"call_1": Approve()}).text == "done"
+    assert chat.send("And now?").text == "more"
+    with pytest.raises(ValueError, match="the chat has gone on"):
+        chat.resume(waiting.value.suspension, {"call_1": Approve()})
+
+
+def test_a_run_inside_a_tool_cannot_wait_and_says_so() -> None:
+    inner = prompt(asking(writing))
+
+    def nested(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        response = context.adapter.evaluate(inner, session=context.session)
+        return ToolResult(response.text)
+
+    loop = MainLoop(
+        ScriptedAdapter([call(("nested", {})), call(("run", {"a": 1})), say("stopped")])
+    )
+    at = Session()
+    execution = loop.execute(prompt(tool(nested, name="nested")), session=at)
+    [answer] = answers(execution.response.transcript)
+    assert "waits for the approval of 1 calls (run)" in answer.content
+    assert not at[Note]
