@@ -46,7 +46,7 @@ def change_seat(params: Move, *, context: ToolContext) -> ToolResult[None]:
     """Move the passenger to a free seat."""
     if params.seat not in FREE_SEATS:
         free = ", ".join(sorted(FREE_SEATS))
-        return ToolResult(message=f"{params.seat} is taken. Free: {free}.", success=False)
+        return ToolResult(message=f"{params.seat} is not free. Free are {free}.", success=False)
     context.session.dispatch(params)
     return ToolResult(message=f"The seat is {params.seat} now.")
 
@@ -76,7 +76,7 @@ DESK = PromptTemplate[str](
         MarkdownSection(
             title="Seats",
             summary="Changes of seats.",
-            template="If a seat is taken, ask before you take another one.",
+            template="If a seat is not free, ask before you take another one.",
             visibility=SectionVisibility.SUMMARY,
             tools=[Tool(name="change_seat", handler=change_seat)],
         ),
@@ -97,7 +97,7 @@ def serve() -> Plan:
     yield "Yes, in a carrier under the seat in front. For that you must leave row 1: which seat?"
     yield Call(name="read_section", arguments={"section_key": "seats"})
     answer = yield Call(name="change_seat", arguments={"seat": "12A"})
-    yield f"{answer.partition('.')[0]}, but 12C is free. Shall I take it?"
+    yield f"{answer.partition('.')[0]}, but 12C is. Shall I take it?"
     return (yield Call(name="change_seat", arguments={"seat": "12C"}))
 
 

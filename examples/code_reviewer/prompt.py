@@ -150,6 +150,7 @@ def reviewer(root: Path) -> PromptTemplate[Review]:
                     "breaks a promise, a minor one costs time."
                 ),
                 tools=[Tool(name="report_finding", handler=report_finding)],
+                state=[Finding],
             ),
             MarkdownSection(
                 title="Guidelines",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from weakincentives import MarkdownSection, PromptTemplate, Tool
 
-from .tools import convert_column, drop_rows, set_cell, show_rows
+from .tools import Change, Drop, convert_column, drop_rows, set_cell, show_rows
 
 __all__ = ["CLEANER", "Conclusion", "Table"]
 
@@ -53,11 +53,13 @@ CLEANER = PromptTemplate[Conclusion](
                 Tool(name="convert_column", handler=convert_column),
                 Tool(name="set_cell", handler=set_cell),
             ],
+            state=[Change],
         ),
         MarkdownSection(
             title="Dropping",
             template="Drop a row only if it stands there twice or cannot be used.",
             tools=[Tool(name="drop_rows", handler=drop_rows)],
+            state=[Drop],
         ),
         MarkdownSection[Table](
             title="Table", template="The table is $name. Its columns are $columns."

@@ -37,7 +37,7 @@ def test_the_offline_desk_opens_topics_and_moves_the_passenger() -> None:
     assert process.returncode == 0, process.stderr
     assert "no LLM" in process.stdout.splitlines()[0]
     assert "+ tools from seats change_seat" in process.stdout
-    assert "12A is taken. Free: 12C, 12D, 20F." in process.stdout
+    assert "12A is not free. Free are 12C, 12D, 20F." in process.stdout
     assert process.stdout.splitlines()[-2] == "The seat is 12C now."
 
 
@@ -54,7 +54,7 @@ def test_a_topic_is_a_hand_over_in_the_same_conversation() -> None:
         assert chat.send("20F then.").output == "Done."
     assert answers(session)[0].startswith("Tool 'change_seat' is closed")
     assert answers(session)[2:] == [
-        "12A is taken. Free: 12C, 12D, 20F.",
+        "12A is not free. Free are 12C, 12D, 20F.",
         "The seat is 20F now.",
     ]
     assert [event.tool_names for event in session[ToolsInjected]] == [("change_seat",)]
