@@ -3,8 +3,10 @@ counts in each budget above it, and it is undone with the call.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, Literal
 
@@ -14,23 +16,31 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, text_of
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.evaluation.errors import BudgetExceededError, PromptEvaluationError
+from weakincentives.evaluation.approval import Deny, Preview
+from weakincentives.evaluation.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+)
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.evaluation.messages import AssistantMessage, Instructions
 from weakincentives.evaluation.response import Completed
-from weakincentives.limits import Budget, TokenUsage
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
     Prompt,
+    PromptTemplate,
+    PromptValidationError,
     SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime.events import PromptRendered, VisibilityExpanded
-from weakincentives.runtime.session import Session
+from weakincentives.runtime.events import PromptRendered, ToolInvoked, VisibilityExpanded
+from weakincentives.runtime.session import Session, reducer
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import SeenRequest
 
@@ -272,3 +282,225 @@ def test_the_cost_of_nested_runs_counts_in_the_budget() -> None:
     )
     with pytest.raises(BudgetExceededError, match=r"max_cost=4 reached with 4\.0"):
         adapter.evaluate(outer(ask_inner), session=Session(), budget=Budget(max_cost=4))
+
+
+# --- `ToolContext.evaluate` and `Tool.from_prompt`
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    text: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """State that the inner prompt declares: the topics that its tool has seen."""
+
+    topics: tuple[str, ...] = ()
+
+    @reducer(on=Topic)
+    def add(self, topic: Topic) -> "Seen":
+        return Seen((*self.topics, topic.name))
+
+
+def see(params: Topic, *, context: ToolContext) -> ToolResult[str]:
+    context.session.dispatch(params)
+    context.resources.get(Filesystem).write_text(f"{params.name}.txt", "seen")
+    return ToolResult("seen")
+
+
+RESEARCH = PromptTemplate[Summary](
+    ns="tests",
+    key="research",
+    sections=[
+        MarkdownSection[Topic](
+            title="Task",
+            key="task",
+            template="Research $name.",
+            tools=[Tool(name="see", description="x", handler=see)],
+            state=[Seen],
+        )
+    ],
+)
+
+
+def delegating(*tools: Tool[Any, Any]) -> Prompt[Any]:
+    section = MarkdownSection(title="Task", key="task", template="Outer.", tools=tools)
+    template = PromptTemplate(ns="tests", key="outer", sections=[section])
+    return template.bind(resources={Filesystem: InMemoryFilesystem()})
+
+
+def test_a_prompt_is_a_tool_with_its_params_and_its_output() -> None:
+    tool = Tool.from_prompt(RESEARCH, name="research", description="Research a topic.")
+    assert (tool.params_type, tool.result_type, tool.effect) == (Topic, Summary, "repeatable")
+    session, prompt = Session(), delegating(tool)
+    adapter = ScriptedAdapter(
+        [
+            call(("research", {"name": "tea"})),
+            call(("see", {"name": "tea"})),
+            say(Summary("Hot.")),
+            say("done"),
+        ]
+    )
+    with prompt.resources:
+        response = adapter.evaluate(prompt, session=session)
+        assert prompt.resources.get(Filesystem).read_text("tea.txt") == "seen"
+    assert text_of(adapter.requests[1].messages[0]) == "## 1. Task\n\nResearch tea."
+    [answer] = answers(response.transcript)
+    assert answer.content == '{"text":"Hot."}'
+    assert [event.result.value for event in session[ToolInvoked].all()] == [None, Summary("Hot.")]
+    assert session[Seen].latest() == Seen(("tea",))
+    assert response.usage == TokenUsage(40, 20)
+
+
+def test_a_prompt_without_params_takes_a_message_and_answers_with_text() -> None:
+    section = MarkdownSection(title="Task", key="task", template="You answer in verse.")
+    poet = PromptTemplate(ns="tests", key="poet", sections=[section])
+    tool = Tool.from_prompt(poet, name="poet")
+    adapter = ScriptedAdapter([call(("poet", {"message": "Tea!"})), say("O tea."), say("done")])
+    response = adapter.evaluate(delegating(tool), session=Session())
+    instructions, message = adapter.requests[1].messages
+    assert isinstance(instructions, Instructions)
+    assert instructions.content == "## 1. Task\n\nYou answer in verse."
+    assert text_of(message) == "Tea!"
+    assert [answer.content for answer in answers(response.transcript)] == ["O tea."]
+    assert tool == Tool.from_prompt(poet, name="poet")
+    assert hash(tool) == hash(Tool.from_prompt(poet, name="poet"))
+
+
+def test_a_prompt_that_must_not_run_twice_or_needs_two_types_says_so() -> None:
+    once = Tool[Args, str](name="pay", description="x", effect="at_most_once")
+    section = MarkdownSection(title="Pay", key="pay", template="Pay.", tools=[once])
+    payer = PromptTemplate(ns="tests", key="payer", sections=[section])
+    assert Tool.from_prompt(payer, name="payer").effect == "at_most_once"
+    assert Tool.from_prompt(payer, name="payer", effect="pure").effect == "pure"
+    two = PromptTemplate(
+        ns="tests",
+        key="two",
+        sections=[
+            MarkdownSection[Topic](title="A", key="a", template="$name"),
+            MarkdownSection[Summary](title="B", key="b", template="$text"),
+        ],
+    )
+    with pytest.raises(PromptValidationError, match="params of Summary, Topic for the template"):
+        Tool.from_prompt(two, name="two")
+
+
+def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
+    tool = Tool.from_prompt(RESEARCH, name="research")
+    both, barrier = threading.Barrier(2, timeout=10), []
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        path = text_of(seen.messages[0]).split()[-1]
+        if path == "Outer.":
+            turns = len(seen.messages)
+            names = [] if turns > 1 else ["tea", "rice"]
+            return call(*[("research", Topic(name)) for name in names]) if names else say("done")
+        if len(seen.messages) == 1:
+            barrier.append(both.wait())  # both runs are under way at once
+            return call(("see", Topic(path.rstrip("."))))
+        return say(Summary(path))
+
+    session = Session()
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter = ScriptedAdapter(repeat(answer), config=config)
+    prompt = delegating(tool)
+    with prompt.resources:
+        response = adapter.evaluate(prompt, session=session)
+        files = prompt.resources.get(Filesystem)
+        assert [files.exists(f"{name}.txt") for name in ("tea", "rice")] == [True, True]
+    assert sorted(barrier) == [0, 1], "no call ran again by itself"
+    assert session[Seen].latest() == Seen(("tea", "rice"))
+    assert response.usage == TokenUsage(60, 30)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_failing_call_is_as_if_nothing_had_happened(way: Way, *, asynchronous: bool) -> None:
+    def fail(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        files = context.resources.get(Filesystem)
+        prompt = RESEARCH.bind(Topic("tea"), resources={Filesystem: files})
+        assert context.evaluate(prompt).output == Summary("Hot.")
+        assert files.exists("tea.txt")
+        return ToolResult("no", success=False)
+
+    async def fail_async(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        files = context.resources.get(Filesystem)
+        prompt = RESEARCH.bind(Topic("tea"), resources={Filesystem: files})
+        assert (await context.evaluate_async(prompt)).output == Summary("Hot.")
+        assert files.exists("tea.txt")
+        raise ValueError("no")
+
+    handler = fail_async if asynchronous else fail
+    prompt = delegating(Tool[Args, str](name="delegate", description="x", handler=handler))
+    session = Session()
+    session.declare(Seen)
+    before = session.snapshot().to_json()
+    script = [
+        call(("delegate", {})),
+        call(("see", {"name": "tea"})),
+        say(Summary("Hot.")),
+        say("done"),
+    ]
+    with prompt.resources:
+        response = evaluate(ScriptedAdapter(script), prompt, session, way)
+        assert not prompt.resources.get(Filesystem).exists("tea.txt")
+    assert [answer.content for answer in answers(response.transcript)] == ["no"]
+    assert session.snapshot().to_json() == before
+    assert response.usage == TokenUsage(40, 20)
+
+
+def test_another_adapter_asks_another_model_within_the_same_budget() -> None:
+    cheap = ScriptedAdapter([say("cheap")])
+
+    def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        with pytest.raises(BudgetExceededError, match="max_calls=0"):
+            context.evaluate(inner(), budget=Budget(max_calls=0))
+        return ToolResult(context.evaluate(inner(), adapter=cheap, message="Hi").text)
+
+    adapter = ScriptedAdapter([call(("delegate", {})), say("done")])
+    with pytest.raises(BudgetExceededError, match="max_calls=2 reached with 2"):
+        adapter.evaluate(outer(ask), session=Session(), budget=Budget(max_calls=2))
+    assert (len(adapter.requests), len(cheap.requests)) == (1, 1)
+
+
+def test_a_nested_run_ends_by_the_deadline_of_its_caller() -> None:
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+
+    def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        now[0] += timedelta(hours=1)
+        return ToolResult(context.evaluate(inner(), deadline=Deadline.after(9e9)).text)
+
+    adapter = ScriptedAdapter([call(("delegate", {}))], clock=lambda: now[0])
+    session = Session()
+    with pytest.raises(DeadlineExceededError):
+        adapter.evaluate(outer(ask), session=session, deadline=Deadline.after(60, now=now[0]))
+    assert len(adapter.requests) == 1
+    [event] = session[ToolInvoked].all()
+    assert "deadline" in event.content
+
+
+def test_the_approver_of_the_caller_decides_in_nested_runs_too() -> None:
+    def note(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        context.session.dispatch(Note("paid"))
+        return ToolResult("noted")
+
+    tool = Tool[Args, str](name="note", description="x", handler=note, approval="arguments")
+    section = MarkdownSection(title="Task", key="task", template="Inner.", tools=[tool])
+    agent = PromptTemplate(ns="tests", key="inner", sections=[section])
+    session, asked = Session(), list[str]()
+
+    def decide(preview: Preview) -> Deny:
+        asked.append(preview.tool)
+        return Deny("not today")
+
+    script = [call(("agent", {"message": "Pay"})), call(("note", {})), say("no"), say("done")]
+    prompt = delegating(Tool.from_prompt(agent, name="agent"))
+    ScriptedAdapter(script).evaluate(prompt, session=session, approver=decide)
+    assert asked == ["note"]
+    assert session[Note].all() == ()

@@ -3,7 +3,7 @@ types of its slices.
 """
 
 from dataclasses import dataclass
-from typing import Literal, assert_type
+from typing import Any, Literal, assert_type
 
 from weakincentives import Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
@@ -13,7 +13,7 @@ from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.response import StreamEvent
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import RenderedPrompt
-from weakincentives.protocols import EventBus, SessionProtocol
+from weakincentives.protocols import EventBus, Response, SessionProtocol
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
 
@@ -49,6 +49,18 @@ either = PromptTemplate[int | Answer](ns="n", key="k")
 assert_type(openai.evaluate(integer.bind(), session=session).output, int)
 assert_type(openai.evaluate(letter.bind(), session=session).output, Literal["a", "b"])
 assert_type(openai.evaluate(either.bind(), session=session).output, int | Answer)
+
+
+# A handler evaluates another prompt as a part of its call.
+async def delegate(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
+    assert_type(context.evaluate(text.bind(), message="Hi"), Response[None])
+    assert_type(context.evaluate(template.bind()).output, Answer)
+    assert_type(await context.evaluate_async(many.render()), Response[list[Answer]])
+    return ToolResult(message="done")
+
+
+assert_type(Tool.from_prompt(template, name="ask"), Tool[Any, Answer])
+assert_type(Tool.from_prompt(text, name="ask"), Tool[Any, None])
 
 # The double for tests.
 assert_type(

@@ -81,6 +81,7 @@ class ParentRun:
     It is the `MainLoop` execution that evaluates, or the evaluation whose tool call evaluates
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
     ends by `deadline`, and works in a transaction of the parent if it has the same `session`.
+    `approver` decides for the parent, and for nested runs that have none of their own.
     """
 
     session: SessionProtocol
@@ -88,6 +89,7 @@ class ParentRun:
     bus: EventBus | None = None
     deadline: Deadline | None = None
     evaluation_id: str | None = None
+    approver: Approver | None = None
 
 
 class LoopOptions(ConversationOptions, total=False):

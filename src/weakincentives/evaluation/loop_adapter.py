@@ -22,7 +22,6 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.sizes import measure
-from ..protocols import SessionProtocol
 from ..runtime.events import (
     Operation,
     OverridesDropped,
@@ -275,7 +274,7 @@ class Evaluation[Out]:
         self.tools = ToolExecutor(
             prompt=source,
             rendered=rendered,
-            adapter=self._nested_adapter(adapter, session),
+            adapter=self._nested_adapter(adapter.evaluator, options),
             config=self._loop.config,
             session=session,
             publish=self._publish,
@@ -300,15 +299,14 @@ class Evaluation[Out]:
         message = None if self._resumption else options.get("message")
         self._announce(rendered, source, message, new, continued=goes_on is not None)
 
-    def _nested_adapter(self, adapter: LoopAdapter, session: SessionProtocol) -> Evaluator:
+    def _nested_adapter(self, evaluator: Evaluator, options: LoopOptions) -> Evaluator:
         """Returns the adapter that handlers receive, for runs that are parts of this one."""
-        evaluator, loop = adapter.evaluator, self._loop
         if not isinstance(evaluator, ProviderAdapter):
             return evaluator
-        bus, deadline = self._operation.bus, loop.config.deadline
-        return NestedAdapter(
-            evaluator, ParentRun(session, loop.meter, bus, deadline, self._id), self._clock
-        )
+        bus, deadline = self._operation.bus, self._loop.config.deadline
+        approver, meter = options.get("approver"), self._loop.meter
+        parent = ParentRun(options["session"], meter, bus, deadline, self._id, approver)
+        return NestedAdapter(evaluator, parent, self._clock)
 
     def _announce(
         self,

@@ -253,7 +253,10 @@ class _Evaluations[Out]:
         deadlines = options.get("deadline"), budget_deadline, parent.deadline
         self._deadline = min([moment for moment in deadlines if moment], default=None)
         meter = Meter(budget, parent.meter)
-        self._parent = ParentRun(session, meter, bus, self._deadline, parent.evaluation_id)
+        approver = options.get("approver") or parent.approver
+        self._parent = ParentRun(
+            session, meter, bus, self._deadline, parent.evaluation_id, approver
+        )
         self._set_options(loop, options)
 
     def _set_options(self, loop: MainLoop, options: ExecutionOptions) -> None:
@@ -265,6 +268,8 @@ class _Evaluations[Out]:
         }
         known = parameters_of(type(self.adapter).evaluate)
         self._options |= {"bus": self._parent.bus, "deadline": self._deadline}
+        if self._parent.approver is not None:
+            self._options["approver"] = self._parent.approver
         if "save" in known:
             self._options["save"] = self._keep
         self._is_metered = "parent" in known

@@ -1,8 +1,10 @@
 """What a tool's handler receives beside its params: prompt, adapter, session, resources."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..content import Part
 from ..limits import Budget, Deadline
 from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
@@ -27,7 +29,10 @@ class Evaluator(Protocol):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> Response[Out]:
-        """Evaluates `prompt`; pass the session and the bus of the context."""
+        """Evaluates `prompt` as a part of the tool call; `ToolContext.evaluate` passes its session.
+
+        The adapter of a context takes all arguments of `MainLoop.execute`.
+        """
         ...
 
     async def evaluate_async[Out](
@@ -64,6 +69,60 @@ class ToolContext:
     call_id: str = ""
     resources: Resources = field(default_factory=ResourceContext, repr=False)
     idempotency_key: str = ""
+
+    def evaluate[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        message: str | Sequence[Part] | None = None,
+        session: SessionProtocol | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        adapter: Evaluator | None = None,
+    ) -> Response[Out]:
+        """Evaluates another prompt as a part of this call and returns its response.
+
+        It is a whole run: the sections that its model requests open inside it. Bus and deadline are
+        those of the call, and so is the session unless another one is passed. Its usage counts in
+        the budget and the usage of the caller, whose budget bounds it beside its own. If the call
+        fails, what the run has changed is undone. `adapter` asks another model. Raises
+        `PromptEvaluationError`, which fails the call unless the handler catches it.
+        """
+        options = self._options(message, session, deadline, budget, adapter)
+        return self.adapter.evaluate(prompt, **options)
+
+    async def evaluate_async[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        message: str | Sequence[Part] | None = None,
+        session: SessionProtocol | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        adapter: Evaluator | None = None,
+    ) -> Response[Out]:
+        """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
+        options = self._options(message, session, deadline, budget, adapter)
+        return await self.adapter.evaluate_async(prompt, **options)
+
+    # Any: an adapter with the seed's signature takes no `message` and no `adapter`
+    def _options(
+        self,
+        message: str | Sequence[Part] | None,
+        session: SessionProtocol | None,
+        deadline: Deadline | None,
+        budget: Budget | None,
+        adapter: Evaluator | None,
+    ) -> dict[str, Any]:
+        passed = {"message": message, "budget": budget, "adapter": adapter}
+        return {
+            "session": self.session if session is None else session,
+            "bus": self.event_bus,
+            "deadline": self.deadline if deadline is None else deadline,
+            **{name: value for name, value in passed.items() if value is not None},
+        }
 
     if not TYPE_CHECKING:  # a type checker would believe that the class has every name
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
+from itertools import chain
 from typing import Any, is_typeddict
 
 from .. import serde
@@ -15,7 +16,7 @@ from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
 from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled
-from .tool import NON_REPEATABLE, AnyTool
+from .tool import NON_REPEATABLE, AnyTool, PromptHandler
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -196,7 +197,8 @@ class RegistrySnapshot:
             )
         self._add_tools(tools, path)
         self._add_resources(section, path)
-        self._add_state(section, path)
+        for state in (section.state, *map(_nested_state, tools)):
+            self._add_state(state, path)
         for text in section.templates():
             check_placeholders(text, section, path)
         return SectionNode(section, path, number, len(self._by_key), tools)
@@ -210,8 +212,8 @@ class RegistrySnapshot:
             )
         self.resources |= resources
 
-    def _add_state(self, section: AnySection, path: SectionPath) -> None:
-        for declared in section.state:
+    def _add_state(self, state: Iterable[DeclaredState], path: SectionPath) -> None:
+        for declared in state:
             kind = declared if isinstance(declared, type) else declared.slice_type
             before = self.state.setdefault(kind, declared)
             if before is declared:
@@ -222,10 +224,13 @@ class RegistrySnapshot:
                 reducers
             ):
                 others = [
-                    node.key for node in self._by_key.values() if before in node.section.state
+                    node.key
+                    for node in self._by_key.values()
+                    if before in (*node.section.state, *chain(*map(_nested_state, node.tools)))
                 ]
+                other = next(iter(others), path[-1])
                 raise PromptValidationError(
-                    f"state {kind.__name__} has other reducers in section {others[0]!r}; "
+                    f"state {kind.__name__} has other reducers in section {other!r}; "
                     "declare it once",
                     section_path=path,
                 )
@@ -270,6 +275,12 @@ def _tools(section: AnySection) -> tuple[AnyTool, ...]:
             for tool in tools
         ]
     )
+
+
+def _nested_state(tool: AnyTool) -> Iterable[DeclaredState]:
+    """The state of the template that the tool evaluates, if it evaluates one."""
+    handler = tool.handler
+    return handler.template.registry.state.values() if isinstance(handler, PromptHandler) else ()
 
 
 # Any: reducers of events of every type

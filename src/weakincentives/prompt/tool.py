@@ -5,10 +5,11 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 from types import MethodType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
@@ -23,17 +24,24 @@ from .. import json_validation, serde
 from ..content import Document, Image
 from ..errors import SerdeError
 from ..generics import Parametrized
+from ..protocols import Resources
 from ..records import RECORD_TYPES, is_instance, is_record_type
+from ..resources import Binding, ResourceRegistry
 from ..serde import Json, JsonSchema
 from .approval import Approval, check_approval
 from .context import ToolContext
 from .errors import PromptValidationError
+
+if TYPE_CHECKING:  # a template holds tools, and a tool may hold a template: an import cycle
+    from .template import PromptTemplate
 
 __all__ = [
     "NON_REPEATABLE",
     "AnyTool",
     "Effect",
     "JsonParams",
+    "PromptHandler",
+    "PromptMessage",
     "Tool",
     "ToolExample",
     "ToolHandler",
@@ -277,6 +285,47 @@ class Tool[P, R](Parametrized):
             schema=text,
         )
 
+    @staticmethod
+    def from_prompt[Out](
+        template: "PromptTemplate[Out]",
+        *,
+        name: str,
+        description: str | None = None,
+        params_type: type[Any] | None = None,  # Any: the params of all templates
+        accepts_overrides: bool = True,
+        effect: Effect | None = None,
+        approval: Approval | None = None,
+    ) -> "Tool[Any, Out]":  # Any: as above
+        """Returns a tool that evaluates `template`, so that an agent can delegate to another one.
+
+        The params are those that the template requires, or `params_type` of them; a template that
+        requires none takes a `PromptMessage`, the user's message. The result is the typed output,
+        or the text. The run is a part of the call, as by `ToolContext.evaluate`, and its tools find
+        the caller's resources where the template binds none of that type. The section of the tool
+        declares the template's state too. `effect` is `"at_most_once"` by default if the template
+        has a tool that must not run twice. Raises `PromptValidationError` for a template that
+        requires several params types.
+        """
+        registry = template.registry
+        required = registry.required_params | ({params_type} if params_type else set())
+        if len(required) > 1 or not required <= registry.params_types:
+            names = ", ".join(sorted([kind.__name__ for kind in required]))
+            raise PromptValidationError(
+                f"tool {name!r}: the model would have to write params of {names} for the template "
+                f"{template.key!r}; let it require one type, and give the others defaults"
+            )
+        repeatable = not registry.has_non_repeatable_tools
+        return Tool(
+            name=name,
+            description=description,
+            handler=PromptHandler(template),
+            params_type=next(iter(required), PromptMessage),
+            result_type=template.output_type,
+            accepts_overrides=accepts_overrides,
+            effect=effect or ("repeatable" if repeatable else "at_most_once"),
+            approval=approval,
+        )
+
     def params_schema(self) -> JsonSchema:
         """Returns the JSON Schema of the params; the dict is shared, so copy it to change it.
 
@@ -297,6 +346,43 @@ class Tool[P, R](Parametrized):
 
     def __hash__(self) -> int:
         return hash((self.name, self.handler))  # examples may hold values without a hash
+
+
+@dataclass(frozen=True)
+class PromptMessage:
+    """The params of a tool whose prompt requires none: the message to the agent."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptHandler[Out]:
+    """The handler of a tool made by `Tool.from_prompt`."""
+
+    template: "PromptTemplate[Out]"
+
+    async def __call__(self, params: object, /, *, context: ToolContext) -> ToolResult[Out]:
+        message = params.message if isinstance(params, PromptMessage) else None
+        prompt = self.template.bind(*([] if message else [params]))
+        own = {binding.protocol for binding in prompt.resources.registry.bindings}
+        inherited = [
+            Binding(binding.protocol, partial(_get_from, context, binding.protocol), owned=False)
+            for binding in context.prompt.resources.registry.bindings
+            if binding.protocol not in own
+        ]
+        prompt.bind(resources=ResourceRegistry.of(*inherited))
+        response = await context.evaluate_async(prompt, message=message)
+        if self.template.output_type is None:
+            return ToolResult(response.text)
+        return ToolResult(response.text, response.output, exclude_value_from_context=True)
+
+    def __hash__(self) -> int:
+        return hash((self.template.ns, self.template.key))  # sections may have no hash
+
+
+# Any: resources of every type
+def _get_from(context: ToolContext, kind: Callable[..., Any], _: Resources) -> Any:
+    return context.resources.get(kind)
 
 
 @lru_cache(maxsize=4096)
