@@ -7,11 +7,12 @@ and only when `install` is called.
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
+from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.main_loop import Execution
 from ...limits import Budget, Deadline
@@ -109,7 +110,7 @@ class DurableRuns:
         queue: str | None = None,
         deadline: Deadline | None = None,
         budget: Budget | None = None,
-        message: str | None = None,
+        message: str | Sequence[Part] | None = None,
         conversation: Conversation | None = None,
         on_change: OnChange = "append",
     ) -> DurableRun:

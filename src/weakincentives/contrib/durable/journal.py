@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ... import serde
 from ...adapters.core import Connection, LoopAdapter, PromptResponse
+from ...content import Content, ContentError, Part, media_in, to_content
 from ...errors import WeakIncentivesError
 from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.errors import (
@@ -34,6 +35,7 @@ from ...evaluation.messages import (
     ToolExecutionOutcome,
     ToolMessage,
     sendable,
+    sendable_content,
 )
 from ...evaluation.tool_executor import ToolExecutor
 from ...limits import Budget, Deadline, Meter, RunUsage, TokenUsage, utc_now
@@ -60,7 +62,7 @@ __all__ = [
 ]
 
 # Part of an agent's version, so that runs with records of another format wait for their own code.
-_RECORD_FORMAT = 4
+_RECORD_FORMAT = 5
 
 # Any: records are JSON objects, read key by key.
 type Record = dict[str, Any]
@@ -194,7 +196,7 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
             session=session,
             deadline=serde.parse(Deadline | None, run_input["deadline"]),
             budget=serde.parse(Budget | None, run_input["budget"]),
-            message=run_input["message"],
+            message=serde.parse(Content | None, run_input["message"]),
             conversation=conversation and Conversation.from_json(conversation),
             on_change=run_input["on_change"],
         )
@@ -227,11 +229,15 @@ def to_input(
     session: Session | None = None,
     deadline: Deadline | None = None,
     budget: Budget | None = None,
-    message: str | None = None,
+    message: str | Sequence[Part] | None = None,
     conversation: Conversation | None = None,
     on_change: OnChange = "append",
 ) -> Record:
-    """Returns the input of a run as JSON."""
+    """Returns the input of a run as JSON.
+
+    Raises `ContentError` for a message whose media still have their bytes: put them into the store
+    of the agent's sessions.
+    """
     return {
         "params": {
             type_name(type(value)): serde.dump_lossless(type(value), value) for value in params
@@ -239,7 +245,7 @@ def to_input(
         "session": None if session is None else session.snapshot().to_json(),
         "deadline": serde.dump(deadline),
         "budget": serde.dump(budget),
-        "message": message and sendable(message),
+        "message": None if message is None else _message_to_json(message),
         "conversation": conversation and conversation.to_json(),
         "on_change": on_change,
     }
@@ -273,6 +279,17 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
     )
     expansions = serde.parse(tuple[Expansion, ...], result["expansions"])
     return Execution(response=response, expansions=expansions, usage=usage)
+
+
+def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
+    content = sendable_content(to_content(message))
+    for media in media_in(content):
+        if media.data is not None:
+            raise ContentError(
+                f"{media} has its bytes here, and a run may go on elsewhere; put it into the store "
+                "that the agent's session= makes, and pass the reference: store.put(image)"
+            )
+    return serde.dump_lossless(Content, content)
 
 
 class RunAttempt:
