@@ -184,8 +184,10 @@ SAMPLING: Json = {
     "messages": [{"role": "user", "content": {"type": "text", "text": "Say something."}}],
     "maxTokens": 5,
 }
+PIXEL = "iVBORw0KGgo="  # as much of a picture as a type needs
 CONTENT: list[Json] = [
     {"type": "text", "text": "A text."},
+    {"type": "image", "mimeType": "image/png", "data": PIXEL},
     {"type": "image", "mimeType": "image/png", "data": "AAAA"},
     {"type": "audio", "mimeType": "audio/wav", "data": "not base64"},
     {"type": "resource_link", "name": "log", "uri": "file:///log"},

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..content import Part
+from ..content import MediaSupport, Part
 from ..limits import Budget, Deadline
 from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
@@ -18,6 +18,11 @@ __all__ = ["Evaluator", "ToolContext", "revoke"]
 
 class Evaluator(Protocol):
     """A provider adapter as a handler sees it: it can evaluate another prompt."""
+
+    @property
+    def media(self) -> MediaSupport:
+        """Which images and documents the adapter can show to its model."""
+        ...
 
     def evaluate[Out](
         self,

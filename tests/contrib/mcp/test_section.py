@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from support import plain_mcp_server
 from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
 from support.plain_mcp_server import TOOLS
+from weakincentives.content import Document, Image, MediaSupport
 from weakincentives.contrib.mcp import MCPSection
 from weakincentives.contrib.mcp.events import MCPLogMessage, MCPProgress, MCPServerChanged
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.limits import Deadline
 from weakincentives.prompt import PromptTemplate
 from weakincentives.prompt.errors import PromptValidationError
@@ -218,16 +221,34 @@ def test_progress_and_logs_become_events_in_the_thread_of_the_call(tmp_path: Pat
     assert watcher.events.index(progress) < watcher.events.index(watcher.of(ToolInvoked)[0])
 
 
-def test_content_that_is_no_text_is_described(tmp_path: Path) -> None:
-    ((_, text),) = answers(run(section_of(tmp_path), ("content", {})))
-    assert text.split("\n\n") == [
+PIXEL = Image.from_base64(plain_mcp_server.PIXEL)
+NOTE = Document.from_base64("AAAA", "a/b", name="file:///b")
+
+
+def test_images_and_documents_are_media_and_the_rest_is_described(tmp_path: Path) -> None:
+    (event,) = run(section_of(tmp_path), ("content", {})).of(ToolInvoked)
+    assert event.content.split("\n\n") == [
         "A text.",
-        "[image image/png, 3 bytes]",
-        "[audio audio/wav, bytes that are no base64]",
+        str(PIXEL),
+        "[image image/png, which cannot be read]",
+        "[audio audio/wav, which cannot be read]",
         "[link to resource 'log': file:///log]",
         "[resource file:///a]\nInside.",
-        "[resource file:///b a/b, 3 bytes]",
+        str(NOTE),
     ]
+    assert event.result.media == (PIXEL.reference, NOTE.reference)
+
+
+def test_media_that_the_model_cannot_see_are_described(tmp_path: Path) -> None:
+    class Blind(ScriptedAdapter):
+        media = MediaSupport(types={"a/b": 10})
+
+    adapter = Blind([call(("plain_content", {})), say("done")])
+    response = adapter.evaluate(template_of(section_of(tmp_path)).bind(), session=Session())
+    (answer,) = [message for message in response.transcript if isinstance(message, ToolMessage)]
+    note = ", image/png, 8 bytes, which you cannot see]"
+    assert answer.content.split("\n\n")[1] == str(PIXEL).removesuffix("]") + note
+    assert answer.media == (NOTE.reference,)
 
 
 def test_structured_content_is_the_value_and_must_fit_its_schema(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,11 +11,20 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client import IncomingMessage
-from mcp.types import CallToolResult, TextContent, ToolListChangedNotification
+from mcp.types import (
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolListChangedNotification,
+)
 
 SHOP = '''
 from dataclasses import dataclass
 from weakincentives.filesystem import Filesystem
+from weakincentives.content import Document, Image
 from weakincentives.prompt import (
     Disclosure, MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult, WorkspaceSection,
 )
@@ -45,6 +55,13 @@ def ask_model(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult(context.adapter.evaluate(context.prompt, session=context.session).text)
 
 
+def show(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
+    """Shows the menu."""
+    menu = Document.from_bytes(b"Pizza", "text/plain", name="menu")
+    card = Document.from_url("https://pizza.example/card.pdf")
+    return ToolResult("Here:", media=[Image.from_bytes(b"GIF87a"), menu, card])
+
+
 def shop(disclosure):
     kitchen = MarkdownSection(
         title="Kitchen",
@@ -60,7 +77,9 @@ def shop(disclosure):
             kitchen,
             WorkspaceSection(),
             MarkdownSection(
-                title="Model", template="", tools=[Tool(name="ask_model", handler=ask_model)]
+                title="Model",
+                template="",
+                tools=[Tool(name="ask_model", handler=ask_model), Tool(name="show", handler=show)],
             ),
         ],
         disclosure=disclosure,
@@ -169,5 +188,22 @@ def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model(tmp_path: P
             answer = await opened.call_tool("ask_model", {})
             assert answer.is_error
             assert "an MCP server has no model that evaluates prompts" in text_of(answer)
+
+    asyncio.run(use())
+
+
+def test_a_client_receives_images_documents_and_links(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with client(tmp_path, "read", "auto", []) as opened:
+            text, image, menu, card = (await opened.call_tool("show", {})).content
+            assert isinstance(text, TextContent)
+            assert text.text.startswith("Here:\n\n[image ")
+            assert isinstance(image, ImageContent)
+            assert (image.mime_type, b64decode(image.data)) == ("image/gif", b"GIF87a")
+            assert isinstance(menu, EmbeddedResource)
+            assert isinstance(menu.resource, BlobResourceContents)
+            assert b64decode(menu.resource.blob) == b"Pizza"
+            assert isinstance(card, ResourceLink)
+            assert str(card.uri) == "https://pizza.example/card.pdf"
 
     asyncio.run(use())

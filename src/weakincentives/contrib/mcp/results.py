@@ -1,8 +1,7 @@
 """What a server answers to a call, as a `ToolResult`."""
 
 import json
-from base64 import b64decode
-from binascii import Error
+from typing import Any, cast
 
 from mcp.types import (
     AudioContent,
@@ -15,6 +14,7 @@ from mcp.types import (
     TextResourceContents,
 )
 
+from ...content import ContentError, Media, Part
 from ...prompt.tool import ToolResult
 from ...serde import Json
 
@@ -26,23 +26,23 @@ _EMPTY = "The tool answered without content."
 def to_tool_result(result: CallToolResult) -> ToolResult[Json]:
     """Returns a server's answer as a result; one that the server marks as an error has failed.
 
-    The value is the structured content. The model reads it only if no text block repeats it.
+    The value is the structured content. The model reads it only if no text block repeats it. Images
+    and documents are media, whose markers stand in the message.
     """
-    texts = [_text(block) for block in result.content]
+    blocks = [_content(block) for block in result.content]
     value: Json = result.structured_content
     repeated = value is None or any(
         isinstance(block, TextContent) and _is_json_of(block.text, value)
         for block in result.content
     )
-    message = "\n\n".join(filter(None, texts))
+    message = "\n\n".join(filter(None, map(str, blocks)))
     if not message and repeated:
         message = _EMPTY
-    return ToolResult(
-        message, value, success=not result.is_error, exclude_value_from_context=repeated
-    )
+    media = [block for block in blocks if not isinstance(block, str)]
+    return ToolResult(message, value, not result.is_error, repeated, media)
 
 
-def _text(block: ContentBlock) -> str:
+def _content(block: ContentBlock) -> Part:
     match block:
         case TextContent(text=text):
             return text
@@ -58,13 +58,13 @@ def _text(block: ContentBlock) -> str:
             return f"[link to resource {block.name!r}: {block.uri}]"
 
 
-def _media(kind: str, mime_type: str | None, data: str) -> str:
-    """Describes bytes that the model cannot read here; content parts would take their place."""
+def _media(kind: str, mime_type: str | None, data: str) -> Part:
+    """Returns an image or a document, or describes what cannot be either."""
     try:
-        size = f"{len(b64decode(data, validate=True)):,} bytes"
-    except (Error, ValueError):
-        size = "bytes that are no base64"
-    return f"[{kind} {mime_type or 'of unknown type'}, {size}]"
+        media: Any = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
+    except ContentError:  # damaged, of another type, or too large
+        return f"[{kind} {mime_type or 'of unknown type'}, which cannot be read]"
+    return cast(Part, media)  # `from_base64` finds the kind
 
 
 def _is_json_of(text: str, value: Json) -> bool:

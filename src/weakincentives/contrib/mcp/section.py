@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Unpack
 
+from ...content import MediaSupport
 from ...limits import utc_now
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
@@ -158,15 +159,27 @@ class _Handler:
                 from .state import StateKey
 
                 context.resources.get(StateKey(self.server)).record(seconds=seconds)
-            return await connection.call(
+            result = await connection.call(
                 self.tool,
                 params,
                 repeatable=self.effect in {"pure", "repeatable"},
                 seconds=seconds,
                 publish=context.event_bus.publish,
             )
+            return _without_unsupported(result, context.adapter.media)
         except (ServerError, OSError) as error:  # OSError: the state cannot be copied
             return ToolResult(str(error), success=False)
+
+
+def _without_unsupported(result: ToolResult[Json], support: MediaSupport) -> ToolResult[Json]:
+    """Returns the result without media that the model cannot see, of which its message says so."""
+    message = result.message
+    for media in filter(support.problem, result.media):
+        marker = str(media)
+        note = f"{marker[:-1]}, {media.mime}, {media.size:,} bytes, which you cannot see]"
+        message = message.replace(marker, note)
+    shown = [media for media in result.media if not support.problem(media)]
+    return replace(result, message=message, media=shown)
 
 
 def _check_globs(server: str, option: str, globs: Iterable[str], names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from base64 import b64encode
 from contextlib import redirect_stdout
 from itertools import count
 from typing import Any, NoReturn
@@ -11,15 +12,21 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.types import (
+    BlobResourceContents,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
     ListToolsResult,
     PaginatedRequestParams,
+    ResourceLink,
     TextContent,
     Tool,
     ToolAnnotations,
 )
 
+from ...content import MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport
 from ...evaluation.adapter import ProviderAdapter
 from ...evaluation.effects import Effects, perform_async
 from ...evaluation.errors import PromptEvaluationError
@@ -109,13 +116,23 @@ class PromptServer:
         async with self._one_call:
             names = set(self._tools)
             outcome = await _perform(self._executor.execute(call))
-            text = self._apply(outcome)
+            content: list[ContentBlock] = [TextContent(type="text", text=self._apply(outcome))]
+            content += map(self._encode, outcome.message.media)
             changed = self._tools.keys() != names
         if changed:
             await self._changes.publish(ToolsListChanged())  # by the newer protocol
             await context.session.send_tool_list_changed()  # by the older one
-        content = TextContent(type="text", text=text)
-        return CallToolResult(content=[content], is_error=not outcome.success)
+        return CallToolResult(content=content, is_error=not outcome.success)
+
+    def _encode(self, media: Image | Document) -> ContentBlock:
+        if media.url:
+            return ResourceLink(type="resource_link", name=media.name or media.url, uri=media.url)
+        data = b64encode(self._session.content.load(media)).decode()
+        if isinstance(media, Image):
+            return ImageContent(type="image", data=data, mime_type=media.mime)
+        uri = f"sha256:{media.digest}"
+        resource = BlobResourceContents(uri=uri, blob=data, mime_type=media.mime)
+        return EmbeddedResource(type="resource", resource=resource)
 
     def _apply(self, outcome: ToolExecutionOutcome) -> str:
         """Opens and closes sections as a call asked, and returns the client's answer."""
@@ -136,6 +153,11 @@ class PromptServer:
 
 class _NoModel(ProviderAdapter):
     """The adapter of handlers, which have no model here to evaluate prompts of their own."""
+
+    @property
+    def media(self) -> MediaSupport:
+        """All that MCP can carry."""
+        return MediaSupport(types={"*": MAX_CONTENT_BYTES}, urls=(Media,))
 
     def evaluate(self, prompt: object, /, **_: object) -> NoReturn:
         message = "an MCP server has no model that evaluates prompts"
