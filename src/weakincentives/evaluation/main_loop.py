@@ -5,7 +5,7 @@ from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from ..content import Part, to_content
+from ..content import MediaSupport, Part, to_content
 from ..limits import Budget, Clock, Meter, RunUsage, check_count, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
@@ -559,6 +559,10 @@ class NestedAdapter(ProviderAdapter):
     @property
     def budget(self) -> Budget | None:
         return self.adapter.budget
+
+    @property
+    def media(self) -> MediaSupport:
+        return self.adapter.media
 
     def evaluate[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
