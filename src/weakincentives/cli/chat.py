@@ -7,11 +7,13 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
+from shutil import copytree
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 from typer import Option
 
+from ..content import ContentStore, FolderContentStore, MemoryContentStore
 from ..errors import SerdeError, WeakIncentivesError
 from ..evaluation.chat import Chat
 from ..evaluation.main_loop import MainLoop
@@ -84,7 +86,8 @@ def chat(
     """
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
-    session, screen = Session(), _Screen()
+    file = save or resume
+    session, screen = Session(content=_content_store(file, resume)), _Screen()
     prompt.render(session=session, visibility_overrides=overrides)  # finds missing params
     with ExitStack() as stack:
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
@@ -94,7 +97,6 @@ def chat(
             screen.write_lines([f"{resume}: goes on after {count_of(turns, 'turn')}"])
         elif save is not None and save.exists():
             raise UsageError(f"{save} exists; go on with --resume {save}, or delete it")
-        file = save or resume
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
         stack.enter_context(warnings_as_lines(screen.write_lines))
@@ -116,6 +118,19 @@ def chat(
             finally:
                 if file is not None:
                     _save(session, file)
+
+
+def _content_store(file: Path | None, resume: Path | None) -> ContentStore:
+    """Returns a store in the folder beside the chat's file, with what the chat to resume has."""
+    if file is None:
+        return MemoryContentStore()
+    if resume is not None and resume != file and _content_folder(resume).is_dir():
+        copytree(_content_folder(resume), _content_folder(file), dirs_exist_ok=True)
+    return FolderContentStore(_content_folder(file))
+
+
+def _content_folder(file: Path) -> Path:
+    return file.with_name(f"{file.name}.content")
 
 
 class _Screen:
