@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 
 from .answering import extract
 from .conversation import Policy
-from .wire import MODEL, BadRequest, respond
+from .wire import MODEL, BadRequest, Body, events, respond
 
 _LARGEST = 32 * 1024 * 1024
 _MODELS = {
@@ -21,9 +22,12 @@ _MODELS = {
 
 
 @contextmanager
-def start_offline_model(decide: Policy = extract) -> Generator[str]:
-    """Serves `decide` on a free port of 127.0.0.1 until the block ends; yields the `base_url`."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, decide))
+def start_offline_model(decide: Policy = extract, pace: float = 0) -> Generator[str]:
+    """Serves `decide` on a free port of 127.0.0.1 until the block ends; yields the `base_url`.
+
+    A streamed answer pauses for `pace` seconds after each word.
+    """
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, decide, pace))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -40,8 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # head and body are two writes; together they would wait 40 ms
 
     # Any as in typeshed: the three arguments are socketserver's, passed on untouched.
-    def __init__(self, decide: Policy, *args: Any) -> None:
-        self._decide = decide
+    def __init__(self, decide: Policy, pace: float, *args: Any) -> None:
+        self._decide, self._pace = decide, pace
         super().__init__(*args)
 
     def do_GET(self) -> None:
@@ -52,9 +56,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         try:
-            self._send(200, respond(self.path.partition("?")[0], self._body(), self._decide))
+            body = self._body()
+            response = respond(self.path.partition("?")[0], body, self._decide)
+            if isinstance(body, dict) and body.get("stream"):
+                self._stream(response)
+            else:
+                self._send(200, response)
         except BadRequest as error:
             self._refuse(error)
+        except ConnectionError:
+            self.close_connection = True  # the client reads no further
         except Exception as error:  # the client needs an answer after our own failures too
             self._refuse(BadRequest(f"The offline model failed: {error!r}.", status=500))
 
@@ -67,6 +78,15 @@ class _Handler(BaseHTTPRequestHandler):
             return json.loads(self.rfile.read(int(length)))
         except ValueError as error:
             raise BadRequest(f"The body is not JSON: {error}.") from error
+
+    def _stream(self, response: Body) -> None:
+        self.close_connection = True  # which ends the body, whose length is unknown
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        for event in events(response):
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            time.sleep(self._pace)
 
     def _refuse(self, error: BadRequest) -> None:
         is_server_error = error.status >= HTTPStatus.INTERNAL_SERVER_ERROR

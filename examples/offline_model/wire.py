@@ -6,7 +6,8 @@ Equal requests get equal responses: ids are content hashes and times are 0. Malf
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 from .answering import extract
 from .conversation import Call, Conversation, Message, Policy, Result, Tool
@@ -32,7 +33,7 @@ def respond(path: str, body: object, decide: Policy = extract) -> Body:
         raise BadRequest(f"Unknown route {path!r}; post to {' or '.join(_FORMATS)}.", status=404)
     body = _object(body, "body")
     for name in ("stream", "previous_response_id", "conversation", "background"):
-        if body.get(name):
+        if body.get(name) and (name, path) != ("stream", "/v1/responses"):
             message = f"The offline model answers whole requests at once: leave out {name!r}."
             raise BadRequest(message, name)
     read, write = _FORMATS[path]
@@ -42,6 +43,15 @@ def respond(path: str, body: object, decide: Policy = extract) -> Body:
     reply = step if isinstance(step, str) else step.name + _arguments_text(step)
     digest = hashlib.sha256(request.encode()).hexdigest()[:24]
     return write(step, digest, (_tokens(request), _tokens(reply)))
+
+
+def events(response: Body) -> Iterator[Body]:
+    """Yields the events of a stream for a response of Responses, its text word by word."""
+    for item in _objects(response, "output"):
+        for part in _objects(item, "content"):
+            for word in re.findall(r"\S*\s*", str(part.get("text", "")))[:-1]:
+                yield {"type": "response.output_text.delta", "item_id": item["id"], "delta": word}
+    yield {"type": "response.completed", "response": response}
 
 
 def _tokens(text: str) -> int:

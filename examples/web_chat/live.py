@@ -1,0 +1,172 @@
+"""Chats that run in this process: one run at a time each, watched by any number of tabs."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from uuid import uuid4
+
+from ag_ui import core as ag_ui
+from ag_ui.encoder import EventEncoder
+from pydantic import TypeAdapter
+
+from weakincentives import Chat, MainLoop, Session
+from weakincentives.contrib.ag_ui import AgUiRun
+
+from .prompt import Order, clerk
+from .store import ChatStore, StaleChatError, Status
+
+__all__ = ["BusyError", "LiveChat"]
+
+_MESSAGES: TypeAdapter[list[ag_ui.Message]] = TypeAdapter(list[ag_ui.Message])
+_ENCODER = EventEncoder()
+_COMMENT = ": \n\n"
+_HEARTBEAT = 15  # seconds; a proxy may close a silent connection
+_LONGEST_QUEUE = 10_000  # events; a tab that reads slower must connect again
+_THREAD = "chat"  # the browser's cookie says which one
+
+log = logging.getLogger(__name__)
+
+
+class BusyError(Exception):
+    """The chat is still answering."""
+
+
+class LiveChat:
+    """One chat in this process."""
+
+    def __init__(self, secret: str, store: ChatStore, loop: MainLoop) -> None:
+        self._secret, self._store, self._loop = secret, store, loop
+        self._task: asyncio.Task[None] | None = None
+        self._frames: list[str] = []  # of the run that is going on
+        self._tabs: set[asyncio.Queue[str]] = set()
+        self._load()
+
+    def _load(self) -> None:
+        self._stored = self._store.load(self._secret)
+        if self._stored.status == "running":  # by a process that has ended
+            self._stored = replace(self._stored, status="stopped")
+        self._session = Session()
+        if snapshot := self._stored.snapshot:
+            self._session.restore(self._session.parse_snapshot(snapshot, types=[Order]))
+        self._chat = Chat(self._loop, clerk(), session=self._session)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody watches and nothing runs."""
+        return not self._tabs and self._task is None
+
+    def send(self, message: ag_ui.UserMessage, text: str) -> None:
+        """Starts to answer the user's message. Raises `BusyError` and `StaleChatError`."""
+        known = {earlier.id for earlier in self._messages()}
+        if message.id in known:  # sent again after a failure of the network
+            message = message.model_copy(update={"id": uuid4().hex})
+        pending = "\n\n".join(filter(None, [self._stored.pending, text]))
+        self._start([*self._messages(), message], pending)
+
+    def go_on(self) -> None:
+        """Goes on with a turn that was stopped. Raises `BusyError` and `StaleChatError`."""
+        if self._stored.status in ("stopped", "failed"):
+            self._start(self._messages(), self._stored.pending)
+
+    async def stop(self) -> None:
+        """Stops the run; what it has done stays."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def follow(self, *, replay: bool = True) -> AsyncGenerator[str]:
+        """Yields the chat as server-sent events: what was, then what happens.
+
+        Without `replay` only the events of the run that is going on, to its end.
+        """
+        queue: asyncio.Queue[str] = asyncio.Queue(_LONGEST_QUEUE)
+        # Nothing awaits from here to `add`: the tab misses no event and gets none twice.
+        frames = [*(self._replay() if replay else ()), *self._frames]
+        self._tabs.add(queue)
+        try:
+            for frame in frames:
+                yield frame
+            while not queue.empty() or (queue in self._tabs and (replay or self._task)):
+                try:
+                    yield await asyncio.wait_for(queue.get(), _HEARTBEAT)
+                except TimeoutError:
+                    yield _COMMENT
+        finally:
+            self._tabs.discard(queue)
+
+    def _messages(self) -> list[ag_ui.Message]:
+        return _MESSAGES.validate_json(self._stored.messages)
+
+    def _replay(self) -> list[str]:
+        """Returns the chat up to the run that is going on, as a run of its own."""
+        run_id, status = uuid4().hex, self._stored.status
+        events: list[ag_ui.Event] = [
+            ag_ui.RunStartedEvent(thread_id=_THREAD, run_id=run_id, protocol_version="1.0"),
+            ag_ui.MessagesSnapshotEvent(messages=self._messages()),
+            ag_ui.StateSnapshotEvent(snapshot={"status": status}),
+            ag_ui.RunFinishedEvent(thread_id=_THREAD, run_id=run_id),
+        ]
+        return [_ENCODER.encode(event) for event in events]
+
+    def _start(self, messages: list[ag_ui.Message], pending: str) -> None:
+        if self._task is not None:
+            raise BusyError("The last answer is still being written. Stop it, or wait.")
+        try:
+            self._save("running", messages, pending)
+        except StaleChatError:
+            self._load()
+            raise
+        request = ag_ui.RunAgentInput(thread_id=_THREAD, run_id=uuid4().hex, messages=messages)
+        self._task = asyncio.create_task(self._run(AgUiRun(request), pending))
+        self._task.add_done_callback(self._finish)
+
+    async def _run(self, run: AgUiRun, pending: str) -> None:
+        before = self._chat.conversation
+        async for event in run.stream_async(self._chat.stream_async(pending or None)):
+            if run.ended:  # stored before a tab knows
+                said = self._chat.conversation is not before
+                self._save(_status(event), run.messages, "" if said else pending)
+            self._publish(_ENCODER.encode(event))
+            if isinstance(event, ag_ui.RunStartedEvent):  # the other tabs lack the new message
+                messages = ag_ui.MessagesSnapshotEvent(messages=run.messages)
+                self._publish(_ENCODER.encode(messages))
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a run failed", exc_info=error)
+        if self._stored.status == "running":  # what the run has done could not be stored
+            self._load()
+            self._publish(_ENCODER.encode(ag_ui.RunErrorEvent(message="Please reload the page.")))
+        self._publish(_COMMENT)  # which wakes those who follow this run alone
+        self._frames = []
+
+    def _publish(self, frame: str) -> None:
+        self._frames.append(frame)
+        for tab in list(self._tabs):
+            if tab.full():
+                self._tabs.discard(tab)
+            else:
+                tab.put_nowait(frame)
+
+    def _save(self, status: Status, messages: list[ag_ui.Message], pending: str) -> None:
+        chat = replace(
+            self._stored,
+            status=status,
+            snapshot=self._session.snapshot().to_json(),
+            messages=_MESSAGES.dump_json(messages, by_alias=True).decode(),
+            pending=pending,
+        )
+        self._stored = self._store.save(self._secret, chat)
+
+
+def _status(event: ag_ui.Event) -> Status:
+    """Returns how a run ended, by its last event."""
+    match event:
+        case ag_ui.RunFinishedEvent(outcome=ag_ui.RunFinishedSuccessOutcome()):
+            return "ready"
+        case ag_ui.RunFinishedEvent():
+            return "stopped"
+        case _:
+            return "failed"

@@ -1,0 +1,193 @@
+// A small AG-UI front end. All that others wrote becomes text nodes, never HTML.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const log = byId("log"), list = byId("messages"), box = byId("text"), notice = byId("notice");
+const LONGEST = 20000; // characters that a tool's arguments or answer show
+const shown = new Map(); // the elements of messages and calls, by their ids
+let source, replayed = false, running = false;
+
+function element(tag, className, text = "") {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.dir = "auto";
+  made.append(document.createTextNode(visible(text)));
+  return made;
+}
+
+// Control characters, and those that turn the direction of what follows, are shown by their code.
+function visible(text) {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g,
+    (sign) => `⟨U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+function shortened(text) {
+  const rest = text.length - LONGEST;
+  return rest > 0 ? `${text.slice(0, LONGEST)}\n… and ${rest.toLocaleString()} more characters` : text;
+}
+
+function add(id, made) {
+  if (shown.has(id)) return;
+  shown.set(id, made);
+  list.append(made);
+}
+
+function addCall(id, name, args) {
+  if (shown.has(id)) return;
+  const call = element("details", "call");
+  call.state = element("span", "state", "running");
+  call.args = "";
+  const summary = element("summary", "");
+  summary.append(element("span", "tool", TITLES[name] ?? name), call.about = element("span", "about"), call.state);
+  call.append(summary, call.input = element("pre", "input"));
+  add(id, call);
+  extendCall(id, args);
+}
+
+function extendCall(id, delta) {
+  const call = shown.get(id);
+  call.args += delta;
+  call.input.firstChild.data = visible(shortened(call.args));
+  try {
+    const values = Object.values(JSON.parse(call.args)).filter((value) => typeof value !== "object");
+    call.about.firstChild.data = visible(values.join(", ").slice(0, 80));
+  } catch { /* still incomplete, or no JSON: the whole text stands below */ }
+}
+
+function addResult(callId, content, failed) {
+  const call = shown.get(callId);
+  if (!call || call.output) return;
+  call.output = element("pre", "output", shortened(typeof content === "string" ? content : JSON.stringify(content)));
+  call.append(call.output);
+  call.state.firstChild.data = failed ? "failed" : "done";
+  call.classList.toggle("failed", failed);
+}
+
+const TITLES = { read_section: "opens", open_sections: "opens", close_section: "closes" };
+const ACTIVITIES = {
+  tools_added: (content) => `New tools: ${content.names.join(", ")}`,
+  tools_removed: (content) => `Tools gone: ${content.names.join(", ")}`,
+  restarted: (content) => `Starts again with ${content.section_keys.join(", ")} open`,
+  answer_rejected: (content) => `Answers again: ${content.reason}`,
+  compacted: () => "Earlier messages were shortened",
+};
+
+function addMessage(message) {
+  switch (message.role) {
+    case "user": {
+      const parts = typeof message.content === "string" ? [message.content] : message.content.map((part) => part.text ?? "");
+      add(message.id, element("article", "user", parts.join("\n\n")));
+      break;
+    }
+    case "assistant":
+      if (message.content) add(message.id, element("article", "assistant", message.content));
+      for (const call of message.toolCalls ?? []) addCall(call.id, call.function.name, call.function.arguments);
+      break;
+    case "tool":
+      addResult(message.toolCallId, message.content, message.error !== undefined);
+      break;
+    case "activity": {
+      const words = ACTIVITIES[message.activityType];
+      if (words) add(message.id, element("p", "activity", words(message.content)));
+    }
+  }
+}
+
+// What a snapshot lacks goes, except activities as long as it has none; what is there stays as it is.
+function showAll(messages) {
+  const hasActivities = messages.some((message) => message.role === "activity");
+  const ids = new Set(messages.filter((message) => message.role !== "assistant" || message.content).map(({ id }) => id));
+  for (const message of messages) for (const call of message.toolCalls ?? []) ids.add(call.id);
+  for (const [id, made] of shown) {
+    if (ids.has(id) || (made.className === "activity" && !hasActivities)) continue;
+    made.remove();
+    shown.delete(id);
+  }
+  messages.forEach(addMessage);
+}
+
+function setRunning(value, status = "ready", reason = "") {
+  running = value;
+  byId("stop").hidden = !value;
+  byId("send").hidden = value;
+  log.setAttribute("aria-busy", String(value));
+  const words = { stopped: "Stopped.", failed: reason || "The answer failed." }[status];
+  notice.hidden = value || !words;
+  notice.firstElementChild.textContent = visible(words ?? "");
+}
+
+const HANDLERS = {
+  RUN_STARTED: () => setRunning(replayed),
+  RUN_FINISHED: (event) => {
+    if (replayed) setRunning(false, event.outcome?.type === "cancelled" ? "stopped" : "ready");
+    replayed = true; // the first run of the stream is the chat as it was
+  },
+  RUN_ERROR: (event) => setRunning(false, "failed", event.message),
+  MESSAGES_SNAPSHOT: (event) => showAll(event.messages),
+  STATE_SNAPSHOT: (event) => setRunning(false, event.snapshot.status),
+  TEXT_MESSAGE_START: (event) => add(event.messageId, element("article", "assistant writing")),
+  TEXT_MESSAGE_CONTENT: (event) => shown.get(event.messageId).firstChild.appendData(visible(event.delta)),
+  TEXT_MESSAGE_END: (event) => shown.get(event.messageId).classList.remove("writing"),
+  TOOL_CALL_START: (event) => addCall(event.toolCallId, event.toolCallName, ""),
+  TOOL_CALL_ARGS: (event) => extendCall(event.toolCallId, event.delta),
+  TOOL_CALL_RESULT: (event) => addResult(event.toolCallId, event.content, event.metadata !== undefined),
+  ACTIVITY_SNAPSHOT: (event) => addMessage({ ...event, role: "activity", id: event.messageId }),
+};
+
+function connect() {
+  source = new EventSource("events");
+  source.onopen = () => {
+    replayed = false;
+    list.replaceChildren();
+    shown.clear();
+    byId("connection").textContent = "";
+  };
+  source.onerror = () => { byId("connection").textContent = "Connecting…"; };
+  source.onmessage = (line) => {
+    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+    const event = JSON.parse(line.data);
+    HANDLERS[event.type]?.(event);
+    byId("empty").hidden = list.childElementCount > 0;
+    if (atEnd) log.scrollTop = log.scrollHeight;
+  };
+}
+
+async function post(path, body) {
+  byId("error").textContent = "";
+  try {
+    const headers = { "content-type": "application/json" };
+    const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    if (response.ok) response.body?.cancel(); // the events come to every tab by themselves
+    else byId("error").textContent = (await response.json()).error;
+    return response.ok;
+  } catch {
+    byId("error").textContent = "The server does not answer. Your message is still here.";
+    return false;
+  }
+}
+
+async function send(text) {
+  if (!text.trim() || byId("send").disabled) return;
+  byId("send").disabled = true;
+  const message = { id: crypto.randomUUID(), role: "user", content: text };
+  const sent = await post("agent", { threadId: "chat", runId: crypto.randomUUID(), messages: [message] });
+  byId("send").disabled = false;
+  if (sent && box.value === text) box.value = ""; // else it stays in the box
+  fit();
+}
+
+function fit() {
+  box.style.height = "auto";
+  box.style.height = `${Math.min(box.scrollHeight + 2, 200)}px`;
+}
+
+byId("composer").onsubmit = (event) => { event.preventDefault(); send(box.value); };
+byId("stop").onclick = () => post("stop").then(() => box.focus());
+byId("go-on").onclick = () => post("go-on").then(() => box.focus());
+for (const example of document.querySelectorAll(".example")) example.onclick = () => send(example.textContent);
+box.oninput = fit;
+box.onkeydown = (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(box.value); }
+};
+document.onkeydown = (event) => { if (event.key === "Escape" && running) post("stop"); };
+connect();

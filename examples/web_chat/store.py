@@ -1,0 +1,90 @@
+"""Chats in SQLite: one row each, written only over the version that was read."""
+
+import sqlite3
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["ChatStore", "StaleChatError", "Status", "StoredChat"]
+
+type Status = Literal["ready", "running", "stopped", "failed"]
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS chats (
+    id TEXT PRIMARY KEY, version INTEGER NOT NULL, status TEXT NOT NULL,
+    snapshot TEXT NOT NULL, messages TEXT NOT NULL, pending TEXT NOT NULL)
+"""
+_INSERT = """
+INSERT INTO chats (version, status, snapshot, messages, pending, id) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING
+"""
+_UPDATE = """
+UPDATE chats SET version = ?, status = ?, snapshot = ?, messages = ?, pending = ?
+WHERE id = ? AND version = ?
+"""
+
+
+class StaleChatError(Exception):
+    """The chat went on elsewhere since it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChat:
+    """A chat: the session's `snapshot`, and its AG-UI `messages` as JSON.
+
+    `pending` is a message of the user that is not in the snapshot yet.
+    """
+
+    version: int = 0
+    status: Status = "ready"
+    snapshot: str = ""
+    messages: str = "[]"
+    pending: str = ""
+
+
+class ChatStore:
+    """The chats of one database file, by the secrets of their browsers.
+
+    The file has a digest of each secret: who reads it can read chats but not go on with them.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        # calls are short, and all come from the event loop
+        self._database = sqlite3.connect(path, autocommit=True)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute(_TABLE)
+
+    def load(self, secret: str) -> StoredChat:
+        """Returns the chat, or a new one."""
+        query = "SELECT version, status, snapshot, messages, pending FROM chats WHERE id = ?"
+        row = self._database.execute(query, [_digest(secret)]).fetchone()
+        if row is None:
+            return StoredChat()
+        version, status, snapshot, messages, pending = row
+        return StoredChat(
+            version=version, status=status, snapshot=snapshot, messages=messages, pending=pending
+        )
+
+    def save(self, secret: str, chat: StoredChat) -> StoredChat:
+        """Writes the chat over the version that it was made from; returns it as it is stored.
+
+        Raises `StaleChatError` if another process has written meanwhile.
+        """
+        new = replace(chat, version=chat.version + 1)
+        values = new.version, new.status, new.snapshot, new.messages, new.pending, _digest(secret)
+        if chat.version == 0:
+            written = self._database.execute(_INSERT, values)
+        else:
+            written = self._database.execute(_UPDATE, (*values, chat.version))
+        if written.rowcount != 1:
+            raise StaleChatError("The chat went on in another window; reload the page.")
+        return new
+
+    def close(self) -> None:
+        """Closes the database."""
+        self._database.close()
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
