@@ -205,7 +205,7 @@ $(VENV)/.made-stamp:
 		echo "Could not make $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.demo-stamp: EXTRAS = openai,mcp
+$(VENV)/.demo-stamp: EXTRAS = openai,mcp,ag-ui
 $(VENV)/.demo-stamp: GROUP = demo
 $(VENV)/.local-stamp: EXTRAS = openai,local
 $(VENV)/.local-stamp: GROUP = demo

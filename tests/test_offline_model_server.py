@@ -182,6 +182,20 @@ USER = {"role": "user", "content": "Why?"}
 CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{"}}
 
 
+def test_a_streamed_answer_of_responses_comes_word_by_word(client: openai.OpenAI) -> None:
+    question = "What is a section?"
+    whole = client.responses.create(model=MODEL, input=question)
+    pieces: list[str] = []
+    for event in client.responses.create(model=MODEL, input=question, stream=True):
+        if event.type == "response.output_text.delta":
+            pieces.append(event.delta)
+        else:
+            assert event.type == "response.completed"
+            assert event.response.output_text == whole.output_text
+    assert len(pieces) == len(whole.output_text.split()) > 1
+    assert "".join(pieces) == whole.output_text
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

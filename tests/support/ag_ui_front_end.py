@@ -21,6 +21,7 @@ class FrontEnd:
         ]
         self.state = "before"
         self.last: Json = {}
+        self.shared_state: object = None
         self._texts: set[str] = set()
         self._calls: set[str] = set()
         self._unanswered: set[str] = set()
@@ -51,6 +52,8 @@ class FrontEnd:
                 activity = {"id": event["messageId"], "role": "activity"}
                 names = "activityType", "content"
                 self.messages.append(activity | {name: event[name] for name in names})
+            case ["STATE", "SNAPSHOT"]:
+                self.shared_state = event["snapshot"]
             case ["MESSAGES", "SNAPSHOT"]:
                 self._reconcile(event["messages"])
             case _:

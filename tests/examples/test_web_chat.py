@@ -1,0 +1,270 @@
+"""The chat in the browser, without one: what tabs, reloads, stops and kills leave behind."""
+
+import json
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `mcp` is not installed")
+from examples.web_chat.store import ChatStore, StaleChatError, StoredChat
+from support.ag_ui_front_end import FrontEnd
+from support.web_chat import (
+    Tab,
+    WaitingAdapter,
+    body,
+    browser,
+    free_port,
+    post,
+    serve,
+    start_process,
+)
+from weakincentives.evaluation.messages import UserMessage
+from weakincentives.testing import call, say
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+@pytest.fixture
+def adapter() -> WaitingAdapter:
+    opening = call(("read_section", {"section_key": "orders"}))
+    ordering = call(("order_tea", {"tea": "Assam"}))
+    replies = [opening, ordering, say("100 g ordered."), say("You are welcome."), say("Bye bye.")]
+    return WaitingAdapter(replies)
+
+
+@pytest.fixture
+def client(adapter: WaitingAdapter, database: Path) -> Generator[httpx.Client]:
+    with serve(adapter, database) as url, browser(url) as client:
+        yield client
+
+
+def start(client: httpx.Client, text: str) -> None:
+    """Sends a message without reading the answer."""
+    content, headers = body(text), {"content-type": "application/json"}
+    with client.stream("POST", "/agent", content=content, headers=headers) as response:
+        response.raise_for_status()
+
+
+def read_run(response: httpx.Response) -> FrontEnd:
+    front_end = FrontEnd()
+    for line in response.text.split("\n\n"):
+        if line.startswith("data: "):
+            front_end.read(line.removeprefix("data: "))
+    return front_end
+
+
+def test_an_ag_ui_front_end_has_a_run_and_a_reload_shows_the_same(client: httpx.Client) -> None:
+    run = read_run(post(client, "/agent", body("Assam, please.")))
+    assert run.state == "ended"
+    assert run.text.endswith("100 g ordered.")
+    assert [item["activityType"] for item in run.of("activity")] == ["tools_added"]
+
+    tab = Tab(client).read("RUN_FINISHED")
+    assert tab.front_end.messages == run.messages
+    assert tab.front_end.of("user")[0]["content"] == "Assam, please."
+
+
+def test_two_tabs_see_all_and_a_second_message_waits_in_its_box(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    one, two = Tab(client).read("RUN_FINISHED"), Tab(client).read("RUN_FINISHED")
+    adapter.go.clear()
+    start(client, "Assam, please.")
+    one.read("TEXT_MESSAGE_CONTENT")
+    refused = post(client, "/agent", body("And milk?"))
+    assert refused.status_code == 409
+    assert "still being written" in refused.json()["error"]
+
+    adapter.go.set()
+    one.read("RUN_FINISHED")
+    start(client, "And milk?")  # which the other tab kept
+    one.read("RUN_FINISHED")
+    two.read("RUN_FINISHED", 2)
+    assert one.front_end.messages == two.front_end.messages
+    said = [message["content"] for message in one.front_end.of("user")]
+    assert said == ["Assam, please.", "And milk?"]
+
+
+def test_a_reload_in_the_middle_of_an_answer_goes_on_where_it_was(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    adapter.replies = iter([say("Let me think.")])
+    adapter.go.clear()
+    first = Tab(client).read("RUN_FINISHED")
+    start(client, "Hello?")
+    first.read("TEXT_MESSAGE_CONTENT")
+    first.close()
+
+    second = Tab(client).read("TEXT_MESSAGE_CONTENT")
+    assert second.front_end.text == "Let"
+    adapter.go.set()
+    second.read("RUN_FINISHED")
+    assert second.front_end.text == "Let me think."
+
+
+def test_a_stopped_answer_keeps_its_text_and_goes_on(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    adapter.replies = iter([say("Let me think."), say("Here it is.")])
+    adapter.go.clear()
+    tab = Tab(client).read("RUN_FINISHED")
+    start(client, "Hello?")
+    tab.read("TEXT_MESSAGE_CONTENT")
+    assert post(client, "/stop").status_code == 204
+    tab.read("RUN_FINISHED")
+    assert tab.front_end.last["outcome"] == {"type": "cancelled"}
+    reloaded = Tab(client).read("STATE_SNAPSHOT")
+    assert reloaded.front_end.shared_state == {"status": "stopped"}
+    assert reloaded.front_end.text == "Let"
+
+    adapter.go.set()
+    assert post(client, "/go-on").status_code == 204
+    tab.read("RUN_FINISHED")
+    assert tab.front_end.text == "Let|Here it is."
+    asked = [
+        item.content for item in adapter.requests[-1].messages if isinstance(item, UserMessage)
+    ]
+    assert asked == ["Hello?"]
+
+
+def test_another_server_goes_on_with_the_chat_its_state_and_open_sections(
+    adapter: WaitingAdapter, database: Path
+) -> None:
+    with serve(adapter, database) as url, browser(url) as client:
+        post(client, "/agent", body("Assam, please."))
+        cookies = client.cookies
+    with serve(adapter, database) as url, browser(url, cookies) as client:
+        run = read_run(post(client, "/agent", body("Thanks.")))
+        assert run.text.endswith("You are welcome.")
+    assert "order_tea" in adapter.requests[-1].tool_names
+    with closing(sqlite3.connect(database)) as rows:
+        [(snapshot,)] = rows.execute("SELECT snapshot FROM chats").fetchall()
+    assert '"tea":"Assam"' in snapshot
+
+
+def test_two_servers_of_one_database_lose_nothing(adapter: WaitingAdapter, database: Path) -> None:
+    with (
+        serve(adapter, database) as one_url,
+        serve(adapter, database) as two_url,
+        browser(one_url) as one,
+        browser(two_url, one.cookies) as two,
+    ):
+        Tab(two).read("RUN_FINISHED")
+        post(one, "/agent", body("Assam, please."))
+        stale = post(two, "/agent", body("Thanks."))
+        assert stale.status_code == 409
+        assert "reload" in stale.json()["error"]
+        assert read_run(post(two, "/agent", body("Thanks."))).text.endswith("You are welcome.")
+
+
+def test_a_killed_server_loses_no_message_and_answers_it_later(database: Path) -> None:
+    port = free_port()
+    process = start_process(database, port, pace=0.3)
+    with browser(f"http://127.0.0.1:{port}") as client:
+        tab = Tab(client).read("RUN_FINISHED")
+        start(client, "Which tea goes with milk?")
+        tab.read("TEXT_MESSAGE_CONTENT", 2)
+        process.kill()
+        process.wait()
+        process = start_process(database, port, pace=0)
+        try:
+            tab = Tab(client).read("STATE_SNAPSHOT")
+            assert tab.front_end.shared_state == {"status": "stopped"}
+            assert tab.front_end.of("user")[0]["content"] == "Which tea goes with milk?"
+            post(client, "/go-on")
+            assert "Assam" in tab.read("RUN_FINISHED", 2).front_end.text
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def test_browsers_have_chats_of_their_own(client: httpx.Client) -> None:
+    post(client, "/agent", body("Assam, please."))
+    with browser(str(client.base_url)) as other:
+        assert Tab(other).read("RUN_FINISHED").front_end.messages == []
+
+
+def test_the_database_has_no_secret_of_a_browser(client: httpx.Client, database: Path) -> None:
+    post(client, "/agent", body("Assam, please."))
+    secret = client.cookies["web_chat"]
+    assert all(secret.encode() not in file.read_bytes() for file in database.parent.iterdir())
+
+
+def test_the_page_runs_nothing_that_others_wrote(client: httpx.Client) -> None:
+    page = httpx.get(client.base_url)
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    cookie = page.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    script = client.get("/chat.js").text
+    assert not [
+        word for word in ("innerHTML", "outerHTML", "insertAdjacent", "eval(") if word in script
+    ]
+
+
+@pytest.mark.parametrize("path", ["/agent", "/stop", "/go-on"])
+def test_another_site_cannot_act_for_the_user(client: httpx.Client, path: str) -> None:
+    assert post(client, path, body("x"), origin="http://evil.example").status_code == 403
+    assert post(client, path, body("x"), origin="null").status_code == 403
+    assert client.post(path, data={"x": "y"}).status_code == 415
+    assert post(client, path, body("x"), host="evil.example").status_code == 400  # rebound names
+    with httpx.Client(base_url=client.base_url) as stranger:
+        assert post(stranger, path, body("x")).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [("", 422), ("[" * 100_000, 422), ("{}", 422), (body(" "), 422), (body("x" * 2_000_000), 413)],
+)
+def test_a_body_that_is_no_message_is_refused(
+    client: httpx.Client, content: str, status: int
+) -> None:
+    answer = post(client, "/agent", content)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+def test_a_failing_provider_shows_an_error_and_the_chat_goes_on(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    adapter.replies = iter([RuntimeError("/secret/path"), say("Better now.")])
+    run = read_run(post(client, "/agent", body("Hello?")))
+    assert run.last["type"] == "RUN_ERROR"
+    assert "secret" not in json.dumps(run.last)
+    tab = Tab(client).read("STATE_SNAPSHOT")
+    assert tab.front_end.shared_state == {"status": "failed"}
+    post(client, "/go-on")
+    assert tab.read("RUN_FINISHED", 2).front_end.text == "Better now."
+
+
+def test_a_tab_that_goes_away_does_not_stop_the_answer(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    adapter.go.clear()
+    start(client, "Assam, please.")  # the client closes the response at once
+    adapter.go.set()
+    tab = Tab(client).read("RUN_FINISHED", 2)
+    assert tab.front_end.text.endswith("100 g ordered.")
+
+
+def test_only_the_newest_version_of_a_chat_is_written_over(database: Path) -> None:
+    with closing(ChatStore(database)) as one, closing(ChatStore(database)) as two:
+        first = one.save("secret", StoredChat(pending="a"))
+        with pytest.raises(StaleChatError):
+            two.save("secret", StoredChat(pending="b"))
+        assert two.load("secret") == first
+        second = two.save("secret", first)
+        with pytest.raises(StaleChatError):
+            one.save("secret", first)
+        assert one.load("secret") == second
+        assert one.load("other") == StoredChat()
