@@ -252,9 +252,9 @@ def test_a_tab_that_goes_away_does_not_stop_the_answer(
 ) -> None:
     adapter.go.clear()
     start(client, "Assam, please.")  # the client closes the response at once
+    tab = Tab(client).read("TEXT_MESSAGE_CONTENT")
     adapter.go.set()
-    tab = Tab(client).read("RUN_FINISHED", 2)
-    assert tab.front_end.text.endswith("100 g ordered.")
+    assert tab.read("RUN_FINISHED").front_end.text.endswith("100 g ordered.")
 
 
 def test_only_the_newest_version_of_a_chat_is_written_over(database: Path) -> None:

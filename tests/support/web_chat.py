@@ -27,7 +27,7 @@ from weakincentives.evaluation.response import TextDelta
 from weakincentives.testing import ScriptedAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 20
+SECONDS = 10
 
 
 class WaitingAdapter(ScriptedAdapter):
@@ -95,7 +95,7 @@ def free_port() -> int:
 
 
 def wait_for(url: str) -> str:
-    for _ in range(SECONDS * 50):
+    for _ in range(SECONDS * 100):
         try:
             httpx.get(url)
         except httpx.TransportError:
@@ -118,7 +118,9 @@ class Tab:
 
     def read(self, kind: str, count: int = 1) -> "Tab":
         """Reads up to the `count`th event of that kind."""
+        end = time.monotonic() + SECONDS
         for line in self._lines:
+            assert time.monotonic() < end, f"no {kind} came"  # comments come for ever
             if line.startswith("data: "):
                 self.front_end.read(line.removeprefix("data: "))
                 count -= json.loads(line.removeprefix("data: "))["type"] == kind
