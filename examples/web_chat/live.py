@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from weakincentives import Chat, MainLoop, Session
 from weakincentives.contrib.ag_ui import AgUiRun
+from weakincentives.evaluation.approval import Decision, Preview
 
 from .prompt import Order, clerk
 from .store import ChatStore, StaleChatError, Status
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class BusyError(Exception):
-    """The chat is still answering."""
+    """The chat cannot do that now."""
 
 
 class LiveChat:
@@ -40,6 +41,7 @@ class LiveChat:
         self._task: asyncio.Task[None] | None = None
         self._frames: list[str] = []  # of the run that is going on
         self._tabs: set[asyncio.Queue[str]] = set()
+        self._decisions: dict[str, asyncio.Future[Decision]] = {}  # awaited, by the calls' ids
         self._load()
 
     def _load(self) -> None:
@@ -68,6 +70,18 @@ class LiveChat:
         """Goes on with a turn that was stopped. Raises `BusyError` and `StaleChatError`."""
         if self._stored.status in ("stopped", "failed"):
             self._start(self._messages(), self._stored.pending)
+
+    def decide(self, call_id: str, decision: Decision) -> None:
+        """Decides on a tool call that waits for the user. Raises `BusyError` if none waits."""
+        future = self._decisions.pop(call_id, None)
+        if future is None or future.done():
+            raise BusyError("That has been decided already, or its answer was stopped.")
+        future.set_result(decision)
+
+    async def _ask(self, preview: Preview) -> Decision:
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._decisions[preview.call_id] = future
+        return await future
 
     async def stop(self) -> None:
         """Stops the run; what it has done stays."""
@@ -123,7 +137,9 @@ class LiveChat:
 
     async def _run(self, run: AgUiRun, pending: str) -> None:
         before = self._chat.conversation
-        async for event in run.stream_async(self._chat.stream_async(pending or None)):
+        async for event in run.stream_async(
+            self._chat.stream_async(pending or None, approver=self._ask)
+        ):
             if run.ended:  # stored before a tab knows
                 said = self._chat.conversation is not before
                 self._save(_status(event), run.messages, "" if said else pending)
@@ -134,6 +150,7 @@ class LiveChat:
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._decisions.clear()
         if not task.cancelled() and (error := task.exception()):
             log.error("a run failed", exc_info=error)
         if self._stored.status == "running":  # what the run has done could not be stored

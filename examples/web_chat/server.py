@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from weakincentives import MainLoop
 from weakincentives.contrib.ag_ui import new_message
+from weakincentives.evaluation.approval import Approve, Deny
 
 from .live import BusyError, LiveChat
 from .store import ChatStore, StaleChatError
@@ -57,11 +58,8 @@ def make_app(store: ChatStore, loop: MainLoop) -> Starlette:
     chats = _Chats(store, loop)
     routes = [Route(path, _guarded(_page)) for path in _FILES]
     routes.append(Route("/events", _guarded(chats.events)))
-    for path, endpoint in {
-        "/agent": chats.send,
-        "/go-on": chats.go_on,
-        "/stop": chats.stop,
-    }.items():
+    for endpoint in (chats.agent, chats.decide, chats.go_on, chats.stop):
+        path = f"/{endpoint.__name__.replace('_', '-')}"
         routes.append(Route(path, _guarded(endpoint), methods=["POST"]))
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     return Starlette(routes=routes, middleware=[hosts])
@@ -87,7 +85,7 @@ class _Chats:
     async def events(self, request: Request) -> Response:
         return _stream(self._chat(request).follow())
 
-    async def send(self, request: Request) -> Response:
+    async def agent(self, request: Request) -> Response:
         """Starts a run as AG-UI wants it; only the last message counts, the server has the rest."""
         chat = self._chat(request)
         try:
@@ -101,6 +99,17 @@ class _Chats:
 
     async def go_on(self, request: Request) -> Response:
         self._chat(request).go_on()
+        return Response(status_code=204)
+
+    async def decide(self, request: Request) -> Response:
+        chat = self._chat(request)
+        match await _body(request):
+            case {"callId": str(call_id), "approve": True}:
+                chat.decide(call_id, Approve())
+            case {"callId": str(call_id), "approve": False, "reason": str(reason)}:
+                chat.decide(call_id, Deny(reason))
+            case _:
+                raise _Refusal(422, "Send callId, approve, and a reason for a denial.")
         return Response(status_code=204)
 
     async def stop(self, request: Request) -> Response:

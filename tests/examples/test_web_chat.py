@@ -34,10 +34,16 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def adapter() -> WaitingAdapter:
+    opening = call(("read_section", {"section_key": "catalogue"}))
+    finding = call(("find_teas", {"words": "Assam"}))
+    return WaitingAdapter([opening, finding, say("We have Assam."), say("You are welcome.")])
+
+
+def order(adapter: WaitingAdapter) -> None:
+    """Makes the model order a tea for the user's next message."""
     opening = call(("read_section", {"section_key": "orders"}))
     ordering = call(("order_tea", {"tea": "Assam"}))
-    replies = [opening, ordering, say("100 g ordered."), say("You are welcome."), say("Bye bye.")]
-    return WaitingAdapter(replies)
+    adapter.replies = iter([opening, ordering, say("As you wish."), say("You are welcome.")])
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def read_run(response: httpx.Response) -> FrontEnd:
 def test_an_ag_ui_front_end_has_a_run_and_a_reload_shows_the_same(client: httpx.Client) -> None:
     run = read_run(post(client, "/agent", body("Assam, please.")))
     assert run.state == "ended"
-    assert run.text.endswith("100 g ordered.")
+    assert run.text.endswith("We have Assam.")
     assert [item["activityType"] for item in run.of("activity")] == ["tools_added"]
 
     tab = Tab(client).read("RUN_FINISHED")
@@ -135,19 +141,84 @@ def test_a_stopped_answer_keeps_its_text_and_goes_on(
     assert asked == ["Hello?"]
 
 
+def decide(client: httpx.Client, tab: Tab, **decision: object) -> httpx.Response:
+    """Decides on the call that waits."""
+    [request] = [
+        item["content"]
+        for item in tab.front_end.of("activity")
+        if item["activityType"] == "approval_requested"
+    ]
+    return post(client, "/decide", json.dumps({"callId": request["call_id"], **decision}))
+
+
+def test_an_order_counts_once_the_user_has_seen_and_approved_it(
+    client: httpx.Client, adapter: WaitingAdapter, database: Path
+) -> None:
+    order(adapter)
+    tab = Tab(client).read("RUN_FINISHED")
+    start(client, "Assam, please.")
+    tab.read("ACTIVITY_SNAPSHOT", 2)
+    activity = tab.front_end.of("activity")[-1]["content"]
+    assert "+" in activity["preview"]
+    assert "Assam" in activity["preview"]
+    assert activity["tool_call_id"] == tab.front_end.of("assistant")[-1]["toolCalls"][-1]["id"]
+    assert '"tea":"Assam"' not in snapshot(database)
+
+    assert decide(client, tab, approve=True).status_code == 204
+    tab.read("RUN_FINISHED")
+    assert '"tea":"Assam"' in snapshot(database)
+    late = decide(client, tab, approve=False, reason="No.")
+    assert (late.status_code, "decided already" in late.json()["error"]) == (409, True)
+
+
+def test_a_denied_order_changes_nothing_and_the_model_reads_why(
+    client: httpx.Client, adapter: WaitingAdapter, database: Path
+) -> None:
+    order(adapter)
+    tab = Tab(client).read("RUN_FINISHED")
+    start(client, "Assam, please.")
+    tab.read("ACTIVITY_SNAPSHOT", 2)
+    reloaded = Tab(client).read("ACTIVITY_SNAPSHOT", 2)  # where it waits, too
+    assert decide(client, reloaded, approve=False, reason="Rather less.").status_code == 204
+    tab.read("RUN_FINISHED")
+    assert '"tea":"Assam"' not in snapshot(database)
+    assert "Rather less." in tab.front_end.of("tool")[-1]["error"]
+
+
+def test_a_chat_can_be_stopped_while_it_waits_for_the_user(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    order(adapter)
+    tab = Tab(client).read("RUN_FINISHED")
+    start(client, "Assam, please.")
+    tab.read("ACTIVITY_SNAPSHOT", 2)
+    post(client, "/stop")
+    tab.read("RUN_FINISHED")
+    assert decide(client, tab, approve=True).status_code == 409
+    assert read_run(post(client, "/agent", body("Thanks."))).text.endswith("As you wish.")
+
+
+def snapshot(database: Path) -> str:
+    with closing(sqlite3.connect(database)) as rows:
+        [(text,)] = rows.execute("SELECT snapshot FROM chats").fetchall()
+    return str(text)
+
+
 def test_another_server_goes_on_with_the_chat_its_state_and_open_sections(
     adapter: WaitingAdapter, database: Path
 ) -> None:
+    order(adapter)
     with serve(adapter, database) as url, browser(url) as client:
-        post(client, "/agent", body("Assam, please."))
+        tab = Tab(client).read("RUN_FINISHED")
+        start(client, "Assam, please.")
+        decide(client, tab.read("ACTIVITY_SNAPSHOT", 2), approve=True)
+        tab.read("RUN_FINISHED")
         cookies = client.cookies
     with serve(adapter, database) as url, browser(url, cookies) as client:
         run = read_run(post(client, "/agent", body("Thanks.")))
         assert run.text.endswith("You are welcome.")
     assert "order_tea" in adapter.requests[-1].tool_names
-    with closing(sqlite3.connect(database)) as rows:
-        [(snapshot,)] = rows.execute("SELECT snapshot FROM chats").fetchall()
-    assert '"tea":"Assam"' in snapshot
+    assert '"tea":"Assam"' in snapshot(database)
 
 
 def test_two_servers_of_one_database_lose_nothing(adapter: WaitingAdapter, database: Path) -> None:
@@ -213,7 +284,7 @@ def test_the_page_runs_nothing_that_others_wrote(client: httpx.Client) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["/agent", "/stop", "/go-on"])
+@pytest.mark.parametrize("path", ["/agent", "/decide", "/stop", "/go-on"])
 def test_another_site_cannot_act_for_the_user(client: httpx.Client, path: str) -> None:
     assert post(client, path, body("x"), origin="http://evil.example").status_code == 403
     assert post(client, path, body("x"), origin="null").status_code == 403
@@ -254,7 +325,7 @@ def test_a_tab_that_goes_away_does_not_stop_the_answer(
     start(client, "Assam, please.")  # the client closes the response at once
     tab = Tab(client).read("TEXT_MESSAGE_CONTENT")
     adapter.go.set()
-    assert tab.read("RUN_FINISHED").front_end.text.endswith("100 g ordered.")
+    assert tab.read("RUN_FINISHED").front_end.text.endswith("We have Assam.")
 
 
 def test_only_the_newest_version_of_a_chat_is_written_over(database: Path) -> None:

@@ -95,7 +95,7 @@ def free_port() -> int:
 
 
 def wait_for(url: str) -> str:
-    for _ in range(SECONDS * 100):
+    for _ in range(2000):  # a process imports much
         try:
             httpx.get(url)
         except httpx.TransportError:

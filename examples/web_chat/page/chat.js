@@ -4,6 +4,7 @@
 const byId = (id) => document.getElementById(id);
 const log = byId("log"), list = byId("messages"), box = byId("text"), notice = byId("notice");
 const LONGEST = 20000; // characters that a tool's arguments or answer show
+const waiting = new Map(); // the buttons of calls that wait for the user, by the calls' ids
 const shown = new Map(); // the elements of messages and calls, by their ids
 let source, replayed = false, running = false;
 
@@ -61,6 +62,33 @@ function addResult(callId, content, failed) {
   call.append(call.output);
   call.state.firstChild.data = failed ? "failed" : "done";
   call.classList.toggle("failed", failed);
+  waiting.get(callId)?.remove();
+  waiting.delete(callId);
+}
+
+// A call that waits for the user: what it would change, and two buttons until it has an answer.
+function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview }) {
+  const card = element("section", "approval");
+  const diff = element("pre", "");
+  for (const line of preview.split("\n")) {
+    const kind = line.startsWith("+") ? "added" : line.startsWith("-") && !line.startsWith("- ") ? "removed" : "";
+    diff.append(element("span", kind, `${line}\n`));
+  }
+  const reason = element("input", "");
+  reason.placeholder = "Why not? (to the clerk)";
+  reason.setAttribute("aria-label", "Reason for a denial");
+  const buttons = element("div", "buttons");
+  for (const [words, approve] of [["Approve", true], ["Deny", false]]) {
+    const button = element("button", approve ? "yes" : "", words);
+    button.type = "button";
+    button.onclick = () => post("decide", { callId, approve, reason: reason.value });
+    buttons.append(button);
+  }
+  buttons.append(reason);
+  card.append(diff, buttons);
+  if (shown.get(toolCallId)?.output) buttons.remove();
+  else waiting.set(toolCallId, buttons);
+  add(id, card);
 }
 
 const TITLES = { read_section: "opens", open_sections: "opens", close_section: "closes" };
@@ -87,6 +115,7 @@ function addMessage(message) {
       addResult(message.toolCallId, message.content, message.error !== undefined);
       break;
     case "activity": {
+      if (message.activityType === "approval_requested" && !shown.has(message.id)) addApproval(message.id, message.content);
       const words = ACTIVITIES[message.activityType];
       if (words) add(message.id, element("p", "activity", words(message.content)));
     }
@@ -99,7 +128,7 @@ function showAll(messages) {
   const ids = new Set(messages.filter((message) => message.role !== "assistant" || message.content).map(({ id }) => id));
   for (const message of messages) for (const call of message.toolCalls ?? []) ids.add(call.id);
   for (const [id, made] of shown) {
-    if (ids.has(id) || (made.className === "activity" && !hasActivities)) continue;
+    if (ids.has(id) || (/^(activity|approval)$/.test(made.className) && !hasActivities)) continue;
     made.remove();
     shown.delete(id);
   }
@@ -140,6 +169,7 @@ function connect() {
     replayed = false;
     list.replaceChildren();
     shown.clear();
+    waiting.clear();
     byId("connection").textContent = "";
   };
   source.onerror = () => { byId("connection").textContent = "Connecting…"; };

@@ -144,8 +144,12 @@ class AgUiRun:
                 result = self._finish_call(call.call_id, message.content, success=message.success)
                 return [*text_end, *result]
             case ApprovalRequested(call, preview):
-                name = "approval_requested"
-                return self._report(name, call_id=call.call_id, preview=str(preview))
+                return self._report(
+                    "approval_requested",
+                    call_id=call.call_id,
+                    tool_call_id=self._open_calls.get(call.call_id, call.call_id),
+                    preview=str(preview),
+                )
             case ToolsAdded(tools):
                 return self._report("tools_added", names=[tool.name for tool in tools])
             case ToolsRemoved(names):
