@@ -238,23 +238,25 @@ def test_two_servers_of_one_database_lose_nothing(adapter: WaitingAdapter, datab
 
 def test_a_killed_server_loses_no_message_and_answers_it_later(database: Path) -> None:
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     process = start_process(database, port, pace=0.3)
-    with browser(f"http://127.0.0.1:{port}") as client:
+    with browser(url) as client:
         tab = Tab(client).read("RUN_FINISHED")
         start(client, "Which tea goes with milk?")
         tab.read("TEXT_MESSAGE_CONTENT", 2)
         process.kill()
         process.wait()
-        process = start_process(database, port, pace=0)
-        try:
+    process = start_process(database, port, pace=0)
+    try:
+        with browser(url, client.cookies) as client:
             tab = Tab(client).read("STATE_SNAPSHOT")
             assert tab.front_end.shared_state == {"status": "stopped"}
             assert tab.front_end.of("user")[0]["content"] == "Which tea goes with milk?"
             post(client, "/go-on")
             assert "Assam" in tab.read("RUN_FINISHED", 2).front_end.text
-        finally:
-            process.terminate()
-            process.wait()
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def test_browsers_have_chats_of_their_own(client: httpx.Client) -> None:
