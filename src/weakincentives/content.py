@@ -57,7 +57,7 @@ class ContentError(WeakIncentivesError, ValueError):
     """An image or a document cannot be used: bad bytes, a wrong type, or bytes that are missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Media:
     """A reference to an image or a document; `Image` and `Document` are the two kinds.
 
@@ -74,7 +74,7 @@ class Media:
     digest: str = ""
     size: int = 0
     url: str = ""
-    data: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    data: bytes | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -145,24 +145,24 @@ class Media:
         """The same reference without the bytes."""
         return self if self.data is None else replace(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Returns the marker that stands for it in texts, such as `[image cat.png 3f2a91c0]`."""
         label = self.url or " ".join(filter(None, [self.name, self.digest[:8]]))
         return f"[{type(self).__name__.lower()} {label}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Image(Media):
     """A picture that the model sees: PNG, JPEG, GIF or WebP with most providers."""
 
-    kind: Literal["image"] = field(default="image", repr=False)
+    kind: Literal["image"] = "image"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Document(Media):
     """A document that the model reads: PDF with most providers, plain text with some."""
 
-    kind: Literal["document"] = field(default="document", repr=False)
+    kind: Literal["document"] = "document"
 
 
 type Part = str | Image | Document

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from support.media import PDF, PNG, png
 from weakincentives.content import (
@@ -136,6 +137,34 @@ def test_the_prompt_alone_is_the_message_of_the_user_with_its_media() -> None:
     adapter.evaluate(template().bind(Photo(CAT)), session=Session())
     [user] = adapter.requests[0].messages
     assert user == UserMessage((f"## 1. Pet\n\nThis is my pet: {CAT}", CAT))
+
+
+class Album(BaseModel):
+    photos: list[Image]
+    cover: Image | None = None
+
+
+class Shelf(TypedDict):
+    papers: tuple[Document, ...]
+
+
+def test_params_of_every_kind_hold_lists_of_media_and_only_what_the_text_names_is_shown() -> None:
+    album = MarkdownSection[Album](title="Album", template="See $photos")
+    shelf = MarkdownSection[Shelf](title="Shelf", template="Read $papers")
+    prompt = PromptTemplate(ns="tests", key="album", sections=[album, shelf]).bind(
+        Album(photos=[DOG, CAT], cover=Image.from_bytes(png(red=1), name="cover.png")),
+        Shelf(papers=(PAPER,)),
+    )
+    rendered = prompt.render()
+    assert rendered.media == (DOG, CAT, PAPER)
+    assert f"See [{DOG}, {CAT}]" in rendered.text
+    adapter, session = ScriptedAdapter([say("Nice.")]), Session()
+    adapter.evaluate(prompt, session=session)
+    assert [session.content.load(item) for item in media_of(adapter.requests[0].messages[0])] == [
+        png(red=7),
+        PNG,
+        PDF,
+    ]
 
 
 def test_text_alone_is_written_as_before() -> None:

@@ -206,8 +206,9 @@ class PromptView:
         for node in sections:
             params: Any = self._params(node)  # Any: params of all types
             values = params.get if isinstance(params, Mapping) else partial(getattr, params)
-            fields = [values(name) for name in sorted(field_names(params))]
-            media += [value for value in fields if isinstance(value, Image | Document)]
+            for value in [values(name) for name in field_names(params)]:
+                items = value if isinstance(value, list | tuple) else (value,)
+                media += [item for item in items if isinstance(item, Image | Document)]
         return shown_in(text, media)
 
     def is_enabled(self, node: SectionNode) -> bool:
