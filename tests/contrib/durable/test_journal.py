@@ -241,7 +241,22 @@ def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
     result, records = attempt(durable_agent, run_input=to_input())
     assert [name for name, _ in records] == ["start", "provider", "tool:nest", "provider"]
     assert records[2][1]["outcome"]["call"]["message"]["content"] == "from within"
+    assert records[2][1]["outcome"]["nested_usage"]["calls"] == 1
+    assert result["usage"]["input_tokens"] == 30
     assert attempt(durable_agent, records, to_input())[0] == result
+
+
+def test_a_replay_counts_what_nested_runs_have_used_in_the_budget() -> None:
+    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+    tool = Tool.from_prompt(inner, name="inner")
+    outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool])
+    template = PromptTemplate(ns="tests", key="outer", sections=[outer])
+    script = [calls(("inner", '{"message": "x"}')), say("from within"), say("late")]
+    durable_agent = durable(MainLoop(ScriptedAdapter(script)), template.bind)
+    run_input = to_input(budget=Budget(max_calls=2))
+    result, records = attempt(durable_agent, run_input=run_input)
+    assert "max_calls=2 reached with 2" in result["error"]["message"]
+    assert attempt(durable_agent, records, run_input)[0] == result
 
 
 def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
