@@ -20,7 +20,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
 pytest.importorskip("genai_prices", reason="the extra `prices` is not installed")
-from weakincentives.cli.spending import spending
+from weakincentives.cli.spending import price_of, spending
 from weakincentives.contrib.prices import cost
 
 USAGE = TokenUsage(1_000, 100, 500, 100)
@@ -223,3 +223,12 @@ def adapter():
     reply = say("Hello.", usage=TokenUsage(200_000, 0))
     return ScriptedAdapter([replace(reply, model="claude-opus-4-8")])
 """
+
+
+def test_what_a_run_counted_itself_comes_before_the_table() -> None:
+    record = called("claude-opus-4-8") | {"cost": 0.25}
+    assert price_of(record) == 0.25
+    total = spending([record])
+    assert total is not None
+    assert total.summary == "cost: $0.2500 for 1 request"
+    assert price_of(called("claude-opus-4-8", TokenUsage())) == 0.0

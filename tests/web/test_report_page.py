@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Callable, Generator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -100,7 +99,7 @@ def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_pag
     assert "-Nothing yet.\n+- IC 1832: 6 seats" in changes
     calls = page.get_by_role("region", name="call of book")
     assert calls.nth(1).locator("pre").first.inner_text() == '{"train": "IC 1832", "count": '
-    assert page.locator(".rejected .said").inner_text() == '{"train": "IC 1832"}'
+    assert page.locator(".rejected .model").inner_text() == '{"train": "IC 1832"}'
 
 
 def test_keys_go_from_turn_to_turn_and_into_runs_inside_calls(open_page: Open) -> None:
@@ -153,6 +152,7 @@ def test_two_runs_are_compared(open_page: Open) -> None:
     assert rows[:2] == ["requests\t5\t10", "calls\t5\t8"]
     assert "The first prompts are the same." in page.locator("main").inner_text()
     sides = [page.get_by_role("region", name=f"turns of {name}") for name in ("first", "run")]
+    assert page.locator(".bars").nth(1).locator("button").count() == 10
     boxes = [side.bounding_box() for side in sides]
     assert boxes[0]["y"] == boxes[1]["y"]
     sides[1].get_by_text("Turn 3").first.click()
@@ -278,11 +278,20 @@ def test_a_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder
             file.write(json.dumps(request) + "\n" + json.dumps(call) + "\n")
     assert (folder / "big.jsonl").stat().st_size > 47_000_000
     report(folder, "big.jsonl")
-    started = perf_counter()
     page = open_page("big.html")
-    assert page.locator(".bars button").count() == 1_000
+    assert "requests 1 to 400 of 1,000" in page.locator("main").inner_text()
     assert chosen(page) == "Turn 1"
-    assert perf_counter() - started < 3
+    # the time of the processor, since other tests may keep the machine busy
+    tools = page.context.new_cdp_session(page)
+    tools.send("Performance.enable")
+    metrics = tools.send("Performance.getMetrics")["metrics"]
+    [seconds] = [metric["value"] for metric in metrics if metric["name"] == "ProcessTime"]
+    assert 0 < seconds < 3
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     assert "A line of a file" in page.locator("details[aria-current] .call").inner_text()
+    page.evaluate("choose(reach(0, 899))")
+    assert chosen(page) == "Turn 900"
+    page.keyboard.press("j")
+    assert chosen(page) == "Turn 901"
+    assert page.locator(".bars [aria-current]").count() == 1

@@ -185,6 +185,8 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
         raise UsageError(f"{log}: {error}") from error
     except (LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{log}: an event lacks fields that wink writes") from error
+    except RecursionError as error:
+        raise UsageError(f"{log}: a value in an event is nested too deeply") from error
 
 
 def _clock(record: Record) -> str:

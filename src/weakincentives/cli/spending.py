@@ -46,9 +46,11 @@ def price_of(record: Record) -> float | None:
 
     They are those that the run itself counted, else those of the extra `prices`.
     """
-    usage, dollars = serde.parse(TokenUsage, record["usage"]), record.get("cost")
-    if isinstance(dollars, int | float) or not usage.total_tokens:
-        return dollars if isinstance(dollars, int | float) else 0.0
+    if isinstance(dollars := record.get("cost"), int | float):
+        return dollars
+    usage = serde.parse(TokenUsage, record["usage"])
+    if not usage.total_tokens:
+        return 0.0  # it has failed
     if find_spec("genai_prices") is None:
         return None
     from ..contrib.prices import cost

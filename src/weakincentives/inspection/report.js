@@ -4,6 +4,8 @@
 const data = (id) => JSON.parse(document.getElementById(id).textContent);
 const {runs, comparison} = data("index");
 const LONGEST = 20000; // characters of a text that are shown at once
+const CHUNK = 200; // turns or evaluations that come onto the page together, when they are near
+const WINDOW = 400; // bars of the timeline
 const MARKS = {full: "●", summary: "◐", closed: "○", hidden: "·"};
 const STATES = {full: "full", summary: "summarized", closed: "closed", hidden: "hidden"};
 
@@ -44,6 +46,33 @@ const turns = new Map(); // by key, those that are on the page: {run, number, en
 const key = (run, number) => `${run}-${number}`;
 let chosen = null;
 
+const shows = new Map(); // by "t" or "e" and key: brings the turn or evaluation onto the page
+const observer = new IntersectionObserver((entries) => {
+  for (const {isIntersecting, target} of entries) if (isIntersecting) target.show();
+}, {rootMargin: "1000px"});
+
+/** Views of many turns or evaluations: the first of them now, others when they come near. */
+function chunked(kind, run, numbers, view) {
+  const chunks = [];
+  for (let start = 0; start < numbers.length; start += CHUNK) {
+    const part = numbers.slice(start, start + CHUNK);
+    const chunk = make("div");
+    chunk.show = () => {
+      observer.unobserve(chunk);
+      if (!chunk.children.length) chunk.append(...part.map((number) => view(run, number)));
+      chunk.style.minHeight = "";
+    };
+    for (const number of part) shows.set(kind + key(run, number), chunk.show);
+    if (!start) chunk.show();
+    else {
+      chunk.style.minHeight = `${40 * part.length}px`;
+      observer.observe(chunk);
+    }
+    chunks.push(chunk);
+  }
+  return chunks;
+}
+
 function turnRow(run, number) {
   const entry = runs[run].turns[number];
   const calls = entry.calls.map((name) => make("span", {class: "chip"}, name));
@@ -70,9 +99,8 @@ function fill(turn) {
   const body = data(`t${turn.run}-${turn.number}`);
   const {rejected} = turn.entry;
   turn.details.append(make("div", {class: rejected ? "body rejected" : "body"},
-    body.requests.map((request) => make("p", {class: "quiet"},
-      [request.line, request.model || request.adapter].filter(Boolean).join(" · "))),
-    body.text ? block(body.text, "said") : null,
+    body.requests.map((request) => block([request.line, request.model || request.adapter].filter(Boolean).join(" · "), "quiet said")),
+    body.text ? block(body.text, "said model") : null,
     body.steps.map((step) => stepView(turn.run, step))));
 }
 
@@ -85,7 +113,7 @@ function openAll() {
 
 function stepView(run, step) {
   const inner = (step.evaluations || []).map((number) => make("div", {class: "inner"}, evaluationView(run, number)));
-  if (step.event !== "ToolInvoked") return make("div", {}, make("p", {class: "quiet"}, step.line.trim()), inner);
+  if (step.event !== "ToolInvoked") return make("div", {}, block(step.line.trim(), "quiet said"), inner);
   const chip = make("span", {class: step.success ? "chip good" : "chip bad"}, step.success ? "ok" : "failed");
   const labels = [step.replayed ? "answer repeated" : "", seconds(step.seconds || 0)].filter(Boolean).join(" · ");
   return make("section", {class: step.success ? "call" : "call failed", "aria-label": `call of ${step.name}`},
@@ -122,7 +150,7 @@ function evaluationView(run, number) {
     entry.message.length > 2000 ? folded("Whole message", body("message")) : null,
     mediaView(entry.media),
     entry.steps.map((line) => make("p", {class: "quiet"}, line)),
-    entry.turns.map((turn) => turnRow(run, turn)),
+    chunked("t", run, entry.turns, turnRow),
     entry.unfinished.map((inner) => make("div", {class: "inner"}, evaluationView(run, inner))));
 }
 
@@ -163,8 +191,10 @@ function diffView(text) {
 }
 
 function differenceView(difference) {
-  const side = (name, sign, kind) => name in difference
-    ? make("span", {class: kind}, `${sign} ${pretty(difference[name]).slice(0, LONGEST)}`) : null;
+  const side = (name, sign, kind) => {
+    const text = name in difference ? `${sign} ${pretty(difference[name])}` : "";
+    return text && make("span", {class: kind}, text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text);
+  };
   return [make("div", {class: "path"}, difference.path.map((key) => typeof key === "number" ? `[${key}]` : key).join(" › ")),
     make("pre", {}, side("before", "-", "removed"), side("after", "+", "added"))];
 }
@@ -200,15 +230,25 @@ function reach(run, number) {
     around.details.open = true;
     fill(around);
   }
+  shows.get(`e${key(run, runs[run].turns[number].evaluation)}`)?.();
+  shows.get(`t${key(run, number)}`)();
   return turns.get(key(run, number));
 }
 
+/** Marks the row and the bar of a turn as those of the chosen one, or no longer. */
+function mark(turn, isChosen) {
+  const bar = barOf(turn, isChosen);
+  if (bar) bar.tabIndex = isChosen ? 0 : -1;
+  for (const element of [turn.details, bar]) {
+    if (isChosen) element.setAttribute("aria-current", "true");
+    else element?.removeAttribute("aria-current");
+  }
+}
+
+/** Shows the section tree, the changes and the times of a turn. */
 function choose(turn, focus = true) {
-  for (const [old, mark] of [[chosen, false], [turn, true]])
-    for (const element of old ? [old.details, bars[old.run][old.number]] : []) {
-      if (mark) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current");
-      if (element.tagName === "BUTTON") element.tabIndex = mark ? 0 : -1;
-    }
+  if (chosen) mark(chosen, false);
+  mark(turn, true);
   chosen = turn;
   const body = data(`t${turn.run}-${turn.number}`);
   const where = runs.length > 1 ? `turn ${turn.entry.number} of ${runs[turn.run].name}` : `turn ${turn.entry.number}`;
@@ -217,8 +257,8 @@ function choose(turn, focus = true) {
   changes.replaceChildren(make("h2", {}, `Changes in ${where}`),
     ...(changed.length ? changed : [make("p", {class: "quiet"}, "Its calls changed nothing that the log knows.")]),
     make("h2", {}, "Time"), timeViews(body));
-  const strip = bars[turn.run][turn.number].parentElement;
-  if (strip) strip.scrollLeft = bars[turn.run][turn.number].offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
+  const bar = barOf(turn), strip = bar.parentElement;
+  strip.scrollLeft = bar.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
   if (!focus) return;
   const summary = turn.details.firstChild;
   summary.scrollIntoView({block: "nearest"});
@@ -226,10 +266,11 @@ function choose(turn, focus = true) {
 }
 
 function move(step) {
-  const places = runs.flatMap((run, number) => run.turns.map((_, turn) => [number, turn]));
-  const at = chosen ? places.findIndex(([run, number]) => run === chosen.run && number === chosen.number) : -step;
-  const next = places[Math.min(places.length - 1, Math.max(0, at + step))];
-  if (next) choose(reach(...next));
+  if (!chosen) return;
+  let run = chosen.run, number = chosen.number + step;
+  if (number < 0 && run) number = runs[--run].turns.length - 1;
+  else if (number === runs[run].turns.length && runs[run + 1]?.turns.length) [run, number] = [run + 1, 0];
+  if (runs[run].turns[number]) choose(reach(run, number));
 }
 
 document.addEventListener("keydown", (event) => {
@@ -244,14 +285,27 @@ addEventListener("beforeprint", () => { if (turns.size <= 300) openAll(); });
 
 // --------------------------------------------------------------------------------- the page
 
-function barsView(run, number) {
-  const highest = Math.max(1, ...runs.flatMap((each) => each.turns.map((turn) => turn.input + turn.output)));
-  return run.turns.map((entry, turn) => {
+const highest = runs.flatMap((run) => run.turns).reduce((most, turn) => Math.max(most, turn.input + turn.output), 1);
+const strips = runs.map((run) => ({first: 0, note: make("small"), bars: make("div", {class: "bars"})}));
+
+/** The bar of a turn; draws the part of the timeline around it if that part is not on the page. */
+function barOf(turn, draw = true) {
+  const strip = strips[turn.run];
+  const isThere = () => turn.number >= strip.first && turn.number < strip.first + strip.bars.children.length;
+  if (!isThere() && draw) drawBars(turn.run, Math.max(0, turn.number - WINDOW / 2));
+  return isThere() ? strip.bars.children[turn.number - strip.first] : null;
+}
+
+function drawBars(number, first) {
+  const run = runs[number], strip = strips[number], last = Math.min(first + WINDOW, run.turns.length);
+  strip.first = first;
+  strip.note.textContent = last - first < run.turns.length ? `requests ${count(first + 1)} to ${count(last)} of ${count(run.turns.length)}` : "";
+  strip.bars.replaceChildren(...run.turns.slice(first, last).map((entry, index) => {
     const parts = {output: entry.output, fresh: entry.input - entry.cached, cached: entry.cached};
     const label = `Turn ${entry.number}: ${count(parts.fresh)} fresh, ${count(parts.cached)} cached, ${count(parts.output)} written`;
     const nested = run.evaluations[entry.evaluation].turn !== null;
     const bar = make("button", {class: nested ? "nested" : "", tabindex: "-1", title: label, "aria-label": label,
-      onclick: () => choose(reach(number, turn))});
+      onclick: () => choose(reach(number, first + index))});
     if (entry.error && !entry.input) parts.error = highest;
     for (const [name, tokens] of Object.entries(parts)) {
       const part = make("i", {class: name});
@@ -259,7 +313,7 @@ function barsView(run, number) {
       if (tokens) bar.append(part);
     }
     return bar;
-  });
+  }));
 }
 
 function sums(run) {
@@ -274,14 +328,13 @@ function sums(run) {
     make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
-const bars = runs.map(barsView);
 const legend = [["fresh", "fresh input"], ["cached", "cached input"], ["output", "output"]].map(([kind, name]) =>
   make("span", {class: "quiet"}, make("i", {class: kind}), name));
 const tree = make("nav", {class: "panel side", "aria-label": "sections of the chosen turn"});
 const changes = make("aside", {class: "panel side changes", "aria-label": "changes and time of the chosen turn"});
 const columns = runs.map((run, number) => make("section", {class: "panel", "aria-label": `turns of ${run.name}`},
   runs.length > 1 ? make("h2", {}, run.name) : null,
-  run.top.map((evaluation) => evaluationView(number, evaluation)),
+  chunked("e", number, run.top, evaluationView),
   run.notes.map((note) => make("p", {class: "quiet"}, note))));
 const compared = comparison && make("section", {class: "panel timeline compared", "aria-label": "comparison"},
   make("table", {}, make("thead", {}, make("tr", {}, ["", ...runs.map((run) => run.name)].map((name) => make("th", {scope: "col"}, name)))),
@@ -294,8 +347,9 @@ document.getElementById("main").append(
   compared || "",
   make("section", {class: "panel timeline", "aria-label": "tokens of each request"},
     make("span", {class: "quiet keys"}, "j and k or arrows: next, previous turn · Enter: open"),
-    make("div", {class: "legend"}, legend), bars.map((run) => make("div", {class: "bars"}, run))),
+    make("div", {class: "legend"}, legend), strips.map((strip) => [strip.note, strip.bars]).flat()),
   make("div", {class: runs.length > 1 ? "columns two" : "columns"}, tree, columns, changes));
+runs.forEach((_, number) => drawBars(number, 0));
 if (turns.size <= 12) openAll();
 const first = turns.values().next().value;
 if (first) choose(first, false);
