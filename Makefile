@@ -220,7 +220,7 @@ $(VENV)/.litellm-stamp: GROUP = run
 $(VENV)/.litellm-stamp: PIN = litellm==1.106.2
 $(VENV)/.durable-stamp: EXTRAS = durable
 $(VENV)/.durable-stamp: GROUP = durable
-$(VENV)/.web-stamp: EXTRAS = cli,prices
+$(VENV)/.web-stamp: EXTRAS = openai,ag-ui,cli,mcp,prices
 $(VENV)/.web-stamp: GROUP = web
 $(VENV)/.claude-stamp: EXTRAS = claude-agent-sdk
 $(VENV)/.claude-stamp: GROUP = run

@@ -86,8 +86,10 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview })
   }
   buttons.append(reason);
   card.append(diff, buttons);
-  if (shown.get(toolCallId)?.output) buttons.remove();
+  const call = shown.get(toolCallId);
+  if (call?.output) buttons.remove();
   else waiting.set(toolCallId, buttons);
+  if (call && !call.output) call.state.firstChild.data = "waits for you";
   add(id, card);
 }
 

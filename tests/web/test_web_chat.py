@@ -1,0 +1,246 @@
+"""The web chat in a real browser: tabs, reloads, stops, kills, hostile text, keys, widths, dark."""
+
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `mcp` is not installed")
+from support.browser import AnyPage, open_browser
+from support.web_chat import WaitingAdapter, free_port, serve, start_process
+from weakincentives.testing import call, say
+
+PICTURES = os.environ.get("WINK_PICTURES")
+HOSTILE = (
+    "</pre><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- "
+    "\x1b[2J\u202eabc"
+)
+WIDTH = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+
+type Open = Callable[..., AnyPage]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def adapter() -> WaitingAdapter:
+    return WaitingAdapter([say("Let me think about that."), say("Here it is.")])
+
+
+@pytest.fixture
+def url(adapter: WaitingAdapter, tmp_path: Path) -> Generator[str]:
+    with serve(adapter, tmp_path / "chats.db") as url:
+        yield url
+
+
+@pytest.fixture
+def context(browser: Any) -> Generator[Any]:
+    """One browser, whose tabs meet no error and ask nobody else."""
+    problems: list[str] = []
+    context = browser.new_context(viewport={"width": 900, "height": 760})
+    context.set_default_timeout(10_000)
+    context.on("weberror", lambda error: problems.append(str(error.error)))
+    context.on("console", lambda message: problems.append(message.text))
+    context.on("request", lambda request: problems.append(request.url))
+    yield context
+    context.close()
+    # Chromium reports each answer that is no success, and a server that is gone.
+    expected = ("http://127.0.0.1:", "Failed to load resource")
+    assert [text for text in problems if not text.startswith(expected)] == []
+
+
+def open_tab(context: Any, url: str) -> AnyPage:
+    page = context.new_page()
+    page.goto(url)
+    return page
+
+
+def send(page: AnyPage, text: str) -> None:
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def said(page: AnyPage) -> str:
+    return str(page.locator("#messages").inner_text())
+
+
+def wait_for(page: AnyPage, text: str) -> None:
+    page.locator("article:visible, #notice:visible", has_text=text).first.wait_for()
+
+
+def picture(page: AnyPage, name: str) -> None:
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / name)
+
+
+def test_two_tabs_show_one_chat_and_a_refused_message_stays_in_its_box(
+    context: Any, url: str, adapter: WaitingAdapter
+) -> None:
+    one, two = open_tab(context, url), open_tab(context, url)
+    adapter.go.clear()
+    send(one, "Hello?")
+    wait_for(two, "Let")
+    send(two, "And milk?")
+    two.get_by_role("alert").get_by_text("still being written").wait_for()
+    assert two.get_by_label("Your message").input_value() == "And milk?"
+    adapter.go.set()
+    wait_for(two, "Let me think about that.")
+    two.get_by_role("button", name="Send").click()
+    wait_for(one, "Here it is.")
+    wait_for(two, "Here it is.")
+    assert said(one) == said(two)
+    assert two.get_by_label("Your message").input_value() == ""
+
+
+def test_a_reload_in_the_middle_goes_on_where_it_was(
+    context: Any, url: str, adapter: WaitingAdapter
+) -> None:
+    page = open_tab(context, url)
+    adapter.go.clear()
+    send(page, "Hello?")
+    wait_for(page, "Let")
+    page.reload()
+    wait_for(page, "Let")
+    assert page.get_by_role("button", name="Stop").is_visible()
+    adapter.go.set()
+    wait_for(page, "Let me think about that.")
+    page.get_by_role("button", name="Send").wait_for()
+    assert said(page).split("\n") == ["Hello?", "Let me think about that."]
+
+
+@pytest.mark.parametrize("key", [None, "Escape"])
+def test_a_stopped_answer_keeps_its_text_and_goes_on(
+    context: Any, url: str, adapter: WaitingAdapter, key: str | None
+) -> None:
+    page = open_tab(context, url)
+    adapter.go.clear()
+    send(page, "Hello?")
+    wait_for(page, "Let")
+    if key:
+        page.keyboard.press(key)
+    else:
+        page.get_by_role("button", name="Stop").click()
+    wait_for(page, "Stopped.")
+    page.reload()
+    wait_for(page, "Stopped.")
+    assert said(page).split("\n") == ["Hello?", "Let"]
+    adapter.go.set()
+    page.get_by_role("button", name="Go on").click()
+    wait_for(page, "Here it is.")
+    assert not page.get_by_text("Stopped.").is_visible()
+
+
+def test_a_page_finds_its_chat_again_after_the_server_was_killed(
+    context: Any, tmp_path: Path
+) -> None:
+    database, port = tmp_path / "chats.db", free_port()
+    process = start_process(database, port, pace=0.3)
+    page = open_tab(context, f"http://127.0.0.1:{port}")
+    send(page, "Which tea goes with milk?")
+    wait_for(page, "From our")
+    process.kill()
+    process.wait()
+    page.get_by_role("status").get_by_text("Connecting").wait_for()
+    send(page, "Hello?")
+    page.get_by_role("alert").get_by_text("does not answer").wait_for()
+    assert page.get_by_label("Your message").input_value() == "Hello?"
+    process = start_process(database, port, pace=0)
+    try:
+        page.reload()
+        wait_for(page, "Stopped.")
+        assert said(page) == "Which tea goes with milk?"
+        page.get_by_role("button", name="Go on").click()
+        wait_for(page, "Assam is black")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_hostile_text_is_text_wherever_it_stands(
+    context: Any, url: str, adapter: WaitingAdapter
+) -> None:
+    long = "x" * 10_000_000
+    adapter.replies = iter(
+        [
+            call(("read_section", {"section_key": HOSTILE}), ("find_teas", {"words": long})),
+            say(f"{HOSTILE} {long[:100_000]}"),
+        ]
+    )
+    page = open_tab(context, url)
+    send(page, HOSTILE)
+    page.get_by_role("button", name="Send").wait_for()
+    for summary in page.locator("summary").all():
+        summary.click()
+    page.reload()
+    page.locator("article.assistant").wait_for()
+    texts = page.locator("#messages").text_content()
+    assert texts.count("<script>window.hacked = 1</script>") >= 3
+    assert "more characters" in texts
+    assert "⟨U+001B⟩[2J⟨U+202E⟩abc" in texts
+    assert "\u202e" not in texts
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("#messages :is(script, img)").count() == 0
+    scroll, client = page.evaluate(WIDTH)
+    assert scroll <= client
+
+
+def test_a_chat_needs_no_mouse(context: Any, url: str, adapter: WaitingAdapter) -> None:
+    opening = call(("read_section", {"section_key": "orders"}))
+    ordering = call(("order_tea", {"tea": "Assam", "grams": 200}))
+    adapter.replies = iter([opening, ordering, say("Ordered.")])
+    page = open_tab(context, url)
+    keys = page.keyboard
+    keys.type("First line")  # the box has the focus
+    keys.press("Shift+Enter")
+    keys.type("second line")
+    keys.press("Enter")
+    page.get_by_role("button", name="Approve").wait_for()
+    assert said(page).startswith("First line\nsecond line")
+    for _ in range(20):
+        keys.press("Shift+Tab")
+        if page.evaluate("document.activeElement.textContent") == "Approve":
+            break
+    keys.press("Enter")
+    wait_for(page, "Ordered.")
+    page.locator("summary").first.focus()
+    keys.press("Enter")
+    assert "Content of section 'orders'" in said(page)
+
+
+def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_path: Path) -> None:
+    database, port = tmp_path / "chats.db", free_port()
+    process = start_process(database, port, pace=0)
+    try:
+        page = open_tab(context, f"http://127.0.0.1:{port}")
+        page.get_by_role("button", name="Which black tea").click()
+        wait_for(page, "Strong and malty")
+        page.get_by_role("button", name="Send").wait_for()
+        send(page, "I want 200 g of Assam, please.")
+        page.get_by_role("button", name="Approve").wait_for()
+        assert '+ [0] = {"tea": "Assam", "grams": 200}' in page.locator(".approval").inner_text()
+        page.set_viewport_size({"width": 900, "height": 1000})
+        picture(page, "web-chat.png")
+        page.set_viewport_size({"width": 400, "height": 760})
+        page.emulate_media(color_scheme="dark")
+        scroll, client = page.evaluate(WIDTH)
+        assert scroll <= client == 400
+        dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert dark == "rgb(23, 26, 25)"
+        picture(page, "web-chat-narrow.png")
+        page.get_by_label("Reason for a denial").fill("Rather less.")
+        page.get_by_role("button", name="Deny").click()
+        page.locator(".call.failed").wait_for()
+        page.get_by_role("button", name="Send").wait_for()
+        assert page.get_by_role("button", name="Approve").count() == 0
+        page.locator("summary").last.click()
+        assert "Rather less." in said(page)
+    finally:
+        process.terminate()
+        process.wait()
