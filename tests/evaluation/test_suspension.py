@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.test_approval import Which, asking, tree
+from evaluation.test_approval import Which, asking, noting, tree
 from support.agents import Args, Note, answers, ok, prompt, tool
 from support.programs import STATE, Program, programs, run, session
 from weakincentives.errors import SerdeError
@@ -421,3 +421,18 @@ def test_a_run_inside_a_tool_cannot_wait_and_says_so() -> None:
     [answer] = answers(execution.response.transcript)
     assert "waits for the approval of 1 calls (run)" in answer.content
     assert not at[Note]
+
+
+def test_the_approver_of_a_run_decides_in_runs_inside_its_tools_too() -> None:
+    inner = prompt(asking(writing))
+
+    def nested(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
+
+    replies = [call(("nested", {})), call(("run", {"a": 1})), say("inner"), say("outer")]
+    at, shown = Session(), list[Preview]()
+    MainLoop(ScriptedAdapter(replies)).execute(
+        prompt(tool(nested, name="nested")), session=at, approver=noting(shown, Approve())
+    )
+    assert [preview.tool for preview in shown] == ["run"]
+    assert [note.text for note in at[Note].all()] == ["1"]

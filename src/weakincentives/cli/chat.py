@@ -1,20 +1,18 @@
 """`wink chat`: a conversation with a prompt on the terminal."""
 
-import json
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import copytree
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 from typer import Option
 
 from ..content import ContentStore, FolderContentStore, MemoryContentStore
 from ..errors import SerdeError, WeakIncentivesError
+from ..evaluation.approval import Decision, Preview
 from ..evaluation.chat import Chat
 from ..evaluation.main_loop import MainLoop
 from ..evaluation.messages import ToolsAdded, ToolsRemoved
@@ -30,6 +28,7 @@ from ..evaluation.response import (
 )
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
+from .approval import ask, is_interactive, write_file
 from .execution import (
     Adapter,
     Api,
@@ -39,6 +38,7 @@ from .execution import (
     adapter_errors,
     load_adapter,
     log_events,
+    state_types,
     warnings_as_lines,
 )
 from .output import count_of, printable, short_line
@@ -106,7 +106,12 @@ def chat(
             _save(session, file)  # says at once if it cannot
         while (message := screen.read_message()) is not None:
             try:
-                with closing(talk.stream(message, visibility_overrides=overrides)) as events:
+                stream = talk.stream(
+                    message,
+                    visibility_overrides=overrides,
+                    approver=screen.ask if is_interactive() else None,
+                )
+                with closing(stream) as events:
                     for event in events:
                         screen.show(event)
             except KeyboardInterrupt:
@@ -180,8 +185,8 @@ class _Screen:
             case ToolCallFinished(call, message):
                 outcome = "ok" if message.success else "failed"
                 self.write_lines([f"  {call.name} {outcome}: {message.content}"])
-            case ApprovalRequested(_, preview):
-                self.write_lines([f"  {preview.tool} waits for approval"])
+            case ApprovalRequested():  # `ask` shows it
+                self._end_line()
             case ToolsAdded(tools):
                 self.write_lines([f"  new tools: {', '.join([tool.name for tool in tools])}"])
             case ToolsRemoved(names):
@@ -196,6 +201,11 @@ class _Screen:
                 if not self._in_text:
                     self._write_text(response.text)
                 self._end_line()
+
+    def ask(self, preview: Preview) -> Decision:
+        """Asks about a tool call, where a person can answer."""
+        self._end_line()
+        return ask(preview)
 
     def write_lines(self, lines: Iterable[str]) -> None:
         """Writes lines about the turn, on standard error."""
@@ -225,7 +235,7 @@ def _restore(chat: Chat[Any], session: Session, file: Path, target: str) -> int:
     """Restores the session of the chat from the file; returns the number of turns so far."""
     text = read_text(file)
     try:
-        session.restore(session.parse_snapshot(text, types=_state_types(text, target)))
+        session.restore(session.parse_snapshot(text, types=state_types(text, target)))
     except SerdeError as error:
         raise UsageError(f"{file} is no chat of {target}: {error}") from error
     if chat.conversation is None:
@@ -233,35 +243,6 @@ def _restore(chat: Chat[Any], session: Session, file: Path, target: str) -> int:
     return len(chat.conversation.turns)
 
 
-def _state_types(text: str, target: str) -> list[type]:
-    """Returns the types that a snapshot names, as far as they are of the target's own package.
-
-    The target has imported them. A file must not choose among all classes of the process.
-    """
-    try:
-        names = [str(name) for name in json.loads(text)["slices"]]
-    except (ValueError, LookupError, TypeError):
-        return []  # `parse_snapshot` says what is wrong
-    package = target.partition(":")[0].partition(".")[0]
-    types: list[type] = []
-    for name in names:
-        module, _, qualified_name = name.partition(":")
-        value: object = sys.modules.get(module) if module.partition(".")[0] == package else None
-        for attribute in qualified_name.split("."):
-            value = getattr(value, attribute, None)
-        if isinstance(value, type) and is_dataclass(value):
-            types.append(value)
-    return types
-
-
 def _save(session: Session, file: Path) -> None:
     """Writes the session's snapshot; whatever stops it, the file has the old one or the new one."""
-    text = session.snapshot().to_json()
-    with NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as new:
-        try:
-            new.write(text)
-            new.close()
-            Path(new.name).replace(file)
-        except BaseException:
-            Path(new.name).unlink()
-            raise
+    write_file(file, session.snapshot().to_json())

@@ -1,8 +1,11 @@
 """What `wink run` and `wink chat` share: the adapter, the log, and how failures are reported."""
 
+import json
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import is_dataclass
 from logging import WARNING, Handler, LogRecord, getLogger
 from pathlib import Path
 from traceback import format_exception_only, walk_tb
@@ -26,6 +29,7 @@ __all__ = [
     "adapter_errors",
     "load_adapter",
     "log_events",
+    "state_types",
     "warnings_as_lines",
 ]
 
@@ -127,3 +131,24 @@ def adapter_errors(name: str) -> Generator[None]:
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         raise UsageError(f"--adapter {name} failed: {cause}") from error
+
+
+def state_types(text: str, target: str) -> list[type]:
+    """Returns the types that a snapshot names, as far as they are of the target's own package.
+
+    The target has imported them. A file must not choose among all classes of the process.
+    """
+    try:
+        names = [str(name) for name in json.loads(text)["slices"]]
+    except (ValueError, LookupError, TypeError):
+        return []  # `parse_snapshot` says what is wrong
+    package = target.partition(":")[0].partition(".")[0]
+    types: list[type] = []
+    for name in names:
+        module, _, qualified_name = name.partition(":")
+        value: object = sys.modules.get(module) if module.partition(".")[0] == package else None
+        for attribute in qualified_name.split("."):
+            value = getattr(value, attribute, None)
+        if isinstance(value, type) and is_dataclass(value):
+            types.append(value)
+    return types

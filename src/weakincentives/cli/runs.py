@@ -1,5 +1,6 @@
 """`wink run`, `show` and `advise`: a run as it happens, afterwards, and what it cost."""
 
+import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,13 +10,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
+from ..evaluation.approval import Decision
+from ..evaluation.execution import ExecutionOptions
 from ..evaluation.main_loop import MainLoop
+from ..evaluation.suspension import RunSuspended
 from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record, read_events
 from ..runtime.events import Event, ProviderCalled, ToolInvoked
 from ..runtime.session.session import Session
+from .approval import ask, is_interactive, read_suspension, write_file
 from .execution import (
     Adapter,
     Api,
@@ -25,6 +30,7 @@ from .execution import (
     adapter_errors,
     load_adapter,
     log_events,
+    state_types,
     warnings_as_lines,
 )
 from .output import count_of, single_line, wide_console, write_json
@@ -45,6 +51,10 @@ from .timeline import Timeline
 __all__ = ["advise", "reading", "run", "show"]
 
 _CHARACTERS_PER_TOKEN = 4
+_Suspend = Annotated[Path | None, Option(help="Write a run that waits for approval to this file.")]
+_Resume = Annotated[Path | None, Option(help="Go on with the run in this file; see wink approve.")]
+
+type _Pause = Callable[[Callable[[], Decision]], Decision]
 
 
 def run(
@@ -60,10 +70,13 @@ def run(
     open_: Open = None,
     summary: Summary = None,
     log: Log = None,
+    suspend: _Suspend = None,
+    resume: _Resume = None,
 ) -> None:
     """Evaluate a prompt: progress on stderr, the answer as JSON on stdout.
 
-    Exits with 1 when the provider failed.
+    A terminal asks about tool calls that need approval. Exits with 1 when the provider failed, and
+    with 3 when the run waits for approval in the file of --suspend.
     """
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
@@ -72,9 +85,22 @@ def run(
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
-        with _display() as show_event, adapter_errors(adapter):
-            session.bus.subscribe(Event, show_event)
-            result = loop.execute(prompt, session=session, visibility_overrides=overrides)
+        options = ExecutionOptions(session=session, visibility_overrides=overrides)
+        if resume is not None:
+            options["suspension"] = suspension = read_suspension(resume)
+            prompt.declare_state(session)
+            types = state_types(suspension.session, target)
+            session.restore(session.parse_snapshot(suspension.session, types=types))
+        try:
+            with _display() as (show_event, pause), adapter_errors(adapter):
+                session.bus.subscribe(Event, show_event)
+                if suspend is None and is_interactive():
+                    options["approver"] = lambda preview: pause(lambda: ask(preview))
+                result = loop.execute(prompt, **options)
+        except RunSuspended as waiting:
+            raise _store(waiting, suspend or resume) from None
+        if resume is not None:
+            resume.unlink(missing_ok=True)
         answer = {
             "output": result.output,
             "text": result.text,
@@ -142,9 +168,22 @@ def _numbers(requests: int, sent: int, count: int, total: Spending | None) -> tu
     return f"{requests:,}", f"{sent:,}", f"{tokens:,}", *dollars, f"{count:,}"
 
 
+def _store(waiting: RunSuspended, file: Path | None) -> Exception:
+    """Writes a run that waits to the file; returns what ends the program."""
+    if file is None:
+        return UsageError(f"{waiting}; here: --suspend FILE, then wink approve FILE")
+    write_file(file, waiting.suspension.to_json())
+    calls = count_of(len(waiting.suspension.pending), "call")
+    sys.stderr.write(f"waits for approval of {calls}: wink approve {file}\n")
+    return Exit(3)
+
+
 @contextmanager
-def _display() -> Generator[Callable[[object], None]]:
-    """Yields a function that prints an event on stderr; a terminal shows the sums below."""
+def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
+    """Yields a function that prints an event on stderr, and one that stops the display for a while.
+
+    A terminal shows the sums below.
+    """
     console = Console(stderr=True, highlight=False, markup=False)
     timeline = Timeline()
     turns = calls = tokens = 0
@@ -164,10 +203,17 @@ def _display() -> Generator[Callable[[object], None]]:
         sums = count_of(turns, "turn"), count_of(calls, "tool call"), count_of(tokens, "token")
         live.update(Text(", ".join(sums), style="bold"), refresh=True)
 
+    def pause(ask_person: Callable[[], Decision]) -> Decision:
+        live.stop()
+        try:
+            return ask_person()
+        finally:
+            live.start()
+
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         try:
             with warnings_as_lines(write):
-                yield show_event
+                yield show_event, pause
         finally:
             write(timeline.end())
 

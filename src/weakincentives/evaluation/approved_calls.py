@@ -55,7 +55,8 @@ class UndecidedError(Exception):
 class ApprovedCalls:
     """The calls of one evaluation; `approver` decides on those that need an approval.
 
-    Decisions of `resumption` come first; each counts if the call would still do what was shown.
+    Decisions of `resumption` come first; an approval counts if the call would still do what was
+    shown.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class ApprovedCalls:
         started = perf_counter()
         decision: object = self.decisions.pop(call.call_id, None)
         shown = self._shown.pop(call.call_id, preview)
-        if decision is not None and shown.digest != preview.digest:
+        if isinstance(decision, Approve) and shown.digest != preview.digest:
             decision, preview = None, replace(preview, reason=_STALE)
         if decision is None:
             if self._approver is None:

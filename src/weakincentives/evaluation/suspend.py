@@ -8,7 +8,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..protocols import SessionProtocol
 from .adapter import LoopOptions
-from .approval import Decision, Preview
+from .approval import Approve, Decision, Preview
 from .inner_loop import InnerLoop
 from .messages import AssistantMessage, ToolExecutionOutcome, ToolMessage
 from .suspension import Resumption, RunSuspended, Suspension, suspended, tool_digests
@@ -28,8 +28,8 @@ def suspend(
 ) -> RunSuspended:
     """Returns the error that ends an evaluation until people have decided on `pending`.
 
-    Keeps those of `decisions` whose call would still do what was shown. `options` are those of the
-    evaluation.
+    Keeps `decisions` on them, but an approval only if the call would still do what was shown.
+    `options` are those of the evaluation.
     """
     conversation, answers = loop.suspended()
     spent = loop.meter.usage  # with the first call that waits, which counts when it runs
@@ -47,7 +47,11 @@ def suspend(
             decisions={
                 preview.call_id: decisions[preview.call_id]
                 for preview in pending
-                if preview.call_id in decisions and shown.get(preview.call_id) == preview.digest
+                if preview.call_id in decisions
+                and (
+                    shown.get(preview.call_id) == preview.digest
+                    or not isinstance(decisions[preview.call_id], Approve)
+                )
             },
             tool_digests=tool_digests(prompt, [preview.tool for preview in pending]),
             spent=replace(spent, tool_calls=spent.tool_calls - 1),

@@ -1,0 +1,115 @@
+"""How `wink` asks a person about a tool call, and `wink approve`, which decides on a stored run."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated
+
+from rich.console import Console
+from rich.text import Text
+from typer import Argument, Option
+
+from ..errors import SerdeError
+from ..evaluation.approval import Approve, Decision, Deny, Preview, ReplaceArguments
+from ..evaluation.suspension import Suspension
+from .output import count_of, printable
+from .target import UsageError, read_text
+
+__all__ = ["approve", "ask", "is_interactive", "read_suspension", "write_file"]
+
+_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+_QUESTION = "Approve? y, n, n REASON, or other arguments as JSON: "
+
+_Yes = Annotated[list[str] | None, Option("--yes", help="Approve the call of this id. Repeatable.")]
+_No = Annotated[
+    list[str] | None, Option("--no", help="Deny the call: id, or id=reason. Repeatable.")
+]
+
+
+def approve(
+    file: Annotated[Path, Argument(help="A run that waits, as wink run --suspend wrote it.")],
+    *,
+    yes: _Yes = None,
+    no: _No = None,
+) -> None:
+    """Show the calls of a stored run that wait for approval, and decide on them.
+
+    A terminal asks about each call without a decision. The decisions are kept in the file, and
+    wink run --resume FILE goes on with them.
+    """
+    suspension = read_suspension(file)
+    decisions: dict[str, Decision] = dict.fromkeys(yes or (), Approve())
+    for text in no or ():
+        call_id, _, reason = text.partition("=")
+        decisions[call_id] = Deny(reason)
+    waiting = {preview.call_id: preview for preview in suspension.pending}
+    if unknown := sorted(decisions.keys() - waiting.keys()):
+        calls = ", ".join(waiting)
+        raise UsageError(f"{file}: call {unknown[0]!r} does not wait; there are {calls}")
+    decided = {**suspension.decisions, **decisions}
+    for preview in waiting.values():
+        if preview.call_id in decided or not is_interactive():
+            show(preview, decided.get(preview.call_id))
+        else:
+            decided[preview.call_id] = ask(preview)
+    write_file(file, replace(suspension, decisions=decided).to_json())
+    left = len(waiting) - len(decided)
+    sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision\n")
+
+
+def ask(preview: Preview) -> Decision:
+    """Shows a call on the terminal and reads the person's decision; the end of input denies."""
+    show(preview)
+    while True:
+        sys.stderr.write(_QUESTION)
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        word, _, rest = line.strip().partition(" ")
+        if not line:
+            return Deny("Nobody answered.")
+        if word in ("y", "yes") and not rest:
+            return Approve()
+        if word in ("n", "no"):
+            return Deny(rest.strip())
+        try:
+            arguments = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(arguments, dict):
+            return ReplaceArguments(arguments)
+
+
+def show(preview: Preview, decision: Decision | None = None) -> None:
+    """Writes a preview on standard error, with the lines of its diffs in colour."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    mark = "" if decision is None else f" [{decision.kind}]"
+    console.print(Text(printable(f"{preview.call_id}{mark}: {preview.tool}"), style="bold"))
+    for line in str(preview).split("\n"):
+        console.print(Text(line, style=_STYLES.get(line[:1], "")), soft_wrap=True)
+
+
+def is_interactive() -> bool:
+    """Whether a person can read a question and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def read_suspension(file: Path) -> Suspension:
+    """Returns the suspended run in a file."""
+    try:
+        return Suspension.from_json(read_text(file))
+    except SerdeError as error:
+        raise UsageError(f"{file} is no run that waits: {error}") from error
+
+
+def write_file(file: Path, text: str) -> None:
+    """Writes a file; whatever stops it, the file has the old text or the new one."""
+    with NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as new:
+        try:
+            new.write(text)
+            new.close()
+            Path(new.name).replace(file)
+        except BaseException:
+            Path(new.name).unlink()
+            raise

@@ -1,0 +1,121 @@
+"""`wink` asks a person about tool calls, and stores runs that wait for one."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.test_chat import Terminal
+from support.commands import process
+from weakincentives.evaluation.suspension import Suspension
+
+NOTES = """
+from dataclasses import dataclass
+
+from weakincentives import (
+    InMemoryFilesystem, MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+) if False else None
+"""
+NOTES = '''
+from dataclasses import dataclass
+
+from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+def note(params: Note, *, context: ToolContext) -> ToolResult[Note]:
+    """Write a note."""
+    context.session.dispatch(params)
+    return ToolResult(message=f"{len(context.session[Note])} notes.")
+
+
+tool = Tool(name="note", handler=note, approval="effects")
+task = MarkdownSection(title="Task", template="Help.", tools=[tool])
+template = PromptTemplate(ns="notes", key="write", sections=[task])
+
+
+def model():
+    calls = call(("note", {"text": "\\x1b[2Jone"}), ("note", {"text": "two"}))
+    return ScriptedAdapter([calls, say("done")])
+
+
+def finishing():
+    return ScriptedAdapter([say("done")])
+'''
+RUN = "run", "notes:template", "--adapter"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "notes.py").write_text(NOTES)
+    return tmp_path
+
+
+def test_a_person_decides_on_the_terminal(folder: Path) -> None:
+    screen = Terminal(folder, *RUN, "notes:model", "--log", "log.jsonl")
+    try:
+        shown = screen.read_until("as JSON: ")
+        assert '+ [0] = {"text": "\\u001b[2Jone"}' in shown
+        screen.keys("what\n")
+        screen.read_until("as JSON: ")
+        screen.keys("y\n")
+        assert '+ [1] = {"text": "two"}' in screen.read_until("as JSON: ")
+        screen.keys("n one is enough\n")
+        assert screen.read_until('"text":')
+    finally:
+        screen.close()
+    log = (folder / "log.jsonl").read_text()
+    assert "A person denied this call. one is enough" in log
+    assert '"decision": "approve"' in log
+
+
+def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None:
+    done = process(folder, *RUN, "notes:model", "--suspend", "run.json")
+    assert done.returncode == 3
+    assert "waits for approval of 2 calls: wink approve run.json" in done.stderr
+    done = process(folder, "approve", "run.json")
+    assert "call_1: note" in done.stderr
+    assert "2 calls without a decision" in done.stderr
+    done = process(folder, "approve", "run.json", "--yes", "call_1", "--no", "call_2=not two")
+    assert "0 calls without a decision" in done.stderr
+    kinds = {
+        call_id: decision.kind
+        for call_id, decision in Suspension.from_json(
+            (folder / "run.json").read_text()
+        ).decisions.items()
+    }
+    assert kinds == {"call_1": "approve", "call_2": "deny"}
+    done = process(folder, *RUN, "notes:finishing", "--resume", "run.json")
+    assert (done.returncode, json.loads(done.stdout)["text"]) == (0, "done")
+    assert not (folder / "run.json").exists()
+    assert re.search("note.*1 notes", done.stderr)
+
+
+def test_a_run_without_a_file_says_what_to_do(folder: Path) -> None:
+    done = process(folder, *RUN, "notes:model")
+    assert done.returncode == 2
+    assert "--suspend FILE, then wink approve FILE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--yes", "call_9"], "call 'call_9' does not wait; there are call_1, call_2"),
+        ([], "is no run that waits"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(
+    folder: Path, arguments: list[str], problem: str
+) -> None:
+    process(folder, *RUN, "notes:model", "--suspend", "run.json")
+    if not arguments:
+        (folder / "run.json").write_text("{}")
+    done = process(folder, "approve", "run.json", *arguments)
+    assert done.returncode == 2
+    assert problem in done.stderr
