@@ -216,11 +216,13 @@ class MediaSupport:
     """Which images and documents an adapter can show to its model.
 
     `types` gives the largest number of bytes for each media type; `"text/*"` stands for all texts
-    and `"*"` for everything. `urls` are the kinds that the provider fetches from a URL.
+    and `"*"` for everything. `urls` are the kinds that the provider fetches from a URL. Without
+    `documents_in_results` a tool can return images and texts alone.
     """
 
     types: Mapping[str, int] = field(default_factory=dict[str, int])
     urls: tuple[type[Media], ...] = ()
+    documents_in_results: bool = True
 
     def problem(self, media: Media) -> str:
         """Returns why `media` cannot be shown, and the remedy; `""` if it can be."""
@@ -236,6 +238,13 @@ class MediaSupport:
         if media.size > limit:
             return f"it takes at most {limit:,} bytes of {media.mime}, and not {media.size:,}"
         return ""
+
+    def problem_in_result(self, media: Media) -> str:
+        """Like `problem`, for media that a tool returns."""
+        is_plain = isinstance(media, Image) or media.mime.startswith("text/")
+        if not self.documents_in_results and (media.url or not is_plain):
+            return "of results it shows bytes of images and texts alone; pass it in a message"
+        return self.problem(media)
 
 
 class ContentStore(ABC):

@@ -5,6 +5,7 @@ import pickle
 import tracemalloc
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Args, answers, text_of, tool
+from support.media import PDF, PNG
+from weakincentives.content import MediaSupport
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolMessage
@@ -545,6 +548,51 @@ def test_a_long_line_is_cut() -> None:
     with over({"f": "x" * 5_000 + "\ny\n"}) as agent:
         assert agent.use("read_file", path="f").endswith("x… (3,000 more characters)\n     2\ty")
         assert agent.use("grep", pattern="x").endswith("x… (4,500 more characters)")
+
+
+class Blind(ScriptedAdapter):
+    """Shows its model no images and no documents."""
+
+    @property
+    def media(self) -> MediaSupport:
+        return MediaSupport()
+
+
+class ImagesAlone(ScriptedAdapter):
+    """Shows its model no documents that tools return."""
+
+    @property
+    def media(self) -> MediaSupport:
+        return replace(super().media, documents_in_results=False)
+
+
+MEDIA = {"a/cat.png": PNG, "paper.pdf": PDF, "cat\n.png": PNG, "cat.txt": PNG, "x.png": b"text"}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "visible"),
+    [
+        (ScriptedAdapter, {"a/cat.png", "paper.pdf", "cat\n.png", "cat.txt"}),
+        (ImagesAlone, {"a/cat.png", "cat\n.png", "cat.txt"}),
+        (Blind, set[str]()),
+    ],
+)
+def test_read_file_shows_images_and_pdfs_that_the_model_can_see(
+    adapter: type[ScriptedAdapter], visible: set[str]
+) -> None:
+    seen: set[str] = set()
+    with over(MEDIA) as agent:
+        for path, data in MEDIA.items():
+            script = adapter([call(("read_file", {"path": path})), say("done")])
+            [answer] = answers(script.evaluate(agent.prompt, session=agent.session).transcript)
+            for media in answer.media:
+                seen.add(path)
+                mime = "application/pdf" if path == "paper.pdf" else "image/png"
+                shown = f"{path!r} is {mime} of {len(data):,} bytes.\n\n{media}"
+                assert answer.content == shown
+                assert media.name in ("", path.rpartition("/")[2])
+                assert agent.session.content.load(media) == data
+    assert seen == visible
 
 
 @pytest.mark.parametrize(

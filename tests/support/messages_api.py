@@ -263,13 +263,15 @@ def check_results(blocks: list[Json], awaited: list[str], deferred: set[str]) ->
     results = [block for block in blocks if block["type"] == "tool_result"]
     rule(blocks[: len(results)] == results, "a result behind a text")
     rule([block["tool_use_id"] for block in results] == awaited, "results that answer no calls")
-    rule({block["type"] for block in blocks} <= {"tool_result", "text"}, "a block of the user's")
+    own = {"tool_result", "text", "image", "document"}
+    rule({block["type"] for block in blocks} <= own, "a block of the user's")
     for result in results:
         content = result.get("content", "x")
         rule(content != [], "an empty list in a result")
         parts = [{"type": "text"}] if isinstance(content, str) else content
         types = {part["type"] for part in parts}
-        rule(types in ({"text"}, {"tool_reference"}), "a result of several types")
+        shown = {"text", "image", "document"}
+        rule(types == {"tool_reference"} or types <= shown, "a result of several types")
         rule(types == {"text"} or not result.get("is_error"), "an error that is no text")
         for part in parts:
             rule(part.get("tool_name", "") in {"", *deferred}, "a reference to an unknown tool")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NoReturn
 
+from ..content import ContentError, Document, Image, Media, MediaSupport
 from ..errors import WeakIncentivesError
 from ..filesystem import FileStat, Filesystem, GrepMatch
 from ..filesystem.search import is_text
@@ -160,9 +161,13 @@ def list_directory(params: ListDirectoryParams, /, *, context: ToolContext) -> T
 
 
 def read_file(params: ReadFileParams, /, *, context: ToolContext) -> ToolResult[FileText]:
-    """Read a text file with line numbers; page through a long one with offset and limit."""
+    """Read a text file with line numbers, in pages by offset and limit; or see an image or PDF."""
     with _files(context) as files:
-        lines = _lines(_read_text(files, params.path))
+        data = files.read_bytes(params.path)
+        if media := _visible_media(params.path, data, context.adapter.media):
+            message = f"{params.path!r} is {media.mime} of {len(data):,} bytes."
+            return ToolResult(message, media=[media])
+        lines = _lines(_text_of(params.path, data))
         message, page = _page(f"Lines of {params.path!r}", lines, params, "123456\t{}".format)
     return ToolResult(message, FileText(params.path, params.offset, page))
 
@@ -279,8 +284,23 @@ def _page[T](
     return f"{subject}: {extent}{more}.", tuple(page)
 
 
+def _visible_media(path: str, data: bytes, support: MediaSupport) -> Image | Document | None:
+    """Returns the image or the PDF that a file is, if the model can see it."""
+    name = path.rpartition("/")[2]
+    try:
+        media = Media.from_bytes(data, name=name if name.isprintable() else "")
+    except ContentError:
+        return None
+    if support.problem_in_result(media) or not isinstance(media, Image | Document):
+        return None
+    return media
+
+
 def _read_text(files: Filesystem, path: str) -> str:
-    data = files.read_bytes(path)
+    return _text_of(path, files.read_bytes(path))
+
+
+def _text_of(path: str, data: bytes) -> str:
     problem = f"is a binary file of {len(data):,} bytes"
     if is_text(data):
         try:

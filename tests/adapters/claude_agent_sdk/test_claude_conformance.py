@@ -73,7 +73,7 @@ def harness(*, inject: bool) -> HttpHarness:
         | Capability.CODES
         | Capability.ARGUMENTS
         | Capability.FILTER
-        | Capability.MEDIA
+        | Capability.MEDIA  # the tool of that scenario returns a PDF, which the CLI does not show
     )
     return HttpHarness(make, sent, ~(lacks if inject else lacks | Capability.INJECT), play=play)
 

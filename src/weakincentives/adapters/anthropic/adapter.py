@@ -7,11 +7,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
 from ...prompt.renderer import RenderedPrompt
+from ..claude_media import CLOUD_MEDIA
 from ..codec import Codec, Wire
 from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..provider_errors import error_from_reply, error_from_request, error_from_status
@@ -67,7 +69,8 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
     `client` and `async_client` may be of any class of the SDK, such as `AnthropicBedrock` and
     `AnthropicVertex`; they keep their own key, timeout, retries and base URL. `options` go into
     every request, such as `{"thinking": {"type": "adaptive"}}`; `betas` among them become the
-    header `anthropic-beta`. `timeout`, `max_retries` and `max_reply_bytes` are as for
+    header `anthropic-beta`. `media` says what the model can see, by default all that the platform
+    takes. `timeout`, `max_retries` and `max_reply_bytes` are as for
     `OpenAIAdapter`.
 
     Raises `ImportError` without the extra `anthropic`.
@@ -93,6 +96,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         max_reply_bytes: int = MAX_REPLY_BYTES,
         client: AnySDK | None = None,
         async_client: AnySDK | None = None,
+        media: MediaSupport | None = None,
         options: Mapping[str, object] | None = None,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
@@ -109,6 +113,8 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         _check_betas((options or {}).get("betas", ()))
         family, version = _family_and_version(model)
         # UNVERIFIED: inline tools are documented for Anthropic's own API alone
+        # Foundry and Anthropic's own platform on AWS take what Anthropic's API takes
+        is_cloud = any(re.search("Bedrock|Vertex|GoogleCloud", name) for name in clients)
         is_own_api = {type(client).__name__, type(async_client).__name__} <= {
             *("NoneType", "Anthropic", "AsyncAnthropic"),
         }
@@ -121,6 +127,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             tool_changes=tool_changes or _tool_changes(family, version, is_own_api=is_own_api),
             structured_output=structured_output or ("native" if is_strict else "prompted"),
             strict_tools=is_strict if strict_tools is None else strict_tools,
+            media=CLOUD_MEDIA if is_cloud and media is None else media,
             cache=cache,
             origin=read_origin(url, "api.anthropic.com"),
             extra=dict(options or {}),

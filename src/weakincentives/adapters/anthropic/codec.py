@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ...content import Image, Media, Part
 from ...evaluation.inner_loop import ProviderRequest
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...prompt.registry import RESERVED_TOOL_NAMES
+from ..claude_media import CLAUDE_MEDIA, MAX_IMAGES, MAX_MEDIA_CHARS, encode_claude_media
 from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_count, read_hour_writes
 from ..provider_errors import error_from_reply, error_from_request
 from .schemas import StrictLimits
@@ -61,6 +63,7 @@ class MessagesCodec(Codec):
     wire_format = "messages"
     instructions_role = "system"
     stream_options = {"stream": True}  # noqa: RUF012 - never changed
+    media = CLAUDE_MEDIA
 
     def __init__(
         self, options: MessagesOptions, provider: str, deferred: Sequence[ToolSpec] = ()
@@ -76,6 +79,7 @@ class MessagesCodec(Codec):
         self._disclosure_calls: set[str] = set()
         self._loaded: set[str] = set()
         self._marked: list[Wire] = []
+        self._images = self._media_chars = 0
 
     def begin(self, request: ProviderRequest) -> None:
         output = request.output
@@ -100,7 +104,7 @@ class MessagesCodec(Codec):
         body = super().encode(request)
         items = self.items[written:]
         if not written and items and items[0].get("role") == "system":
-            self._system = [{"type": "text", "text": items.pop(0)["content"]}]
+            self._system = self._blocks(items.pop(0)["content"])
         self.items[written:] = self._join_messages(items)
         if self._system:
             body["system"] = self._system
@@ -145,7 +149,23 @@ class MessagesCodec(Codec):
         block: Wire = {"type": "tool_result", "tool_use_id": message.call_id}
         if message.content:
             block["content"] = message.content
-        return block if message.success else {**block, "is_error": True}
+        if not message.success:
+            return {**block, "is_error": True}  # and the API takes text alone
+        if message.media:
+            parts: list[Part] = [message.content, *message.media]
+            block["content"] = [self.encode_part(part) for part in parts if part != ""]
+        return block
+
+    def encode_media(self, media: Media) -> Wire:
+        base64 = "" if media.url else self.base64(media)
+        self._images += isinstance(media, Image)
+        self._media_chars += len(base64)
+        if self._images > MAX_IMAGES or self._media_chars > MAX_MEDIA_CHARS:
+            raise self._content_error(
+                f"{media} is too much for one request, which takes {MAX_IMAGES} images and"
+                f" {MAX_MEDIA_CHARS:,} base64 characters; begin another conversation, or pass URLs"
+            )
+        return encode_claude_media(media, base64)
 
     def add_tools(self, added: Mapping[str, Wire]) -> None:
         match self._settings.tool_changes:
@@ -199,8 +219,8 @@ class MessagesCodec(Codec):
                 case {"role": "system", "content": text} if self._settings.tool_changes == "inline":
                     # the models that take tools there take texts too, and those without a beta
                     changes.append({"type": "text", "text": text})
-                case {"role": "user" | "system", "content": text}:
-                    texts.append({"type": "text", "text": text})
+                case {"role": "user" | "system", "content": content}:
+                    texts += self._blocks(content)
                 case _:
                     content = [*results, *self._place_references(references, results), *texts]
                     if finish == "pause" and content:  # the user interrupts the model
@@ -212,20 +232,23 @@ class MessagesCodec(Codec):
                     results, texts, changes, references = [], [], [], []
         return messages[:-1]
 
+    def _blocks(self, content: str | list[Wire]) -> list[Wire]:
+        return [self.encode_text(content)] if isinstance(content, str) else content
+
     def _place_references(self, references: list[Wire], results: list[Wire]) -> list[Wire]:
         """Puts references to deferred tools into the result of the call that opened them.
 
-        Returns the text of that result, which goes behind all results. Without such a result the
+        Returns the blocks of that result, which go behind all results. Without such a result the
         tools stand in the list like any others from here on.
         """
         if not references:
             return []
         for result in reversed(results):
             opened = result["tool_use_id"] in self._disclosure_calls and "is_error" not in result
-            if opened and (text := result.get("content")):
+            if opened and (content := result.get("content")):
                 # UNVERIFIED: whether a text may stand beside references in one result
                 result["content"] = references
-                return [{"type": "text", "text": text}]
+                return self._blocks(content)
         for reference in references:
             self.tools[reference["tool_name"]].pop("defer_loading")
         return []

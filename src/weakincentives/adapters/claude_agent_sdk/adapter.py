@@ -10,6 +10,7 @@ conversation for it, `process` starts and ends it.
 import asyncio
 import logging
 import os
+from binascii import a2b_base64, b2a_base64
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+from ...content import ContentError, ContentStore, Image, Media, MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ...evaluation.messages import (
@@ -38,13 +40,14 @@ from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import Tool, ToolResult
 from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError
+from ..claude_media import CLAUDE_MEDIA, encode_claude_media
 from ..codec import AnyJson, Wire
 from ..core import Connection, LoopAdapter
 from ..portal import Portal, run_on
 from ..provider_errors import error_from_request, redact_error
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
-from .session import count_earlier, encode_new, write_session
+from .session import count_earlier, encode_new, media_message, write_session
 from .turns import PROVIDER, AnySDK, TurnReader
 
 __all__ = ["ClaudeAgentSDKAdapter"]
@@ -152,6 +155,10 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic_tools
 
+    @property
+    def media(self) -> MediaSupport:
+        return replace(CLAUDE_MEDIA, documents_in_results=False)
+
     # Any: a prompt of any output
     def connect(self, rendered: RenderedPrompt[Any], /) -> "_CLIConnection":
         """Returns a connection whose first request starts the CLI."""
@@ -253,6 +260,8 @@ class _CLIConnection(Connection):
         # the CLI's messages, `None` for each call that it makes, and at the end an exception
         self._messages: asyncio.Queue[AnySDK] = asyncio.Queue()
         self._transcript: Sequence[Message] = ()
+        self._content: ContentStore | None = None
+        self._first: list[Message] = []
         self._sent = 0
         self._asking = False
         self._deadline: Deadline | None = None
@@ -295,10 +304,10 @@ class _CLIConnection(Connection):
         try:
             async with asyncio.timeout(self._adapter.seconds_left(request.deadline)):
                 self._asking = True
-                self._transcript = request.transcript
+                self._transcript, self._content = request.transcript, request.content
                 if self._client is None:
                     await self._connect(request)
-                    await self._query(self._transcript[self._sent :])
+                    await self._query([*self._first, *self._transcript[self._sent :]])
                 else:
                     await self._send()
                 return await self._receive()
@@ -376,14 +385,19 @@ class _CLIConnection(Connection):
         folder.mkdir()
         options: Wire = {}
         begin, earlier = 0, count_earlier(transcript)
+        first: list[Message] = []
         if isinstance(transcript[0], Instructions) and not self._adapter.has_system_prompt:
             begin, path = 1, folder / "system.md"
+            first = media_message(transcript[0])
             path.write_text(f"{_SYSTEM_PROMPT}\n\n{transcript[0].content}")
             options["system_prompt"] = {"type": "file", "path": str(path)}
         if earlier:
             path = folder / f"{uuid4()}.jsonl"
-            write_session(path, transcript[begin:earlier], self._bridge.encode_call)
+            messages = [*first, *transcript[begin:earlier]]
+            write_session(path, messages, self._bridge.encode_call, self._encode_media)
             options["resume"] = str(path)
+            first = []
+        self._first = first
         self._sent = max(begin, earlier)
         return options
 
@@ -414,7 +428,7 @@ class _CLIConnection(Connection):
 
     async def _query(self, messages: Sequence[Message]) -> None:
         self._sent = len(self._transcript)
-        content = encode_new(messages)
+        content = encode_new(messages, self._encode_media)
         await self._client.query(content if isinstance(content, str) else _user(content))
 
     async def _add_tools(self, added: ToolsAdded) -> None:
@@ -436,8 +450,39 @@ class _CLIConnection(Connection):
     def _send_answers(self) -> None:
         for message in self._transcript[self._sent :]:
             if isinstance(message, ToolMessage):
-                self._bridge.answer(message)
+                media = message.media if message.success else ()
+                self._bridge.answer(message, [self._encode_result(item) for item in media])
         self._sent = len(self._transcript)
+
+    def _encode_media(self, media: Media) -> Wire:
+        """Returns the block of an image or a document in a message."""
+        return encode_claude_media(media, self._base64(media))
+
+    def _encode_result(self, media: Media) -> Wire:
+        """Returns the content of MCP for an image or a text that a tool returns."""
+        # of a PDF the CLI shows the model only that a file was saved
+        self._check(self._adapter.media.problem_in_result(media), media)
+        data = self._base64(media)
+        if isinstance(media, Image):
+            return {"type": "image", "data": data, "mimeType": media.mime}
+        return {"type": "text", "text": a2b_base64(data).decode()}
+
+    def _base64(self, media: Media) -> str:
+        """Returns the bytes of `media`, empty at a URL; raises `PromptEvaluationError`."""
+        self._check(self._adapter.media.problem(media), media)
+        if media.url or self._content is None:
+            return ""
+        try:
+            return b2a_base64(self._content.load(media), newline=False).decode()
+        except ContentError as error:
+            raise self._content_error(f"{error}") from error
+
+    def _check(self, problem: str, media: Media) -> None:
+        if problem:
+            raise self._content_error(f"{media} cannot be shown: {problem}")
+
+    def _content_error(self, message: str) -> PromptEvaluationError:
+        return error_from_request(PROVIDER, "content", f"{self._adapter.model}: {message}")
 
     async def _receive(self) -> AssistantMessage:
         """Returns the model's next message that calls tools, or its last one."""

@@ -5,7 +5,7 @@ No tool runs here. The CLI's call of a tool waits until our loop has run it and 
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import cycle
@@ -49,6 +49,7 @@ class Bridge:
         self._next_spare_server = cycle(spare_servers)
         self._on_call = on_call
         self._answers: dict[str, asyncio.Future[ToolMessage]] = {}
+        self._media: dict[str, list[Wire]] = {}
         self._waiting: set[str] = set()
         self._ended = False
 
@@ -101,10 +102,11 @@ class Bridge:
         """Tells whether the CLI has made this call."""
         return call_id in self._waiting
 
-    def answer(self, message: ToolMessage) -> None:
-        """Answers a call; later answers of the same call are ignored."""
+    def answer(self, message: ToolMessage, media: Sequence[Wire] = ()) -> None:
+        """Answers a call, with `media` as MCP has them; ignores later answers of the same call."""
         future = self.reply(message.call_id)
         if not future.done():
+            self._media[message.call_id] = [*media]
             future.set_result(message)
 
     def reply(self, call_id: str) -> asyncio.Future[ToolMessage]:
@@ -139,8 +141,10 @@ class Bridge:
         self._waiting.add(call_id)
         self._on_call()
         answer = await self.reply(call_id)
-        text = types.TextContent(type="text", text=answer.content)
-        return types.CallToolResult(content=[text], is_error=not answer.success)
+        content = [{"type": "text", "text": answer.content}, *self._media.pop(call_id, ())]
+        return types.CallToolResult.model_validate(
+            {"content": content, "isError": not answer.success}
+        )
 
 
 def _describe(types: AnyMCP, tool: ToolSpec) -> object:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from ...content import MediaSupport, text_of
+from ...content import Media, Part
 from ...evaluation.messages import (
     AssistantMessage,
     Instructions,
@@ -18,12 +18,13 @@ from ...evaluation.messages import (
     ToolCall,
     ToolMessage,
     UserMessage,
-    media_of,
 )
 from ..codec import AnyJson, Wire
-from ..provider_errors import error_from_request
 
-__all__ = ["count_earlier", "encode_new", "write_session"]
+__all__ = ["EncodeMedia", "count_earlier", "encode_new", "media_message", "write_session"]
+
+type EncodeMedia = Callable[[Media], Wire]
+"""Returns the block of an image or a document; raises `PromptEvaluationError` without one."""
 
 _GO_ON = "Go on."
 _STARTED = "2026-01-01T00:00:00.000Z"  # the CLI reads a time, and does not show it to the model
@@ -37,24 +38,32 @@ def count_earlier(transcript: Sequence[Message]) -> int:
     return 0
 
 
-def encode_new(messages: Sequence[Message]) -> str | list[Wire]:
-    """Returns the content of a message of the user: changed instructions and the user's words.
+def media_message(instructions: Instructions) -> list[Message]:
+    """Returns the user's message with the media of instructions, which hold text alone."""
+    parts = _with_markers(instructions)
+    return [UserMessage(parts)] if parts else []
+
+
+def encode_new(messages: Sequence[Message], encode_media: EncodeMedia) -> str | list[Wire]:
+    """Returns the content of a message of the user: changed instructions and what the user says.
 
     The CLI has a form of its own for words that are not the user's, which Claude models know. It
     asks the model for nothing without a message, so there is always one.
     """
-    texts = [_text_of(message) for message in messages]
-    texts = [text for text in texts if text] or [_remind(_GO_ON)]
-    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+    blocks = [block for message in messages for block in _blocks_of(message, encode_media)]
+    return _content_of(blocks or [_text_block(_remind(_GO_ON))])
 
 
 def write_session(
-    path: Path, messages: Sequence[Message], encode_call: Callable[[ToolCall], Wire]
+    path: Path,
+    messages: Sequence[Message],
+    encode_call: Callable[[ToolCall], Wire],
+    encode_media: EncodeMedia,
 ) -> None:
     """Writes messages to a file that the CLI can resume; `encode_call` writes name and input."""
     session, parent = path.stem, None
     lines: list[str] = []
-    for message in _encode(messages, encode_call):
+    for message in _encode(messages, encode_call, encode_media):
         entry = {
             "type": message["role"],
             "message": message,
@@ -69,7 +78,11 @@ def write_session(
     path.write_text("\n".join([*lines, ""]))
 
 
-def _encode(messages: Sequence[Message], encode_call: Callable[[ToolCall], Wire]) -> list[Wire]:
+def _encode(
+    messages: Sequence[Message],
+    encode_call: Callable[[ToolCall], Wire],
+    encode_media: EncodeMedia,
+) -> list[Wire]:
     """Returns messages of the Messages API, with new ids: providers differ in what an id may be."""
     encoded: list[Wire] = []
     ids: dict[str, str] = {}
@@ -77,7 +90,7 @@ def _encode(messages: Sequence[Message], encode_call: Callable[[ToolCall], Wire]
     for message in messages:
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
-                blocks: list[AnyJson] = [{"type": "text", "text": text}] if text else []
+                blocks: list[AnyJson] = [_text_block(text)] if text else []
                 for call in calls:
                     count += 1
                     ids[call.call_id] = f"earlier{count}"
@@ -86,31 +99,54 @@ def _encode(messages: Sequence[Message], encode_call: Callable[[ToolCall], Wire]
                     )
                 if blocks:
                     encoded.append({"role": "assistant", "content": blocks})
-            case ToolMessage(call_id, content, success):
+            case ToolMessage(call_id, content, success, media=media):
+                shown = [encode_media(item) for item in media] if success else []
                 answer = {
                     "type": "tool_result",
                     "tool_use_id": ids[call_id],
-                    "content": content,
+                    "content": [_text_block(content), *shown] if shown else content,
                     "is_error": not success,
                 }
                 encoded.append({"role": "user", "content": [answer]})
             case _:
-                if text := _text_of(message):
-                    encoded.append({"role": "user", "content": text})
+                if blocks := _blocks_of(message, encode_media):
+                    encoded.append({"role": "user", "content": _content_of(blocks)})
     return encoded
 
 
-def _text_of(message: Message) -> str:
-    if media := media_of(message):
-        problem = MediaSupport().problem(media[0])
-        raise error_from_request("claude_agent_sdk", "content", f"{media[0]}: {problem}")
+def _blocks_of(message: Message, encode_media: EncodeMedia) -> list[Wire]:
+    """Returns what the user says, or what of the instructions has changed, in blocks."""
     match message:
-        case UserMessage(content):
-            return text_of(content)
+        case UserMessage(str() as content):
+            parts: Sequence[Part] = [content]
+        case UserMessage(parts):
+            pass
         case Instructions(content):
-            return _remind(content)
+            parts = [_remind(content), *_with_markers(message)]
         case _:
-            return ""
+            parts = []
+    return [
+        _text_block(part) if isinstance(part, str) else encode_media(part)
+        for part in parts
+        if part != ""
+    ]
+
+
+def _with_markers(instructions: Instructions) -> tuple[Part, ...]:
+    return tuple([part for item in instructions.media for part in (str(item), item)])
+
+
+def _text_block(text: str) -> Wire:
+    return {"type": "text", "text": text}
+
+
+def _content_of(blocks: list[Wire]) -> str | list[Wire]:
+    """Returns blocks as content, a single text as it is."""
+    match blocks:
+        case [{"type": "text", "text": str() as text}]:
+            return text
+        case _:
+            return blocks
 
 
 def _remind(text: str) -> str:

@@ -1,0 +1,48 @@
+"""Images and documents as blocks of Anthropic's Messages API, and how large they may be there.
+
+The Claude Agent SDK takes the same blocks.
+"""
+
+from binascii import a2b_base64
+
+from ..content import IMAGE_TYPES, Document, Image, Media, MediaSupport
+from .codec import Wire
+
+__all__ = ["CLAUDE_MEDIA", "CLOUD_MEDIA", "MAX_IMAGES", "MAX_MEDIA_CHARS", "encode_claude_media"]
+
+# platform.claude.com/docs/en/build-with-claude/vision and …/pdf-support: the API counts base64
+# characters, four for three bytes. It alone knows the pixels of images and the pages of PDFs.
+MAX_MEDIA_CHARS = 32 * 1024 * 1024
+"""The most base64 characters of one request."""
+
+MAX_IMAGES = 600
+"""The most images of one request; models with a window of 200,000 tokens take 100."""
+
+_DOCUMENT_BYTES = MAX_MEDIA_CHARS // 4 * 3
+_DOCUMENTS = {"application/pdf": _DOCUMENT_BYTES, "text/*": _DOCUMENT_BYTES}
+
+CLAUDE_MEDIA = MediaSupport(
+    types={**dict.fromkeys(IMAGE_TYPES, 10 * 1024 * 1024 // 4 * 3), **_DOCUMENTS},
+    urls=(Image, Document),
+)
+"""What Anthropic's own API takes."""
+
+CLOUD_MEDIA = MediaSupport(
+    types={**dict.fromkeys(IMAGE_TYPES, 5 * 1024 * 1024 // 4 * 3), **_DOCUMENTS}
+)
+"""What Bedrock and Google Cloud take for Claude: they fetch nothing from URLs."""
+
+
+def encode_claude_media(media: Media, base64: str) -> Wire:
+    """Returns the block of an image or a document; `base64` are its bytes, empty with a URL."""
+    if media.url:
+        source = {"type": "url", "url": media.url}
+    elif media.mime.startswith("text/"):
+        text = a2b_base64(base64).decode()
+        source = {"type": "text", "media_type": "text/plain", "data": text}
+    else:
+        source = {"type": "base64", "media_type": media.mime, "data": base64}
+    if isinstance(media, Image):
+        return {"type": "image", "source": source}
+    title = {"title": media.name} if media.name else {}
+    return {"type": "document", "source": source, **title}

@@ -1,0 +1,180 @@
+"""Images and documents over the real CLI, in messages, prompts, results and earlier sessions."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from support.media import PDF, PNG, png, shown_by_messages
+from support.scripted_server import Call, Request, Say, ScriptedServer
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from weakincentives.content import Document, Image, Part
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+CAT, DOG = Image.from_bytes(PNG, name="cat.png"), Image.from_bytes(png(red=7), name="dog.png")
+PAPER = Document.from_bytes(PDF, name="paper.pdf")
+TABLE = Document.from_bytes(b"a,b", "text/csv", name="table.csv")
+
+
+@dataclass(frozen=True)
+class Pet:
+    photo: Image
+
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+
+def find(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
+    """Find a picture and a table."""
+    return ToolResult("Found.", media=[DOG, TABLE])
+
+
+def read(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
+    """Read a paper."""
+    return ToolResult("Read.", media=[PAPER])
+
+
+def fail(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
+    """Fail with a picture."""
+    return ToolResult("Failed.", success=False, media=[DOG])
+
+
+TEMPLATE = PromptTemplate[None](
+    ns="tests",
+    key="media",
+    sections=[
+        MarkdownSection[Pet](
+            title="Pet",
+            template="My pet: $photo",
+            tools=[Tool(name=handler.__name__, handler=handler) for handler in (find, read, fail)],
+        )
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("ANTHROPIC_", "CLAUDE")):
+            monkeypatch.delenv(name)
+
+
+def connect(server: ScriptedServer) -> ClaudeAgentSDKAdapter:
+    return ClaudeAgentSDKAdapter(
+        "claude-sonnet-4-5",
+        base_url=server.url,
+        api_key="sk-ant-test",
+        max_retries=0,
+        options={"thinking": {"type": "disabled"}},
+    )
+
+
+def mcp(name: str) -> Call:
+    return Call(f"mcp__wink__{name}", {})
+
+
+DOORS: dict[str, Callable[..., Any]] = {
+    "sync": lambda it, *args, **options: it.evaluate(*args, **options),
+    "async": lambda it, *args, **options: asyncio.run(it.evaluate_async(*args, **options)),
+}
+
+
+def shown(request: Request) -> list[str]:
+    """What the user and the tools show, without the reminders of the CLI."""
+    parts = [part.partition("\n\n<system-reminder>")[0] for part in shown_by_messages(request.json)]
+    return [part for part in parts if not part.startswith("<system-reminder>")]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_model_sees_media_of_message_prompt_and_tools(door: str) -> None:
+    steps = (Say(calls=(mcp("find"), mcp("fail"))), Say("Nice."))
+    with ScriptedServer(*steps) as server:
+        response = DOORS[door](
+            connect(server),
+            TEMPLATE.bind(Pet(CAT)),
+            session=Session(),
+            message=["Compare", DOG, "and", PAPER, TABLE],
+        )
+        first, second = server.requests
+    before = [str(CAT), CAT.digest, "Compare", DOG.digest, "and", PAPER.digest, TABLE.digest]
+    found = [f"Found.\n\n{DOG}\n\n{TABLE}", DOG.digest, "a,b", f"Failed.\n\n{DOG}"]
+    assert response.text == "Nice."
+    assert shown(first) == before
+    assert shown(second) == [*before, *found]
+    assert "My pet: [image cat.png" in str(first.json["system"])
+
+
+def test_the_prompt_alone_shows_its_media_after_its_text() -> None:
+    with ScriptedServer(Say("Nice.")) as server:
+        connect(server).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session())
+        [request] = server.requests
+    assert shown(request) == [f"## 1. Pet\n\nMy pet: {CAT}", CAT.digest]
+
+
+def test_media_at_a_url_go_out_as_their_urls() -> None:
+    image = Image.from_url("https://example.com/cat.png")
+    with ScriptedServer(Say("Nice.")) as server:
+        connect(server).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session(), message=[image])
+        [request] = server.requests
+    assert shown(request)[-1] == image.url
+
+
+def test_an_earlier_conversation_shows_its_media_again() -> None:
+    prompt, session = TEMPLATE.bind(Pet(CAT)), Session()
+    scripted = ScriptedAdapter([call(("find", {})), call(("read", {})), say("Nice.")])
+    first = scripted.evaluate(prompt, session=session, message=["See", PAPER])
+    assert first.conversation is not None
+    conversation: Conversation | None = Conversation.from_json(first.conversation.to_json())
+    messages: list[str | list[Part]] = ["Again?", ["And this?", DOG]]
+    with ScriptedServer(Say("Again."), Say("And again.")) as server:
+        adapter = connect(server)
+        for message in messages:
+            response = adapter.evaluate(
+                prompt, session=session, message=message, conversation=conversation
+            )
+            conversation = response.conversation
+        *_, last = server.requests
+    texts = [f"Found.\n\n{DOG}\n\n{TABLE}", f"Read.\n\n{PAPER}"]
+    assert shown(last) == [
+        *(str(CAT), CAT.digest, "See", PAPER.digest, texts[0], DOG.digest, TABLE.digest),
+        *(texts[1], PAPER.digest, "Again?", "And this?", DOG.digest),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("media", "problem"),
+    [
+        (Image.from_bytes(b"BM....", "image/bmp"), "and not image/bmp; convert it"),
+        (Image(mime="image/png", digest="a" * 64, size=8_000_000), "at most 7,864,320 bytes"),
+        (CAT.reference, f"{CAT.digest} are not in MemoryContentStore; pass Session"),
+    ],
+)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_cannot_be_shown_is_refused_before_the_request(
+    door: str, media: Any, problem: str
+) -> None:
+    prompt = PromptTemplate(ns="tests", key="plain").bind()
+    with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
+        DOORS[door](connect(server), prompt, session=Session(), message=["See", media])
+    assert (caught.value.phase, caught.value.code) == ("request", "content")
+    assert problem in str(caught.value)
+    assert server.requests == ()
+
+
+def test_a_pdf_that_a_tool_returns_is_refused_before_the_next_request() -> None:
+    with (
+        ScriptedServer(Say(calls=(mcp("read"),))) as server,
+        pytest.raises(PromptEvaluationError, match="pass it in a message") as caught,
+    ):
+        connect(server).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session())
+    assert caught.value.code == "content"
+    assert len(server.requests) == 1
