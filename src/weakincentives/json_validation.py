@@ -42,6 +42,9 @@ def check_schema(schema: JsonSchema) -> None:
     except library.SchemaError as error:
         issue = ValidationIssue(tuple(error.absolute_path), error.message[:300])
         raise SerdeError("JSON Schema", (issue,)) from error
+    except RecursionError:
+        issue = ValidationIssue((), "it is nested too deeply; make it flatter")
+        raise SerdeError("JSON Schema", (issue,)) from None
 
 
 def validation_issues(schema: str, value: Json) -> tuple[ValidationIssue, ...]:
@@ -92,7 +95,9 @@ def _errors(schema: str, value: Json) -> Iterator[_Error]:
         for error in validator.iter_errors(value):
             yield from leaves(error)
     except (RecursionError, import_module("referencing.exceptions").Unresolvable) as error:
-        problem = "goes in circles" if isinstance(error, RecursionError) else "leads nowhere"
+        problem = (
+            "goes in circles or too deep" if isinstance(error, RecursionError) else "leads nowhere"
+        )
         issue = ValidationIssue((), f"a $ref of the schema {problem}; correct the schema")
         raise SerdeError("JSON Schema", (issue,)) from error
 

@@ -36,6 +36,7 @@ TOOLS: list[Json] = [
     tool("environment", readOnlyHint=True),
     tool("fail", TEXT),
     tool("hang"),
+    tool("large", readOnlyHint=True),
     tool("lines", readOnlyHint=True),
     tool("measure", readOnlyHint=True) | {"outputSchema": {"type": "object", "required": ["size"]}},
     tool("mismeasure", readOnlyHint=True)
@@ -149,6 +150,10 @@ class Server:
         while True:
             self.append(text)
             time.sleep(0.01)
+
+    def large(self, _: str) -> Json:
+        text = "x" * 10_000_000
+        return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text}}
 
     def measure(self, _: str) -> Json:
         return {"content": [{"type": "text", "text": '{"size": 1}'}], "structuredContent": SIZE}

@@ -265,7 +265,7 @@ class Tool[P, R](Parametrized):
                     raise TypeError(f"the type {types!r} admits no object")
                 for example in examples:
                     json_validation.parse_object(text, serde.dump_json(example.input))
-        except (SerdeError, TypeError, ValueError) as error:
+        except (SerdeError, TypeError, ValueError, RecursionError) as error:
             raise PromptValidationError(
                 f"tool {name!r}: parameters= is no JSON Schema, or the input of an example does "
                 f"not fit it ({error}); correct the schema or the example"

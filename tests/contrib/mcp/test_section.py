@@ -261,6 +261,29 @@ def test_structured_content_is_the_value_and_must_fit_its_schema(tmp_path: Path)
     assert len(wrong.content) < 300
 
 
+def test_the_model_reads_the_beginning_of_a_large_answer(tmp_path: Path) -> None:
+    (large,) = run(section_of(tmp_path), ("large", {})).of(ToolInvoked)
+    assert large.success
+    assert len(large.content) < 101_000
+    assert "characters" in large.content[-200:]
+    assert len(str(large.result.value)) > 10_000_000
+
+
+def deep(depth: int) -> list[dict[str, Any]]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return changed("echo", inputSchema=schema)
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused_or_an_answer(tmp_path: Path) -> None:
+    section = section_of(tmp_path, lock=lock_of(tmp_path, deep(500)))
+    ((_, text),) = answers(run(section, ("echo", {"a": {}})))
+    assert "nested too deeply" in text
+    with pytest.raises(PromptValidationError, match="'plain_echo'"):
+        section_of(tmp_path, lock=lock_of(tmp_path, deep(3_000)))
+
+
 def test_a_server_that_asks_for_sampling_is_refused(tmp_path: Path) -> None:
     ((_, text),) = answers(run(section_of(tmp_path), ("ask", {})))
     assert "error" in json.loads(text)

@@ -203,18 +203,22 @@ def test_a_session_that_an_http_server_has_forgotten_is_opened_again(
 
 
 def test_headers_take_credentials_from_variables_and_errors_hide_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+    caplog.set_level("DEBUG")
     with served(tmp_path) as plain:
         headers = {"Authorization": "Bearer ${DOOR_TOKEN}"}
-        lock = replace(lock_of(tmp_path), command=None, url=plain.url, headers=headers)
+        url = plain.url + "?key=${DOOR_TOKEN}"
+        lock = replace(lock_of(tmp_path), command=None, url=url, headers=headers)
         assert answers(run(section_of(tmp_path, lock=lock), ("echo", {"text": "hi"})))[0][0]
         assert {sent["Authorization"] for sent in plain.headers} == {"Bearer sesame-open-wide"}
     lock = replace(lock, url="http://${DOOR_TOKEN}.localhost:1/mcp")
     ((success, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
     assert not success
     assert "sesame" not in text
+    assert "/mcp?key=***" in caplog.text
+    assert "sesame" not in caplog.text
 
 
 def test_many_threads_and_loops_share_one_server(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from logging import Formatter, LogRecord, getLogger
 from threading import Thread
 from typing import Any, TextIO
 
@@ -40,6 +41,7 @@ from .results import to_tool_result
 __all__ = ["OpenServer", "open_server"]
 
 _MAX_PAGES = 100
+_LOGGERS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.stdio")
 _TIMEOUT = httpx2.Timeout(30, read=300)  # as the SDK's own client over HTTP has
 _STDERR_LINES, _STDERR_CHARS, _STDERR_SECONDS = 3, 300, 0.2
 
@@ -76,8 +78,9 @@ async def open_server(lock: ServerLock, notify: Notify) -> AsyncGenerator["OpenS
         # and refuses requests for them. A person who answers would be called from here.
     )
     try:
-        async with client:
-            yield OpenServer(client, wire, await _list(client, lock), variables.redact)
+        with _masked_logs(variables):
+            async with client:
+                yield OpenServer(client, wire, await _list(client, lock), variables.redact)
     except ServerError:
         raise
     except Exception as error:
@@ -200,6 +203,29 @@ class _Variables:
                 "which is not set where the agent runs."
             )
         return value
+
+
+@contextmanager
+def _masked_logs(variables: _Variables) -> Generator[None]:
+    """Masks credentials in what the SDK and its HTTP client log, such as a server's address."""
+
+    def mask(record: LogRecord) -> bool:
+        text = record.getMessage()
+        if (masked := variables.redact(text)) != text:
+            record.msg, record.args = masked, ()
+        if record.exc_info:
+            record.exc_text = variables.redact(Formatter().formatException(record.exc_info))
+            record.exc_info = None
+        return True
+
+    loggers = [getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(mask)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(mask)
 
 
 @dataclass(eq=False, slots=True)
