@@ -241,7 +241,9 @@ def test_images_and_documents_are_media_and_the_rest_is_described(tmp_path: Path
 
 def test_media_that_the_model_cannot_see_are_described(tmp_path: Path) -> None:
     class Blind(ScriptedAdapter):
-        media = MediaSupport(types={"a/b": 10})
+        @property
+        def media(self) -> MediaSupport:
+            return MediaSupport(types={"a/b": 10})
 
     adapter = Blind([call(("plain_content", {})), say("done")])
     response = adapter.evaluate(template_of(section_of(tmp_path)).bind(), session=Session())
