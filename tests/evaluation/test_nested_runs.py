@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, text_of
 from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation.approval import Deny, Preview
+from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -504,3 +506,16 @@ def test_the_approver_of_the_caller_decides_in_nested_runs_too() -> None:
     ScriptedAdapter(script).evaluate(prompt, session=session, approver=decide)
     assert asked == ["note"]
     assert session[Note].all() == ()
+
+
+def test_a_chat_on_a_falling_back_adapter_counts_nested_runs_of_each_turn() -> None:
+    down = PromptEvaluationError("down", phase="request", code="server_error")
+    second = ScriptedAdapter([say("inside"), say("first"), say("second")])
+    loop = MainLoop(FallbackAdapter(ScriptedAdapter([call(("delegate", {})), down, down]), second))
+    chat = Chat(loop, outer(ask_inner), session=Session())
+    turn = chat.send("Hi")
+    assert (turn.text, turn.usage) == ("first", TokenUsage(30, 15))
+    with pytest.raises(BudgetExceededError):
+        chat.send("More", budget=Budget(max_calls=0))
+    assert chat.conversation is not None
+    assert chat.conversation.usage == TokenUsage(30, 15)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 from ..content import MediaSupport, Part
 from ..limits import Budget, Deadline
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: an
     from .renderer import RenderedPrompt
     from .template import Prompt
 
-__all__ = ["Evaluator", "ToolContext", "revoke"]
+__all__ = ["Evaluator", "NestedOptions", "ToolContext", "revoke"]
 
 
 class Evaluator(Protocol):
@@ -54,6 +54,19 @@ class Evaluator(Protocol):
         ...
 
 
+class NestedOptions(TypedDict, total=False):
+    """The arguments of `ToolContext.evaluate` beside the prompt.
+
+    `session` and `deadline` are by default the call's; `adapter` asks another model.
+    """
+
+    message: str | Sequence[Part] | None
+    session: SessionProtocol
+    deadline: Deadline | None
+    budget: Budget | None
+    adapter: Evaluator
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
     """What a handler receives beside its params; each call has a context of its own.
@@ -76,58 +89,27 @@ class ToolContext:
     idempotency_key: str = ""
 
     def evaluate[Out](
-        self,
-        prompt: "Prompt[Out] | RenderedPrompt[Out]",
-        /,
-        *,
-        message: str | Sequence[Part] | None = None,
-        session: SessionProtocol | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        adapter: Evaluator | None = None,
+        self, prompt: "Prompt[Out] | RenderedPrompt[Out]", /, **options: Unpack[NestedOptions]
     ) -> Response[Out]:
         """Evaluates another prompt as a part of this call and returns its response.
 
-        It is a whole run: the sections that its model requests open inside it. Bus and deadline are
-        those of the call, and so is the session unless another one is passed. Its usage counts in
-        the budget and the usage of the caller, whose budget bounds it beside its own. If the call
-        fails, what the run has changed is undone. `adapter` asks another model. Raises
+        It is a whole run: the sections that its model requests open inside it. It ends by the
+        call's deadline. Its usage counts in the budget and the usage of the caller, whose budget
+        bounds it beside its own. If the call fails, what the run has changed is undone. Raises
         `PromptEvaluationError`, which fails the call unless the handler catches it.
         """
-        options = self._options(message, session, deadline, budget, adapter)
-        return self.adapter.evaluate(prompt, **options)
+        return self.adapter.evaluate(prompt, **self._arguments(options))
 
     async def evaluate_async[Out](
-        self,
-        prompt: "Prompt[Out] | RenderedPrompt[Out]",
-        /,
-        *,
-        message: str | Sequence[Part] | None = None,
-        session: SessionProtocol | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        adapter: Evaluator | None = None,
+        self, prompt: "Prompt[Out] | RenderedPrompt[Out]", /, **options: Unpack[NestedOptions]
     ) -> Response[Out]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
-        options = self._options(message, session, deadline, budget, adapter)
-        return await self.adapter.evaluate_async(prompt, **options)
+        return await self.adapter.evaluate_async(prompt, **self._arguments(options))
 
     # Any: an adapter with the seed's signature takes no `message` and no `adapter`
-    def _options(
-        self,
-        message: str | Sequence[Part] | None,
-        session: SessionProtocol | None,
-        deadline: Deadline | None,
-        budget: Budget | None,
-        adapter: Evaluator | None,
-    ) -> dict[str, Any]:
-        passed = {"message": message, "budget": budget, "adapter": adapter}
-        return {
-            "session": self.session if session is None else session,
-            "bus": self.event_bus,
-            "deadline": self.deadline if deadline is None else deadline,
-            **{name: value for name, value in passed.items() if value is not None},
-        }
+    def _arguments(self, options: NestedOptions) -> dict[str, Any]:
+        own = {"session": self.session, "bus": self.event_bus, "deadline": self.deadline}
+        return {**own, **options}
 
     if not TYPE_CHECKING:  # a type checker would believe that the class has every name
 
