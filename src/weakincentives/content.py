@@ -305,7 +305,7 @@ class MemoryContentStore(ContentStore):
 
 
 class FolderContentStore(ContentStore):
-    """Keeps bytes in a folder, one file for each digest, which only its owner may read.
+    """Keeps bytes in a folder, one file for each digest; only its owner may read one it makes.
 
     Processes may share the folder. Nothing removes files; delete those that no conversation needs.
     """
@@ -332,7 +332,8 @@ class FolderContentStore(ContentStore):
 
     def read(self, digest: str) -> bytes | None:
         try:
-            return (self.path / digest).read_bytes()
+            with (self.path / digest).open("rb") as file:
+                return file.read(MAX_CONTENT_BYTES + 1)
         except FileNotFoundError:
             return None
 

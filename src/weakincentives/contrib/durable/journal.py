@@ -190,13 +190,15 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
     loop = copy(agent.main_loop)
     loop.adapter, loop.clock = _RecordedAdapter(agent.adapter, attempt), attempt.clock
     conversation = run_input["conversation"]
+    # Any: pyright takes no alias for the form of a type
+    message: Any = serde.parse(Content | None, run_input["message"])
     try:
         execution = loop.execute(
             prompt,
             session=session,
             deadline=serde.parse(Deadline | None, run_input["deadline"]),
             budget=serde.parse(Budget | None, run_input["budget"]),
-            message=serde.parse(Content | None, run_input["message"]),
+            message=message,
             conversation=conversation and Conversation.from_json(conversation),
             on_change=run_input["on_change"],
         )
