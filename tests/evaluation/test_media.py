@@ -24,12 +24,14 @@ from weakincentives.content import (
     Image,
     MemoryContentStore,
 )
+from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import request_tokens
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import Instructions, ToolMessage, UserMessage, media_of
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.inspection.event_log import write_events
 from weakincentives.prompt import (
     MarkdownSection,
@@ -265,6 +267,29 @@ def test_forks_share_the_store_and_parallel_calls_show_their_media() -> None:
     assert [media_of(answer) for answer in answers] == [(DOG,), (DOG,)]
     assert session.fork().content is session.content
     assert session.content.load(DOG.reference) == png(red=7)
+
+
+@pytest.mark.parametrize("approval", ["effects", "arguments"])
+def test_an_approved_call_shows_its_media_and_a_run_that_waits_has_references(
+    approval: Any,
+) -> None:
+    tool = Tool(name="find", handler=find, approval=approval)
+    section = MarkdownSection(title="Pets", template="Find them.", tools=[tool])
+    prompt = PromptTemplate(ns="tests", key="approval", sections=[section]).bind()
+    session = Session()
+    adapter = ScriptedAdapter([call(("find", {})), say("Nice.")])
+    with pytest.raises(RunSuspended) as waiting:
+        MainLoop(adapter).execute(prompt, session=session, message=["See", CAT])
+    text = waiting.value.suspension.to_json()
+    no_bytes(text)
+    assert CAT.digest in text
+    later = Session(content=session.content)
+    MainLoop(adapter).resume(
+        prompt, Suspension.from_json(text), {"call_1": Approve()}, session=later
+    )
+    media = [item for message in adapter.requests[1].messages for item in media_of(message)]
+    assert media == [CAT, DOG]
+    assert [later.content.load(item) for item in media] == [PNG, png(red=7)]
 
 
 def test_a_result_with_other_things_than_media_is_a_failed_call() -> None:
