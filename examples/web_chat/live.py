@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid4
 
@@ -12,7 +13,10 @@ from pydantic import TypeAdapter
 
 from weakincentives import Chat, MainLoop, Session
 from weakincentives.contrib.ag_ui import AgUiRun
-from weakincentives.evaluation.approval import Decision, Preview
+from weakincentives.evaluation.approval import Decision
+from weakincentives.evaluation.chat import TurnOptions
+from weakincentives.evaluation.response import StreamEvent
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
 
 from .prompt import Order, clerk
 from .store import ChatStore, StaleChatError, Status
@@ -41,13 +45,14 @@ class LiveChat:
         self._task: asyncio.Task[None] | None = None
         self._frames: list[str] = []  # of the run that is going on
         self._tabs: set[asyncio.Queue[str]] = set()
-        self._decisions: dict[str, asyncio.Future[Decision]] = {}  # awaited, by the calls' ids
+        self._suspension = ""  # of the last run, if it waits for the user
         self._load()
 
     def _load(self) -> None:
         self._stored = self._store.load(self._secret)
         if self._stored.status == "running":  # by a process that has ended
-            self._stored = replace(self._stored, status="stopped")
+            status: Status = "waiting" if self._stored.suspension else "stopped"
+            self._stored = replace(self._stored, status=status)
         self._session = Session()
         if snapshot := self._stored.snapshot:
             self._session.restore(self._session.parse_snapshot(snapshot, types=[Order]))
@@ -72,16 +77,15 @@ class LiveChat:
             self._start(self._messages(), self._stored.pending)
 
     def decide(self, call_id: str, decision: Decision) -> None:
-        """Decides on a tool call that waits for the user. Raises `BusyError` if none waits."""
-        future = self._decisions.pop(call_id, None)
-        if future is None or future.done():
-            raise BusyError("That has been decided already, or its answer was stopped.")
-        future.set_result(decision)
-
-    async def _ask(self, preview: Preview) -> Decision:
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._decisions[preview.call_id] = future
-        return await future
+        """Goes on with a turn that waits for the user. Raises `BusyError` and `StaleChatError`."""
+        stored = self._stored.suspension
+        suspension = Suspension.from_json(stored) if stored else None
+        calls = [preview.call_id for preview in suspension.pending] if suspension else []
+        if suspension is None or call_id not in calls:
+            raise BusyError("That has been decided already.")
+        self._start(
+            self._messages(), "", TurnOptions(suspension=suspension, decisions={call_id: decision})
+        )
 
     async def stop(self) -> None:
         """Stops the run; what it has done stays."""
@@ -123,23 +127,37 @@ class LiveChat:
         ]
         return [_ENCODER.encode(event) for event in events]
 
-    def _start(self, messages: list[ag_ui.Message], pending: str) -> None:
+    def _start(
+        self, messages: list[ag_ui.Message], pending: str, options: TurnOptions | None = None
+    ) -> None:
         if self._task is not None:
             raise BusyError("The last answer is still being written. Stop it, or wait.")
+        if self._stored.suspension and options is None:
+            raise BusyError("A call waits for you: approve or deny it first.")
         try:
             self._save("running", messages, pending)
         except StaleChatError:
             self._load()
             raise
         request = ag_ui.RunAgentInput(thread_id=_THREAD, run_id=uuid4().hex, messages=messages)
-        self._task = asyncio.create_task(self._run(AgUiRun(request), pending))
+        self._task = asyncio.create_task(self._run(AgUiRun(request), pending, options or {}))
         self._task.add_done_callback(self._finish)
 
-    async def _run(self, run: AgUiRun, pending: str) -> None:
+    async def _turn(
+        self, message: str | None, options: TurnOptions
+    ) -> AsyncGenerator[StreamEvent[None]]:
+        self._suspension = ""
+        try:
+            async with aclosing(self._chat.stream_async(message, **options)) as events:
+                async for event in events:
+                    yield event
+        except RunSuspended as error:
+            self._suspension = error.suspension.to_json()
+            raise
+
+    async def _run(self, run: AgUiRun, pending: str, options: TurnOptions) -> None:
         before = self._chat.conversation
-        async for event in run.stream_async(
-            self._chat.stream_async(pending or None, approver=self._ask)
-        ):
+        async for event in run.stream_async(self._turn(pending or None, options)):
             if run.ended:  # stored before a tab knows
                 said = self._chat.conversation is not before
                 self._save(_status(event), run.messages, "" if said else pending)
@@ -150,8 +168,8 @@ class LiveChat:
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        self._decisions.clear()
-        if not task.cancelled() and (error := task.exception()):
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RunSuspended):
             log.error("a run failed", exc_info=error)
         if self._stored.status == "running":  # what the run has done could not be stored
             self._load()
@@ -174,6 +192,7 @@ class LiveChat:
             snapshot=self._session.snapshot().to_json(),
             messages=_MESSAGES.dump_json(messages, by_alias=True).decode(),
             pending=pending,
+            suspension=self._stored.suspension if status == "running" else self._suspension,
         )
         self._stored = self._store.save(self._secret, chat)
 
@@ -183,6 +202,8 @@ def _status(event: ag_ui.Event) -> Status:
     match event:
         case ag_ui.RunFinishedEvent(outcome=ag_ui.RunFinishedSuccessOutcome()):
             return "ready"
+        case ag_ui.RunFinishedEvent(outcome=ag_ui.RunFinishedInterruptOutcome()):
+            return "waiting"
         case ag_ui.RunFinishedEvent():
             return "stopped"
         case _:

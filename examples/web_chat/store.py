@@ -8,19 +8,22 @@ from typing import Literal
 
 __all__ = ["ChatStore", "StaleChatError", "Status", "StoredChat"]
 
-type Status = Literal["ready", "running", "stopped", "failed"]
+type Status = Literal["ready", "running", "waiting", "stopped", "failed"]
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS chats (
     id TEXT PRIMARY KEY, version INTEGER NOT NULL, status TEXT NOT NULL,
-    snapshot TEXT NOT NULL, messages TEXT NOT NULL, pending TEXT NOT NULL)
+    snapshot TEXT NOT NULL, messages TEXT NOT NULL, pending TEXT NOT NULL,
+    suspension TEXT NOT NULL)
 """
+_COLUMNS = "version", "status", "snapshot", "messages", "pending", "suspension"
 _INSERT = """
-INSERT INTO chats (version, status, snapshot, messages, pending, id) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO chats (version, status, snapshot, messages, pending, suspension, id)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 """
 _UPDATE = """
-UPDATE chats SET version = ?, status = ?, snapshot = ?, messages = ?, pending = ?
+UPDATE chats SET version = ?, status = ?, snapshot = ?, messages = ?, pending = ?, suspension = ?
 WHERE id = ? AND version = ?
 """
 
@@ -33,7 +36,8 @@ class StaleChatError(Exception):
 class StoredChat:
     """A chat: the session's `snapshot`, and its AG-UI `messages` as JSON.
 
-    `pending` is a message of the user that is not in the snapshot yet.
+    `pending` is a message of the user that is not in the snapshot yet, `suspension` the JSON of a
+    turn that waits for the user's decisions.
     """
 
     version: int = 0
@@ -41,6 +45,7 @@ class StoredChat:
     snapshot: str = ""
     messages: str = "[]"
     pending: str = ""
+    suspension: str = ""
 
 
 class ChatStore:
@@ -57,14 +62,9 @@ class ChatStore:
 
     def load(self, secret: str) -> StoredChat:
         """Returns the chat, or a new one."""
-        query = "SELECT version, status, snapshot, messages, pending FROM chats WHERE id = ?"
+        query = f"SELECT {', '.join(_COLUMNS)} FROM chats WHERE id = ?"  # noqa: S608 - our names
         row = self._database.execute(query, [_digest(secret)]).fetchone()
-        if row is None:
-            return StoredChat()
-        version, status, snapshot, messages, pending = row
-        return StoredChat(
-            version=version, status=status, snapshot=snapshot, messages=messages, pending=pending
-        )
+        return StoredChat() if row is None else StoredChat(**dict(zip(_COLUMNS, row, strict=True)))
 
     def save(self, secret: str, chat: StoredChat) -> StoredChat:
         """Writes the chat over the version that it was made from; returns it as it is stored.
@@ -72,7 +72,7 @@ class ChatStore:
         Raises `StaleChatError` if another process has written meanwhile.
         """
         new = replace(chat, version=chat.version + 1)
-        values = new.version, new.status, new.snapshot, new.messages, new.pending, _digest(secret)
+        values = *(getattr(new, column) for column in _COLUMNS), _digest(secret)
         if chat.version == 0:
             written = self._database.execute(_INSERT, values)
         else:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from support.agents import check_answered, ok, prompt, tool
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.approval import Approve
+from weakincentives.evaluation.chat import Chat, TurnOptions
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from weakincentives.evaluation.response import (
@@ -24,6 +26,7 @@ from weakincentives.evaluation.response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility
 from weakincentives.runtime.session import Session
@@ -189,6 +192,28 @@ def test_call_ids_that_repeat_are_told_apart() -> None:
     again = AssistantMessage(tool_calls=(ToolCall("call_0", "probe", "{}"),), finish="tool_calls")
     front_end = shown(chat(again, again, say("Done.")))
     assert len({answer["toolCallId"] for answer in front_end.of("tool")}) == 2
+
+
+def test_calls_that_wait_for_approval_are_interrupts_and_go_on_in_another_run() -> None:
+    asked = replace(tool(), approval="arguments")
+    talk = chat(call(("probe", {"a": 1})), say("Done."), asked=prompt(asked))
+    first, run = FrontEnd(request()), AgUiRun(request())
+    with pytest.raises(RunSuspended) as caught:
+        first.read_all(run.stream(talk.stream("Hello?")))
+    [interrupt] = first.last["outcome"]["interrupts"]
+    [waiting] = caught.value.suspension.pending
+    assert interrupt["id"] == waiting.call_id
+    assert interrupt["message"] == str(waiting)
+    assert first.of("activity")[0]["content"]["tool_call_id"] == interrupt["toolCallId"]
+
+    decisions = {interrupt["id"]: Approve()}
+    later = ag_ui.RunAgentInput(thread_id="thread", run_id="run-2", messages=run.messages)
+    second, run = FrontEnd(later), AgUiRun(later)
+    options = TurnOptions(suspension=caught.value.suspension, decisions=decisions)
+    second.read_all(run.stream(talk.stream(**options)))
+    assert second.of("tool")[0]["toolCallId"] == interrupt["toolCallId"]
+    assert second.text.endswith("Done.")
+    assert len([call for item in second.of("assistant") for call in item.get("toolCalls", [])]) == 1
 
 
 def test_lone_surrogates_become_what_json_can_hold() -> None:

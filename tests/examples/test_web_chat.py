@@ -157,7 +157,8 @@ def test_an_order_counts_once_the_user_has_seen_and_approved_it(
     order(adapter)
     tab = Tab(client).read("RUN_FINISHED")
     start(client, "Assam, please.")
-    tab.read("ACTIVITY_SNAPSHOT", 2)
+    tab.read("RUN_FINISHED")
+    assert tab.front_end.last["outcome"]["type"] == "interrupt"
     activity = tab.front_end.of("activity")[-1]["content"]
     assert "+" in activity["preview"]
     assert "Assam" in activity["preview"]
@@ -176,26 +177,27 @@ def test_a_denied_order_changes_nothing_and_the_model_reads_why(
 ) -> None:
     order(adapter)
     tab = Tab(client).read("RUN_FINISHED")
-    start(client, "Assam, please.")
-    tab.read("ACTIVITY_SNAPSHOT", 2)
-    reloaded = Tab(client).read("ACTIVITY_SNAPSHOT", 2)  # where it waits, too
+    post(client, "/agent", body("Assam, please."))
+    tab.read("RUN_FINISHED")
+    reloaded = Tab(client).read("RUN_FINISHED")  # where it waits, too
+    assert reloaded.front_end.shared_state == {"status": "waiting"}
     assert decide(client, reloaded, approve=False, reason="Rather less.").status_code == 204
     tab.read("RUN_FINISHED")
     assert '"tea":"Assam"' not in snapshot(database)
     assert "Rather less." in tab.front_end.of("tool")[-1]["error"]
 
 
-def test_a_chat_can_be_stopped_while_it_waits_for_the_user(
+def test_a_message_does_not_pass_a_call_that_waits(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     order(adapter)
     tab = Tab(client).read("RUN_FINISHED")
-    start(client, "Assam, please.")
-    tab.read("ACTIVITY_SNAPSHOT", 2)
-    post(client, "/stop")
+    post(client, "/agent", body("Assam, please."))
+    refused = post(client, "/agent", body("Thanks."))
+    assert (refused.status_code, "approve or deny" in refused.json()["error"]) == (409, True)
+    decide(client, tab.read("RUN_FINISHED"), approve=True)
     tab.read("RUN_FINISHED")
-    assert decide(client, tab, approve=True).status_code == 409
-    assert read_run(post(client, "/agent", body("Thanks."))).text.endswith("As you wish.")
+    assert read_run(post(client, "/agent", body("Thanks."))).text.endswith("You are welcome.")
 
 
 def snapshot(database: Path) -> str:
@@ -210,11 +212,13 @@ def test_another_server_goes_on_with_the_chat_its_state_and_open_sections(
     order(adapter)
     with serve(adapter, database) as url, browser(url) as client:
         tab = Tab(client).read("RUN_FINISHED")
-        start(client, "Assam, please.")
-        decide(client, tab.read("ACTIVITY_SNAPSHOT", 2), approve=True)
+        post(client, "/agent", body("Assam, please."))
         tab.read("RUN_FINISHED")
         cookies = client.cookies
     with serve(adapter, database) as url, browser(url, cookies) as client:
+        waiting = Tab(client).read("RUN_FINISHED")
+        decide(client, waiting, approve=True)
+        waiting.read("RUN_FINISHED")
         run = read_run(post(client, "/agent", body("Thanks.")))
         assert run.text.endswith("You are welcome.")
     assert "order_tea" in adapter.requests[-1].tool_names

@@ -42,7 +42,8 @@ class FrontEnd:
         match kind.split("_"):
             case ["RUN", _]:
                 assert not self._texts | self._calls
-                assert not self._unanswered
+                if event.get("outcome", {}).get("type") != "interrupt":
+                    assert not self._unanswered
                 self.state = "ended"
             case ["TEXT", "MESSAGE", part]:
                 self._read_text(part, event)
@@ -93,7 +94,9 @@ class FrontEnd:
             case "END":
                 self._calls.remove(call_id)
             case _:
-                self._unanswered.remove(call_id)
+                assert call_id in [call["id"] for call in self._all_calls()]
+                assert call_id not in [item["toolCallId"] for item in self.of("tool")]
+                self._unanswered.discard(call_id)
                 content = event["content"]
                 answer = {"id": event["messageId"], "role": "tool", "content": content}
                 answer["toolCallId"] = call_id

@@ -87,6 +87,7 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview })
   buttons.append(reason);
   card.append(diff, buttons);
   const call = shown.get(toolCallId);
+  waiting.get(toolCallId)?.remove(); // it was asked before, with other effects
   if (call?.output) buttons.remove();
   else waiting.set(toolCallId, buttons);
   if (call && !call.output) call.state.firstChild.data = "waits for you";

@@ -34,6 +34,7 @@ from ..evaluation.response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from ..evaluation.suspension import RunSuspended
 from ..limits import TokenUsage
 from ..prompt.prompt import Prompt
 from ..protocols import StateView
@@ -59,10 +60,10 @@ class AgUiRun:
     """Converts the events of one stream to AG-UI events, for the run that `request` asks for.
 
     `stream` and `stream_async` do all; a server with a loop of its own calls `start`, `convert` for
-    each event, and `end`. Each message and each tool call that is started is ended, and each call
-    has a result, whatever ends the run. Text that a restart or a rejection voids is taken back by
-    `MESSAGES_SNAPSHOT`, which holds all messages without it. Restarts, rejections, changes of tools
-    and compactions are activities.
+    each event, and `end`. Each message and each tool call that is started is ended, whatever ends
+    the run, and each call has a result unless it waits for approval. Text that a restart or a
+    rejection voids is taken back by `MESSAGES_SNAPSHOT`, which holds all messages without it.
+    Restarts, rejections, changes of tools and compactions are activities.
 
     `messages` are those of the thread as a front end now has them, activities included.
     """
@@ -75,6 +76,10 @@ class AgUiRun:
         self._message: ag_ui.AssistantMessage | None = None  # of the model's current answer
         self._text: list[str] | None = None  # the pieces of an open text message
         self._open_calls: dict[str, str] = {}  # the model's ids of calls, and those of AG-UI
+        answered = {
+            item.tool_call_id for item in self._earlier if isinstance(item, ag_ui.ToolMessage)
+        }
+        self._waiting = set(_call_ids(self._earlier)) - answered  # for a decision on them
         self._used = {message.id for message in self._earlier} | set(_call_ids(self._earlier))
         self._ids = map(f"{request.run_id}-{{}}".format, count(1))
 
@@ -88,8 +93,9 @@ class AgUiRun:
     def stream(self, events: Generator[StreamEvent[Any]]) -> Generator[ag_ui.Event]:
         """Yields the run's AG-UI events, from `RUN_STARTED` on, and closes `events`.
 
-        A `PromptEvaluationError` becomes `RUN_ERROR` with its text. Another error does so without
-        its text, and is raised after that.
+        A `PromptEvaluationError` becomes `RUN_ERROR` with its text. `RunSuspended` becomes an
+        interrupt for each call that waits, another error `RUN_ERROR` without its text; both are
+        raised after that.
         """
         yield from self.start()
         try:
@@ -144,12 +150,14 @@ class AgUiRun:
                 result = self._finish_call(call.call_id, message.content, success=message.success)
                 return [*text_end, *result]
             case ApprovalRequested(call, preview):
-                return self._report(
+                started = [*self._end_text(), *self._start_call(call)]
+                report = self._report(
                     "approval_requested",
                     call_id=call.call_id,
-                    tool_call_id=self._open_calls.get(call.call_id, call.call_id),
+                    tool_call_id=self._open_calls[call.call_id],
                     preview=str(preview),
                 )
+                return [*started, *report]
             case ToolsAdded(tools):
                 return self._report("tools_added", names=[tool.name for tool in tools])
             case ToolsRemoved(names):
@@ -174,11 +182,14 @@ class AgUiRun:
     def end(self, error: BaseException | None = None) -> _Events:
         """Returns the events that end the run early; none if it has ended.
 
-        A run without a response is cancelled, unless `error` is an `Exception`.
+        A run without a response is cancelled, unless `error` is an `Exception`. After
+        `RunSuspended` its calls have no result yet.
         """
         if self.ended:
             return []
         self.ended = True
+        if isinstance(error, RunSuspended):
+            return [*self._end_text(), self._finished(self._interrupts(error))]
         events = [*self._end_text(), *self._answer_open_calls()]
         if isinstance(error, PromptEvaluationError):
             usage = _usage(error.usage)
@@ -187,6 +198,18 @@ class AgUiRun:
         if isinstance(error, Exception):
             return [*events, ag_ui.RunErrorEvent(message="The agent failed.", code="internal")]
         return [*events, self._finished(ag_ui.RunFinishedCancelledOutcome())]
+
+    def _interrupts(self, error: RunSuspended) -> ag_ui.RunFinishedInterruptOutcome:
+        interrupts = [
+            ag_ui.Interrupt(
+                id=preview.call_id,
+                reason="approval",
+                message=str(preview),
+                tool_call_id=self._open_calls.get(preview.call_id),
+            )
+            for preview in error.suspension.pending
+        ]
+        return ag_ui.RunFinishedInterruptOutcome(interrupts=interrupts)
 
     def _complete(self, response: PromptResponse[Any]) -> _Events:  # Any: as above
         events = [*self._end_text(), *self._answer_open_calls()]
@@ -237,6 +260,12 @@ class AgUiRun:
         return [ag_ui.TextMessageEndEvent(message_id=self._message.id)]
 
     def _start_call(self, call: ToolCall) -> _Events:
+        if call.call_id in self._open_calls:
+            return []  # its approval was requested before
+        if call.call_id in self._waiting:
+            self._waiting.remove(call.call_id)
+            self._open_calls[call.call_id] = call.call_id
+            return []  # an earlier run has started it
         message = self._message or self._begin_message()
         # Some servers count the calls of each answer anew, and AG-UI appends to a known call.
         call_id = self._unused_id(call.call_id)
