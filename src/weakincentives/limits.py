@@ -1,11 +1,12 @@
 """Deadlines, budgets and usage of evaluations: plain values that read no clock by themselves."""
 
+# `threading` has the same lock, and takes longer to import
+from _thread import allocate_lock
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from math import inf
-from threading import Lock
 from typing import Literal
 
 __all__ = [
@@ -215,7 +216,8 @@ class Budget:
             return None
 
 
-_counting = Lock()  # one for all meters: a meter stays a plain value that can be copied and pickled
+# One for all meters: a meter stays a plain value that can be copied and pickled.
+_counting = allocate_lock()
 
 
 @dataclass(slots=True)
