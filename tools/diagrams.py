@@ -30,6 +30,14 @@ from weakincentives import (
     ToolContext,
 )
 from weakincentives.contrib.mcp import MCPSection
+from weakincentives.evaluation.approval import (
+    Approve,
+    Approver,
+    Decision,
+    Deny,
+    Preview,
+    ReplaceArguments,
+)
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
@@ -291,6 +299,44 @@ def tool_transaction() -> str:
         wrote, *then = _one_call(name, arguments, end)
         rows.append((code(how if wrote else f"{name} {arguments}"), wrote, *then))
     return table(("call or handler's end", "writes", "remaining writes", "result", "event"), rows)
+
+
+def approval_decisions() -> str:
+    """Shows what each decision leaves of a call, and what the model reads."""
+    page = example("approval")
+    rows: list[Row] = []
+    fewer = ReplaceArguments({"old": "A cat.", "new": "A dog."})
+    decisions: list[tuple[str, list[Decision]]] = [
+        ("`Approve()`", [Approve()]),
+        ("`Approve()`, but a file has changed meanwhile", [Approve(), Deny("Not now.")]),
+        ('`Deny("Too many.")`', [Deny("Too many.")]),
+        ("`ReplaceArguments({…})`, then `Approve()`", [fewer, Approve()]),
+    ]
+    for name, answers in decisions:
+        files = InMemoryFilesystem({"a.md": "A cat.\n", "b.md": "A category.\n"})
+        meanwhile = "A catalogue.\n" if "changed" in name else ""
+        decide = _approver(answers, files, meanwhile)
+        prompt = Prompt[None](ns="notes", key="tidy", sections=[page["section"].clone()])
+        adapter = ScriptedAdapter([call(("rename", {"old": "cat", "new": "dog"})), say("Done.")])
+        response = adapter.evaluate(
+            prompt.bind(resources={Filesystem: files}), session=Session(), approver=decide
+        )
+        [answer] = [item for item in response.transcript if isinstance(item, ToolMessage)]
+        texts = ", ".join([code(files.read_text(path).strip()) for path in ("a.md", "b.md")])
+        rows.append((name, str(len(answers)), texts, answer.content.split("\n\n")[0]))
+    return table(("decision", "questions", "files afterwards", "the model reads"), rows)
+
+
+def _approver(answers: list[Decision], files: Filesystem, meanwhile: str) -> Approver:
+    """Decides in order; before the first decision, somebody writes `meanwhile`."""
+    rest = iter(answers)
+
+    def decide(_: Preview) -> Decision:
+        if meanwhile:
+            files.write_text("b.md", meanwhile)
+        return next(rest)
+
+    return decide
 
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
@@ -574,6 +620,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
         disclosure_states,
         session_fold,
         tool_transaction,
+        approval_decisions,
         inner_loop,
         override_merge,
         conversation_messages,
