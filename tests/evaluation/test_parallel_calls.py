@@ -625,9 +625,11 @@ def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budg
 
 
 @drivers
-@pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED], ids=["in order", "isolated"])
-def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_came_before_it(
-    config: InnerLoopConfig, driver: Evaluate
+@pytest.mark.parametrize(
+    ("config", "count"), [(InnerLoopConfig(), 3), (ISOLATED, 4)], ids=["in order", "isolated"]
+)
+def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_have_run(
+    config: InnerLoopConfig, count: int, driver: Evaluate
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         if params.a == 2:
@@ -639,7 +641,7 @@ def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_came_before_it(
     calls = call(*[("go", {"a": number}) for number in (1, 1, 2, 3)])
     with pytest.raises(VisibilityExpansionRequired) as caught:
         driver(ScriptedAdapter([calls], config=config), prompt(named("go", handler)), Session())
-    assert caught.value.run_usage.tool_calls == 2
+    assert caught.value.run_usage.tool_calls == count
 
 
 def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:

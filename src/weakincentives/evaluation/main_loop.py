@@ -257,6 +257,7 @@ class _Evaluations[Out]:
         self._parent = ParentRun(
             session, meter, bus, self._deadline, parent.evaluation_id, approver
         )
+        self._nested = NestedAdapter(self.adapter, self._parent)
         self._set_options(loop, options)
 
     def _set_options(self, loop: MainLoop, options: ExecutionOptions) -> None:
@@ -328,11 +329,8 @@ class _Evaluations[Out]:
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """Returns the result of the execution."""
         self._count(RunUsage(response.usage, response.turns), response.turns)
-        execution = Execution(
-            response=response,
-            expansions=tuple(self._expansions),
-            usage=self._parent.meter.usage.usage,
-        )
+        expansions, usage = tuple(self._expansions), self._parent.meter.usage.usage
+        execution = Execution(response=response, expansions=expansions, usage=usage)
         self.operation.set_result(execution)
         self.execution = execution
         self._conversation = response.conversation or self._conversation
@@ -446,7 +444,7 @@ class _Evaluations[Out]:
         if plan and (summary := self._summary(plan)):
             prompt, options = summary
             with self._summarizing():
-                execution = MainLoop(self._summarizer).execute(prompt, **options)
+                execution = MainLoop(self._nested).execute(prompt, **options)
         return self._apply(plan, execution) if plan else None
 
     async def compact_async(self) -> Compacted | None:
@@ -455,7 +453,7 @@ class _Evaluations[Out]:
         if plan and (summary := self._summary(plan)):
             prompt, options = summary
             with self._summarizing():
-                execution = await MainLoop(self._summarizer).execute_async(prompt, **options)
+                execution = await MainLoop(self._nested).execute_async(prompt, **options)
         return self._apply(plan, execution) if plan else None
 
     def _plan(self) -> Plan | None:
@@ -472,10 +470,6 @@ class _Evaluations[Out]:
         if template is None or not text:
             return None
         return template.bind(), ExecutionOptions(session=self._session, message=text)
-
-    @property
-    def _summarizer(self) -> "NestedAdapter":
-        return NestedAdapter(self.adapter, self._parent)
 
     @contextmanager
     def _summarizing(self) -> Generator[None]:
@@ -532,11 +526,9 @@ class _Evaluations[Out]:
 
     def _with_usage[E: PromptEvaluationError](self, error: E) -> E:
         """Returns the error with the usage of all evaluations."""
-        return error.with_progress(
-            usage=self._parent.meter.usage.usage,
-            turns=self._turns,
-            conversation=error.conversation or self._conversation,
-        )
+        conversation = error.conversation or self._conversation
+        usage = self._parent.meter.usage.usage
+        return error.with_progress(usage=usage, turns=self._turns, conversation=conversation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -579,14 +571,12 @@ class NestedAdapter(ProviderAdapter):
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
-        yield from self._loop(options).stream(prompt, **options)
+        return self._loop(options).stream(prompt, **options)
 
-    async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+    def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
-        async with aclosing(self._loop(options).stream_async(prompt, **options)) as events:
-            async for event in events:
-                yield event
+        return self._loop(options).stream_async(prompt, **options)
 
     def _loop(self, options: ExecutionOptions) -> MainLoop:
         """Returns the loop of a run; an `adapter` among `options` asks the model in its place."""
