@@ -178,6 +178,11 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
 
     `run_input` is what `to_input` returned.
     """
+    if asking := [tool.name for tool in agent.tools if tool.approval is not None]:
+        raise ValueError(
+            f"the tools {asking} ask for approval, for which a durable run cannot wait; "
+            "run the prompt by MainLoop, whose Suspension can be stored"
+        )
     session = agent.session(steps.run_id)
     if run_input["session"] is not None:
         session.restore(session.parse_snapshot(run_input["session"], types=agent.types))
