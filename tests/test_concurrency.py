@@ -26,7 +26,7 @@ from weakincentives.prompt import (
     WorkspaceSection,
 )
 from weakincentives.resources import Binding, ResourceRegistry
-from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
 from weakincentives.runtime.session import Replace, Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility, VisibilityOverrides
@@ -177,32 +177,33 @@ def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_
     }
 
 
-def test_agents_that_share_a_session_lose_no_event_of_it() -> None:
+def test_threads_that_share_a_session_lose_no_event_of_it() -> None:
     """Dispatch is serialized: each event is folded into what the last one made."""
     session = Session()
     session[Sum].register(
         Note, lambda view, event: Replace((Sum((view.latest() or Sum()).total + int(event.text)),))
     )
 
-    def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.session.dispatch(Note(str(params.a)))
-        return ToolResult("ok")
+    def dispatch() -> None:
+        for _ in range(100):
+            session.dispatch(Note("1"))
 
-    section = MarkdownSection(
-        title="Task",
-        key="task",
-        template="Go.",
-        tools=[Tool[Args, object](name="note", handler=note)],
-    )
-    template: PromptTemplate[Any] = PromptTemplate(ns="tests", key="sum", sections=[section])
+    at_once(*[dispatch] * THREADS)
+    assert session[Sum].all() == (Sum(THREADS * 100),)
+
+
+def test_agents_that_share_a_bus_lose_no_event_of_it() -> None:
+    bus = InProcessEventBus()
+    published = list[ToolInvoked]()
+    bus.subscribe(ToolInvoked, published.append)
 
     def run() -> None:
-        adapter = ScriptedAdapter([call(*[("note", {"a": 1})] * 10), say("done")])
-        adapter.evaluate(template.bind(), session=session)
+        adapter = ScriptedAdapter([call(*[("add", {"a": 1})] * 10), say("done")])
+        adapter.evaluate(TEMPLATE.bind(Name("Ann")), session=Session(bus=bus))
 
     at_once(*[run] * THREADS)
-    assert session[Sum].all() == (Sum(THREADS * 10),)
-    assert len(session[ToolInvoked]) == THREADS * 10
+    assert len(published) == THREADS * 10
+    assert len({event.session_id for event in published}) == THREADS
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The base of every exception that the library raises, and the errors that all packages share.
 
     WeakIncentivesError
-    ├── the author must act     prompt.errors       PromptValidationError, PromptRenderError,
+    ├── the author must act     runs                ConcurrentRunError
+    │                           prompt.errors       PromptValidationError, PromptRenderError,
     │                                               OverridesStoreError
     │                           resources           ResourceError
     │                           contrib.durable     ReplayError, StepFailedError

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .content import ContentStore, Document, Image
 from .limits import TokenUsage
+from .runs import RunStack
 
 __all__ = [
     "DeclaredState",
@@ -124,6 +125,11 @@ class Resources(Protocol):
 
 class SessionProtocol(Snapshotable, Protocol):
     """Typed state, folded from events."""
+
+    @property
+    def runs(self) -> RunStack:
+        """The runs that use this session now."""
+        ...
 
     @property
     def session_id(self) -> str: ...

@@ -35,6 +35,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.runs import ConcurrentRunError
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 
@@ -195,6 +196,7 @@ from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, T
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import UserMessage
+from weakincentives.runs import ConcurrentRunError
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -392,7 +394,7 @@ def test_a_second_message_during_a_turn_is_refused() -> None:
     turn.start()
     assert asked.wait(30)
     for mode in MODES:
-        with pytest.raises(RuntimeError, match="still answering"):
+        with pytest.raises(ConcurrentRunError, match="in use by a run of"):
             mode(chat, "Hello?")
     answer.set()
     turn.join(30)

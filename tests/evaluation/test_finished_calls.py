@@ -4,13 +4,14 @@ nothing.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from threading import Event as Gate
 from threading import Thread
 from typing import Any
 
 import pytest
 
-from support.agents import Args, Note, prompt, tool
+from support.agents import Args, Note, nested_adapter, prompt, tool
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
@@ -170,8 +171,8 @@ def test_a_context_serves_nested_evaluations_until_its_own_call_is_over() -> Non
     def outer(params: Args, *, context: ToolContext) -> ToolResult[object]:
         contexts.append(context)
         for _ in range(2):
-            adapter = ScriptedAdapter([call(("inner", {})), say("y")])
-            adapter.evaluate(
+            agent = ScriptedAdapter([call(("inner", {})), say("y")])
+            replace(nested_adapter(context), adapter=agent).evaluate(
                 prompt(tool(inner, name="inner")),
                 session=context.session,
                 budget=Budget(max_calls=5),

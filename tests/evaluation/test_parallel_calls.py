@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Barrier, Lock, main_thread
 from threading import Event as Flag
 from time import sleep
@@ -15,7 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.agents import Args, Note, answers, fields_but, ok, prompt, recorded, tool
+from support.agents import (
+    Args,
+    Note,
+    answers,
+    fields_but,
+    nested_adapter,
+    ok,
+    prompt,
+    recorded,
+    tool,
+)
 from support.programs import (
     FAILURES,
     STATE,
@@ -565,7 +575,8 @@ def test_a_sub_agent_on_the_very_same_prompt_is_run_by_itself() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         if params.a:
             agent = ScriptedAdapter([call(("again", {"a": params.a - 1})), say("fine")])
-            return ToolResult(agent.evaluate(context.prompt, session=context.session).text)
+            nested = replace(nested_adapter(context), adapter=agent)
+            return ToolResult(nested.evaluate(context.prompt, session=context.session).text)
         context.resources.get(ForkableCell).add(1)
         return ToolResult("added", success=False)
 

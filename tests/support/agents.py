@@ -6,6 +6,7 @@ from typing import Any
 
 from weakincentives import content
 from weakincentives.adapters.core import LoopAdapter
+from weakincentives.evaluation.main_loop import NestedAdapter
 from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from weakincentives.prompt import (
     MarkdownSection,
@@ -52,6 +53,12 @@ def prompt(*tools: Tool[Any, Any], text: str = "Do it.", output: Any = None) -> 
     """A prompt of one section with these tools, asking for `output`."""
     section = MarkdownSection(title="Task", key="task", template=text, tools=tools)
     return Prompt(PromptTemplate(ns="tests", key="agent", sections=[section], output_type=output))
+
+
+def nested_adapter(context: ToolContext) -> NestedAdapter:
+    """The adapter of a handler, whose evaluations are parts of the tool call."""
+    assert isinstance(context.adapter, NestedAdapter)
+    return context.adapter
 
 
 def answers(messages: Sequence[Message]) -> list[ToolMessage]:

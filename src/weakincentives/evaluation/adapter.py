@@ -23,6 +23,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
+from ..runs import Run
 from .approval import Approver
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
@@ -80,10 +81,12 @@ class ParentRun:
 
     It is the `MainLoop` execution that evaluates, or the evaluation whose tool call evaluates
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
-    ends by `deadline`, and works in a transaction of the parent if it has the same `session`.
+    ends by `deadline`, and works in a transaction of the parent if it has the same `session`, which
+    `run` has reserved.
     `approver` decides for the parent, and for nested runs that have none of their own.
     """
 
+    run: Run | None
     session: SessionProtocol
     meter: Meter
     bus: EventBus | None = None

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
-from threading import Lock
 from typing import TypedDict, Unpack
 
 from ..content import Part
@@ -10,6 +9,7 @@ from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..prompt.prompt import Prompt
 from ..protocols import EventBus, SessionProtocol
+from ..runs import Reservation, Run
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
 from .approval import Approver, Decision
@@ -43,14 +43,14 @@ class Chat[Out]:
     goes on once its session is restored. A session may have a chat for each of several prompts.
 
     A turn that an error, a cancellation or Ctrl-C stops keeps what it has done: the next message
-    goes on from there. Turns do not overlap: a message during a turn raises `RuntimeError`.
+    goes on from there. A message during a turn, of this or another chat of the session, raises
+    `ConcurrentRunError`.
     """
 
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
         self.loop = loop
         self.prompt = prompt
         self.session = session
-        self._turn = Lock()
         prompt.declare_state(session)
 
     def __repr__(self) -> str:
@@ -149,13 +149,9 @@ class Chat[Out]:
         self, message: str | Sequence[Part] | None, options: TurnOptions
     ) -> Generator[ExecutionOptions]:
         """Yields the arguments of the turn's execution, and keeps other turns out meanwhile."""
-        if not self._turn.acquire(blocking=False):
-            raise RuntimeError(
-                f"the chat with {self.prompt.name!r} is still answering; "
-                "send the next message after the answer, or make a session for each user"
-            )
-        suspension, conversation = options.get("suspension"), self.conversation
-        try:
+        suspension, run = options.get("suspension"), Run(self.prompt.name)
+        with Reservation(run, self.prompt.runs_with(self.session)):
+            conversation = self.conversation
             if suspension is not None and suspension.start != conversation:
                 raise ValueError("the chat has gone on since the suspended turn; deny or drop it")
             yield ExecutionOptions(
@@ -163,10 +159,9 @@ class Chat[Out]:
                 message=message,
                 conversation=None if suspension else conversation,
                 save=self._save,
+                caller=run,
                 **options,
             )
-        finally:
-            self._turn.release()
 
     def _save(self, conversation: Conversation) -> None:
         conversations = self.session[Conversation]

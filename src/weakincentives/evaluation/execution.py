@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from ..displays import markdown
 from ..limits import RunUsage, TokenUsage
+from ..runs import Run
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ConversationOptions, ProviderAdapter
 from .approval import Decision
@@ -83,12 +84,14 @@ class RunOptions(ConversationOptions, total=False):
     """The arguments of `MainLoop.resume` beside the prompt and the decisions.
 
     `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. `save` is
-    called with the conversation when the run ends, unless it is suspended.
+    called with the conversation when the run ends, unless it is suspended. `caller` is the run that
+    has reserved the session for this one, such as the turn of a chat.
     """
 
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     save: Callable[[Conversation], object] | None
+    caller: Run | None
 
 
 class ExecutionOptions(RunOptions, total=False):

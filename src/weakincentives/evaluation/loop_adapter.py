@@ -22,6 +22,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.sizes import measure
+from ..runs import Reservation, Run
 from ..runtime.events import (
     Operation,
     OverridesDropped,
@@ -175,7 +176,7 @@ class LoopAdapter(ProviderAdapter):
     def _perform[Out](
         self, evaluation: "Evaluation[Out]", journal: Journal | None = None
     ) -> Generator[StreamEvent[Out]]:
-        with evaluation:
+        with evaluation.reservation, evaluation:
             with evaluation.resources, closing(evaluation.connection):
                 yield from perform(evaluation.effects(journal))
             response = evaluation.finish()
@@ -184,7 +185,7 @@ class LoopAdapter(ProviderAdapter):
     async def _perform_async[Out](
         self, evaluation: "Evaluation[Out]"
     ) -> AsyncGenerator[StreamEvent[Out]]:
-        with evaluation:
+        with evaluation.reservation, evaluation:
             events = perform_async(evaluation.effects())
             async with evaluation.resources, aclosing(evaluation.connection), aclosing(events):
                 async for event in events:
@@ -225,6 +226,8 @@ class Evaluation[Out]:
             decisions = None if goes_on is None else goes_on.decisions_for(prompt)
             prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
         self.resources = source.resources
+        self._run = Run(source.name, parent.run if parent else None)
+        self.reservation = Reservation(self._run, source.runs_with(session))
         self.connection = adapter.connect(prompt)
         rendered = prompt
         if self.connection.provider_tools:
@@ -297,7 +300,9 @@ class Evaluation[Out]:
         new = conversation.messages[len(goes_on.messages) if goes_on else 0 :]
         self._conversation: Conversation | None = None
         message = None if self._resumption else options.get("message")
-        self._announce(rendered, source, message, new, continued=goes_on is not None)
+        self._announce = partial(
+            self._publish_prompt, rendered, source, message, new, continued=goes_on is not None
+        )
 
     def _nested_adapter(self, evaluator: Evaluator, options: LoopOptions) -> Evaluator:
         """Returns the adapter that handlers receive, for runs that are parts of this one."""
@@ -305,10 +310,11 @@ class Evaluation[Out]:
             return evaluator
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver, meter = options.get("approver"), self._loop.meter
-        parent = ParentRun(options["session"], meter, bus, deadline, self._id, approver)
+        session = options["session"]
+        parent = ParentRun(self._run, session, meter, bus, deadline, self._id, approver)
         return NestedAdapter(evaluator, parent, self._clock)
 
-    def _announce(
+    def _publish_prompt(
         self,
         rendered: RenderedPrompt[Out],
         prompt: Prompt[Out],
@@ -368,6 +374,7 @@ class Evaluation[Out]:
             )
 
     def __enter__(self) -> Self:
+        self._announce()
         self._operation.__enter__()
         return self
 

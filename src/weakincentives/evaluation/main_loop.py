@@ -12,6 +12,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..protocols import EventBus, SessionProtocol
+from ..runs import Reservation, Run
 from ..runtime.events import Compacted, Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SetVisibilityOverride
 from .adapter import (
@@ -100,7 +101,7 @@ class MainLoop:
         """
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate
-        with evaluations.saving(), evaluations.operation, evaluations.resources:
+        with evaluations.reserved(), evaluations.operation, evaluations.resources:
             while True:
                 with evaluations:
                     evaluations.compact()
@@ -113,7 +114,7 @@ class MainLoop:
         """Like `execute`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate_async
-        with evaluations.saving(), evaluations.operation:
+        with evaluations.reserved(), evaluations.operation:
             async with evaluations.resources:
                 while True:
                     with evaluations:
@@ -161,7 +162,7 @@ class MainLoop:
         """
         evaluations = _Evaluations(self, prompt, **options)
         stream: _Evaluate = evaluations.adapter.stream
-        with evaluations.saving(), evaluations.operation, evaluations.resources:
+        with evaluations.reserved(), evaluations.operation, evaluations.resources:
             while evaluations.execution is None:
                 with evaluations:
                     if compacted := evaluations.compact():
@@ -183,7 +184,7 @@ class MainLoop:
         """Like `stream`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
         stream: _Evaluate = evaluations.adapter.stream_async
-        with evaluations.saving(), evaluations.operation:
+        with evaluations.reserved(), evaluations.operation:
             async with evaluations.resources:
                 while evaluations.execution is None:
                     with evaluations:
@@ -215,7 +216,7 @@ class _Evaluations[Out]:
         if suspension is not None:
             options = options_of(suspension, options)
         session, self.adapter = options["session"], options.get("adapter") or loop.adapter
-        parent = ParentRun(session, Meter())
+        parent = ParentRun(None, session, Meter())
         if isinstance(self.adapter, NestedAdapter):
             parent, self.adapter = self.adapter.parent, self.adapter.adapter
         self._first: RenderedPrompt[Out] | None = None
@@ -254,8 +255,9 @@ class _Evaluations[Out]:
         self._deadline = min([moment for moment in deadlines if moment], default=None)
         meter = Meter(budget, parent.meter)
         approver = options.get("approver") or parent.approver
+        self._run = Run(prompt.name, options.get("caller") or parent.run)
         self._parent = ParentRun(
-            session, meter, bus, self._deadline, parent.evaluation_id, approver
+            self._run, session, meter, bus, self._deadline, parent.evaluation_id, approver
         )
         self._nested = NestedAdapter(self.adapter, self._parent)
         self._set_options(loop, options)
@@ -348,13 +350,16 @@ class _Evaluations[Out]:
         return Completed(self.execution.whole_response)
 
     @contextmanager
-    def saving(self) -> Generator[None]:
-        """Calls the caller's `save` at the end, whatever ends the execution."""
-        try:
-            yield
-        finally:
-            if self._save is not None and self._conversation is not None:
-                self._save(self._conversation)
+    def reserved(self) -> Generator[None]:
+        """Reserves the session, and calls the caller's `save` at the end, whatever ends the run."""
+        # An adapter that takes no parent reserves the session itself, for each evaluation.
+        stacks = self._prompt.runs_with(self._session) if self._is_metered else []
+        with Reservation(self._run, stacks):
+            try:
+                yield
+            finally:
+                if self._save is not None and self._conversation is not None:
+                    self._save(self._conversation)
 
     def _keep(self, conversation: Conversation) -> None:
         self._conversation = conversation

@@ -17,6 +17,7 @@ from ..limits import Deadline
 from ..protocols import SessionProtocol, StateView
 from ..records import is_instance, is_record_type
 from ..resources import Bindable, ResourceContext, ResourceRegistry
+from ..runs import RunStack
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptValidationError
 from .output import OutputCheck, StructuredOutputConfig
@@ -316,6 +317,11 @@ class Prompt(Parametrized, Generic[OutputT]):
         """
         if state := self.template.registry.state:
             session.declare(*state.values())
+
+    def runs_with(self, session: SessionProtocol) -> list[RunStack]:
+        """Returns what a run with `session` reserves: the session, and the prompt's resources."""
+        resources = self.resources
+        return [session.runs, resources.runs] if resources.registry.bindings else [session.runs]
 
     def _by_type(self, params: tuple[object, ...]) -> ParamsByType:
         types = self.template.registry.params_types

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary
 
 from ..protocols import Forkable, Resources, Snapshotable
+from ..runs import RunStack
 from .bindings import (
     Binding,
     Kind,
@@ -227,6 +228,10 @@ class ResourceContext:
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
         self._entries = 0
         self.instances = Instances()
+        self.runs = RunStack(
+            "the prompt, which has resources,",
+            "bind the template anew for each run, or begin the next run when this one has ended",
+        )
         # kinds whose providers asked for something that a transaction can restore
         self.stateful_dependents: set[Kind] = set()
         self.rebind(registry or ResourceRegistry())

@@ -87,6 +87,7 @@ class SessionFork(_Isolated):
         self._copy = copy
         self._origin = origin
         self.session_id = copy.session_id
+        self.runs = copy.runs  # of the call alone
         self.bus = _DeferredBus(self, origin.bus)
         self.content = origin.content
         self.lock = RLock()

@@ -9,6 +9,7 @@ from weakref import ref
 
 from ...content import ContentStore, MemoryContentStore
 from ...protocols import DeclaredState, EventBus, SliceView
+from ...runs import RunStack
 from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus, new_id
@@ -28,8 +29,8 @@ class Session:
     for its type, in order; an event type without reducers is appended to its own slice. The session
     records telemetry published on `bus` in LOG slices, also when reducers fold it, unless its own
     slice has a reducer; everything else is STATE, which `restore` puts back. Many threads may use a
-    session. A bus does not keep the sessions alive that record its events. `content` keeps the
-    bytes of images and documents, by default in memory.
+    session, and one run at a time: `runs` refuses another. A bus does not keep the sessions alive
+    that record its events. `content` keeps the bytes of images and documents, by default in memory.
     """
 
     def __init__(
@@ -48,6 +49,11 @@ class Session:
         self.session_id = session_id or new_id()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
         self.content: ContentStore = MemoryContentStore() if content is None else content
+        self.runs = RunStack(
+            f"session {self.session_id[:40]!r}",
+            "give each run a session of its own, or begin the next run when this one has ended; "
+            "a tool's handler evaluates by context.adapter",
+        )
         _record_events(self)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
 

@@ -1,0 +1,227 @@
+"""A session serves one run at a time: the second one is refused at once and changes nothing."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from threading import Barrier, Event, Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, answers, prompt, tool
+from weakincentives.adapters.core import ProviderAdapter
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.runs import ConcurrentRunError, Run, RunStack
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+THREADS = 32
+
+
+def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    """Notes a number; fails for a multiple of three."""
+    context.session.dispatch(Note(str(params.a)))
+    return ToolResult("noted", success=params.a % 3 != 0)
+
+
+def script(numbers: list[int]) -> ScriptedAdapter:
+    return ScriptedAdapter([call(*[("note", {"a": number}) for number in numbers]), say("done")])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.integers(0, 999), min_size=1, max_size=4), min_size=THREADS, max_size=THREADS
+    )
+)
+def test_runs_of_32_threads_on_one_session_equal_some_sequence_of_them(
+    scripts: list[list[int]],
+) -> None:
+    session, together = Session(), Barrier(THREADS)
+    refusals = list[ConcurrentRunError]()
+    order = list[int]()
+
+    def work(index: int) -> None:
+        together.wait()
+        while True:
+            try:
+                MainLoop(script(scripts[index])).execute(
+                    prompt(tool(note, name="note")),
+                    session=session,
+                    save=lambda _: order.append(
+                        index
+                    ),  # at the end of the run, which holds the session
+                )
+                return
+            except ConcurrentRunError as error:
+                refusals.append(error)
+                Event().wait(0.001)
+
+    threads = [Thread(target=work, args=[index]) for index in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    expected = [str(number) for index in order for number in scripts[index] if number % 3]
+    assert sorted(order) == list(range(THREADS))
+    assert [item.text for item in session[Note].all()] == expected
+    session.runs.begin(Run("free again"))
+
+
+def waiting(started: Event, release: Event) -> Callable[..., ToolResult[object]]:
+    def wait(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        """Notes a number, waits, and fails."""
+        context.session.dispatch(Note("mine"))
+        started.set()
+        release.wait(60)
+        return ToolResult("failed", success=False)
+
+    return wait
+
+
+def test_the_second_run_is_refused_with_the_remedy_and_the_first_goes_on() -> None:
+    session, started, release = Session(session_id="s"), Event(), Event()
+    loop = MainLoop(ScriptedAdapter([call(("note", {"a": 1})), say("done")]))
+    first = prompt(tool(waiting(started, release), name="note"))
+    thread = Thread(target=loop.execute, args=[first], kwargs={"session": session})
+    thread.start()
+    assert started.wait(60)
+    before = session.snapshot()
+    second = ScriptedAdapter([say("no")])
+    for run in (
+        lambda: second.evaluate(prompt(), session=session),
+        lambda: asyncio.run(second.evaluate_async(prompt(), session=session)),
+        lambda: next(second.stream(prompt(), session=session)),
+        lambda: MainLoop(second).execute(prompt(), session=session),
+        lambda: Chat(MainLoop(second), prompt(), session=session).send("Hello?"),
+    ):
+        with pytest.raises(
+            ConcurrentRunError, match=r"session 's' is in use .* session of its own"
+        ):
+            run()
+    assert second.requests == []
+    assert session.snapshot().slices == before.slices
+    release.set()
+    thread.join(60)
+    assert session[Note].all() == ()
+    assert MainLoop(second).execute(prompt(), session=session).text == "no"
+
+
+def test_the_pair_of_runs_that_lost_a_payment_does_not_any_more() -> None:
+    """One run pays; the failing call of the other began before and ends after the payment."""
+
+    async def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        """Looks."""
+        await asyncio.sleep(0.05)
+        return ToolResult("Nothing found.", success=False)
+
+    async def both(session: Session) -> BaseException | None:
+        pay = ScriptedAdapter([call(("note", {"a": 5})), say("paid")])
+        search = ScriptedAdapter([call(("look", {})), say("no")])
+        searching = asyncio.create_task(
+            search.evaluate_async(prompt(tool(look, name="look")), session=session)
+        )
+        paying = asyncio.create_task(
+            pay.evaluate_async(prompt(tool(note, name="note")), session=session)
+        )
+        await asyncio.wait([searching, paying])
+        return paying.exception()
+
+    session = Session()
+    assert isinstance(asyncio.run(both(session)), ConcurrentRunError)
+    assert session[Note].all() == ()
+
+
+@pytest.mark.parametrize("ending", ["close", "drop"])
+def test_a_stream_that_its_reader_leaves_frees_the_session(ending: str) -> None:
+    session, adapter = Session(), script([1])
+    events = MainLoop(adapter).stream(prompt(tool(note, name="note")), session=session)
+    next(events)
+    with pytest.raises(ConcurrentRunError):
+        adapter.evaluate(prompt(), session=session)
+    if ending == "close":
+        events.close()
+    else:
+        del events
+        gc.collect()
+    assert ScriptedAdapter([say("yes")]).evaluate(prompt(), session=session).text == "yes"
+
+
+def test_a_run_that_fails_before_its_first_request_frees_the_session() -> None:
+    session = Session()
+    kept = list[BaseException]()  # whose tracebacks hold the frames of the run
+    for _ in range(2):
+        with pytest.raises(TypeError) as caught:
+            MainLoop(script([1])).execute(prompt(), session=session, budget=3)  # type: ignore[arg-type]
+        kept.append(caught.value)
+        with pytest.raises(Exception, match="no reply") as failed:
+            ScriptedAdapter([]).evaluate(prompt(), session=session)
+        kept.append(failed.value)
+    assert ScriptedAdapter([say("yes")]).evaluate(prompt(), session=session).text == "yes"
+
+
+def test_a_handler_may_nest_runs_one_after_another_and_chat_in_a_session_of_its_own() -> None:
+    def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        """Asks others."""
+        adapter = context.adapter
+        assert isinstance(adapter, ProviderAdapter)
+        own = Chat(MainLoop(adapter), prompt(), session=Session())
+        inner = prompt(tool(note, name="note"))
+        texts = [
+            adapter.evaluate(inner, session=context.session).text,
+            MainLoop(adapter).execute(inner, session=context.session).text,
+            own.send("Hello?").text,
+        ]
+        with pytest.raises(ConcurrentRunError):
+            model.evaluate(inner, session=context.session)  # which nobody knows to be nested
+        return ToolResult(" ".join(texts))
+
+    noting = call(("note", {"a": 1}))
+    model = ScriptedAdapter(
+        [call(("nest", {})), noting, say("one"), noting, say("two"), say("three"), say("done")]
+    )
+    session = Session()
+    response = model.evaluate(prompt(tool(nest, name="nest")), session=session)
+    assert [message.content for message in answers(response.transcript)] == ["one two three"]
+    assert len(session[Note].all()) == 2
+
+
+def test_a_prompt_with_resources_serves_one_run_at_a_time() -> None:
+    """Else the failing call of one run takes back what the other has changed in a resource."""
+
+    class Cell:
+        """A resource."""
+
+    adapter = ScriptedAdapter([say("one"), say("two"), say("three"), say("four")])
+    shared = prompt().bind(resources={Cell: Cell()})
+    events = adapter.stream(shared, session=Session())
+    next(events)
+    with pytest.raises(ConcurrentRunError, match=r"has resources, is in use .* bind the template"):
+        adapter.evaluate(shared, session=Session())
+    events.close()
+    adapter.evaluate(shared, session=Session())
+
+    plain = prompt()
+    events = adapter.stream(plain, session=Session())
+    next(events)
+    assert adapter.evaluate(plain, session=Session()).text == "four"
+    events.close()
+
+
+def test_the_order_in_which_runs_end_does_not_matter() -> None:
+    stack = RunStack("it", "wait")
+    outer = Run("outer")
+    inner = Run("inner", outer)
+    stack.begin(outer)
+    stack.begin(inner)
+    with pytest.raises(ConcurrentRunError, match="in use by a run of 'inner'"):
+        stack.begin(Run("sibling", outer))
+    stack.end(outer)  # a thread of its handler goes on
+    with pytest.raises(ConcurrentRunError):
+        stack.begin(Run("next"))
+    stack.end(inner)
+    stack.begin(Run("next"))
