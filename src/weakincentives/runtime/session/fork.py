@@ -5,7 +5,7 @@ decide whether the call would have done the same after the other calls, and repe
 Events wait until the merge. A call that needs more than a fork can isolate runs alone instead.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, NoReturn, Protocol
 
@@ -14,7 +14,7 @@ from ...resources import NotIsolatedError
 from ...serde import Json
 from ..events import Event, Operation
 from .differences import state_differences
-from .slices import EMPTY, Node, Slice
+from .slices import Node, Slice
 from .snapshots import SessionSnapshot
 
 __all__ = ["SessionFork"]
@@ -81,7 +81,7 @@ class SessionFork(_Isolated):
         copy: _Session,
         origin: _Session,
         base: SessionSnapshot,
-        reducers: Mapping[type[Any], object],
+        reducers: Mapping[type[Any], Sequence[tuple[Slice[Any], object]]],
     ) -> None:
         self._fork = self
         self._copy = copy
@@ -94,6 +94,7 @@ class SessionFork(_Isolated):
         self.base = base
         self.reducers = reducers
         self.reads: set[type[Any]] = set()  # Any: slices of every type
+        self.writes: set[type[Any]] = set()  # also those that left a slice as it was
         self.changes: list[_Change] = []  # of state, in order
         self.deferred: list[_Change] = []  # publishes the call's events, in order
         self.events: list[object] = []  # those events
@@ -110,7 +111,9 @@ class SessionFork(_Isolated):
         if isinstance(event, Event):  # it goes to a LOG slice, which no rollback empties
             self.defer(event, lambda session: session.dispatch(event))
         else:
-            self.change(lambda session: session.dispatch(event))
+            targets = self.reducers.get(type(event), ())
+            kinds = [target.slice_type for target, _ in targets] or [type(event)]
+            self.change(lambda session: session.dispatch(event), *kinds)
 
     def declare(self, *state: DeclaredState) -> None:
         """Changes nothing if the session has the `state` already; a fork adds no reducers."""
@@ -137,10 +140,7 @@ class SessionFork(_Isolated):
         """
         with self.lock:
             state = self._copy.snapshot()
-            before = self.base.slices
-            self.reads.update(
-                [kind for kind, head in state.slices.items() if head is not before.get(kind, EMPTY)]
-            )
+            self.reads |= self.writes
             return state_differences(self.base, state)
 
     def bus_for(self, bus: EventBus) -> EventBus:
@@ -154,9 +154,11 @@ class SessionFork(_Isolated):
         if self.merged:
             raise ValueError("this fork was merged already; fork the session again")
 
-    def change(self, change: _Change) -> None:
-        """Makes a change in the fork and records it; refuses the fork when the change fails."""
+    # Any: slices of every type
+    def change(self, change: _Change, *kinds: type[Any]) -> None:
+        """Makes a change of the slices of `kinds` and records it; refuses the fork if it fails."""
         with self.lock:
+            self.writes.update(kinds)
             try:
                 change(self._copy)
             except BaseException:
@@ -195,11 +197,11 @@ class _ForkedSlice[T](Slice[T]):
 
     def append(self, value: T, /) -> None:
         slice_type = self.slice_type
-        self._fork.change(lambda session: session[slice_type].append(value))
+        self._fork.change(lambda session: session[slice_type].append(value), slice_type)
 
     def seed(self, *values: T) -> None:
         slice_type = self.slice_type
-        self._fork.change(lambda session: session[slice_type].seed(*values))
+        self._fork.change(lambda session: session[slice_type].seed(*values), slice_type)
 
     def register(self, event_type: object, reducer: object) -> None:
         self._fork.refuse("a reducer registered by one call would stay")
