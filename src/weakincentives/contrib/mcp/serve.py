@@ -85,6 +85,12 @@ class PromptServer:
     def _begin(self) -> None:
         """Renders the prompt with the sections that are open in the session."""
         self._rendered = self._prompt.render(session=self._session)
+        tools = [tool for node in self._rendered.registry.sections for tool in node.tools]
+        if asking := [tool.name for tool in tools if tool.approval is not None]:
+            raise ValueError(
+                f"the tools {asking} ask for approval, and a client of this server has no approver; "
+                "serve a prompt without approval=, and let the client ask"
+            )
         self._tools = {tool.name: tool for tool in self._rendered.tools}
         bus = self._session.bus
         self._executor = ToolExecutor(
