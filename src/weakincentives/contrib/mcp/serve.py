@@ -88,7 +88,7 @@ class PromptServer:
         tools = [tool for node in self._rendered.registry.sections for tool in node.tools]
         if asking := [tool.name for tool in tools if tool.approval is not None]:
             raise ValueError(
-                f"the tools {asking} ask for approval, and a client of this server has no approver; "
+                f"the tools {asking} ask for approval, and this server has no approver; "
                 "serve a prompt without approval=, and let the client ask"
             )
         self._tools = {tool.name: tool for tool in self._rendered.tools}
