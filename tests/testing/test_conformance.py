@@ -22,7 +22,7 @@ from weakincentives.evaluation.messages import (
     UserMessage,
 )
 from weakincentives.evaluation.response import AnswerRejected, TextDelta
-from weakincentives.limits import RunUsage, TokenUsage
+from weakincentives.limits import Meter, RunUsage, TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.testing import ScriptedAdapter
@@ -225,7 +225,8 @@ class Evaluates(ScriptedAdapter):
 class IgnoresTheDeadline(Evaluates):
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         rendered = prompt.prompt.render(session=options["session"])
-        return super().evaluate(rendered, **{**options, "deadline": None, "parent": None})
+        parent = options.get("parent") and replace(options["parent"], deadline=None)
+        return super().evaluate(rendered, **{**options, "deadline": None, "parent": parent})
 
 
 class IgnoresTheBudget(Evaluates):
@@ -242,7 +243,8 @@ class IgnoresTheBudgetWhenAsync(ScriptedAdapter):
 class StartsEachBudgetAnew(Evaluates):
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         try:
-            return super().evaluate(prompt, **{**options, "parent": None})
+            parent = options.get("parent") and replace(options["parent"], meter=Meter())
+            return super().evaluate(prompt, **{**options, "parent": parent})
         except VisibilityExpansionRequired as signal:
             raise signal.with_progress(RunUsage(), signal.decisions, 0) from None
 
