@@ -10,13 +10,6 @@ from cli.test_chat import Terminal
 from support.commands import process
 from weakincentives.evaluation.suspension import Suspension
 
-NOTES = """
-from dataclasses import dataclass
-
-from weakincentives import (
-    InMemoryFilesystem, MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
-) if False else None
-"""
 NOTES = '''
 from dataclasses import dataclass
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from threading import Barrier, Event, Thread
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -152,11 +153,11 @@ def test_a_stream_that_its_reader_leaves_frees_the_session(ending: str) -> None:
 
 
 def test_a_run_that_fails_before_its_first_request_frees_the_session() -> None:
-    session = Session()
+    session, three = Session(), cast("Any", 3)
     kept = list[BaseException]()  # whose tracebacks hold the frames of the run
     for _ in range(2):
         with pytest.raises(TypeError) as caught:
-            MainLoop(script([1])).execute(prompt(), session=session, budget=3)  # type: ignore[arg-type]
+            MainLoop(script([1])).execute(prompt(), session=session, budget=three)
         kept.append(caught.value)
         with pytest.raises(Exception, match="no reply") as failed:
             ScriptedAdapter([]).evaluate(prompt(), session=session)
