@@ -424,7 +424,7 @@ def test_a_response_shows_itself_without_its_transcript() -> None:
         prompt(tool(ok)), session=Session()
     )
     assert "transcript" not in repr(response)
-    assert "done" in repr(response)
+    assert "characters=4" in repr(response)
 
 
 # --- The end of a line

@@ -17,7 +17,7 @@ from typing import Any
 import openai
 import pytest
 
-from support.agents import Args, prompt, tool
+from support.agents import Args, nested_adapter, prompt, tool
 from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -187,7 +187,7 @@ def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
         adapter = connect(server, api=api)
         evaluate(adapter, prompt(tool(handler)))
-        assert seen[0].adapter is adapter
+        assert nested_adapter(seen[0]).adapter is adapter
         assert seen[0].rendered_prompt is not None
         assert history(server.requests[0])[0] == {
             "role": "user",

@@ -468,7 +468,7 @@ def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
         async def both() -> None:
             await asyncio.gather(
                 *(
-                    adapter.evaluate_async(asked, session=telemetry.session)
+                    adapter.evaluate_async(asked, session=Session(bus=telemetry.session.bus))
                     for adapter, asked in runs
                 )
             )
@@ -476,7 +476,8 @@ def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
         asyncio.run(both())
     else:
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda run: run[0].evaluate(run[1], session=telemetry.session), runs))
+            bus = telemetry.session.bus
+            list(pool.map(lambda run: run[0].evaluate(run[1], session=Session(bus=bus)), runs))
     assert sorted(telemetry.tree, key=str) == sorted([by_model("one"), by_model("two")], key=str)
 
 
@@ -539,7 +540,8 @@ def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
 def test_streams_that_are_read_in_turns_do_not_mix_and_leave_the_reader_alone() -> None:
     telemetry = Telemetry()
     runs = [taking_turns(telemetry, name, lambda: None) for name in ("one", "two")]
-    streams = [adapter.stream(asked, session=telemetry.session) for adapter, asked in runs]
+    bus = telemetry.session.bus
+    streams = [adapter.stream(asked, session=Session(bus=bus)) for adapter, asked in runs]
     while streams:
         for stream in list(streams):
             if next(stream, None) is None:

@@ -9,7 +9,11 @@ class Database:
     """Notes in SQLite; a snapshot is the name of a savepoint."""
 
     def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection = sqlite3.connect(
+            ":memory:",
+            isolation_level=None,
+            check_same_thread=False,  # the garbage collector of any thread closes it
+        )
         weakref.finalize(self, self.connection.close)
         self.connection.executescript(
             "PRAGMA foreign_keys = ON; CREATE TABLE kind (name TEXT PRIMARY KEY);"
