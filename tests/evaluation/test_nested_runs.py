@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, Note, answers, text_of
+from support.agents import Args, Note, answers, nested_adapter, prompt, text_of, tool
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation.approval import Deny, Preview
@@ -469,6 +469,20 @@ def test_another_adapter_asks_another_model_within_the_same_budget() -> None:
     with pytest.raises(BudgetExceededError, match="max_calls=2 reached with 2"):
         adapter.evaluate(outer(ask), session=Session(), budget=Budget(max_calls=2))
     assert (len(adapter.requests), len(cheap.requests)) == (1, 1)
+
+
+def test_a_loop_of_the_handler_s_own_that_asks_another_model_counts_too() -> None:
+    def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        loop = MainLoop(nested_adapter(context))
+        return ToolResult(loop.execute(prompt(), session=context.session, adapter=other).text)
+
+    other = ScriptedAdapter([say("inside"), say("never")])
+    adapter = ScriptedAdapter([call(("nest", {}), ("nest", {})), say("never")])
+    with pytest.raises(BudgetExceededError):
+        adapter.evaluate(
+            prompt(tool(nest, name="nest")), session=Session(), budget=Budget(max_calls=2)
+        )
+    assert len(adapter.requests) + len(other.requests) == 2
 
 
 def test_a_nested_run_ends_by_the_deadline_of_its_caller() -> None:

@@ -44,10 +44,7 @@ from .approval import Preview
 from .approved_calls import ApprovedCalls, UndecidedError
 from .conversation import Conversation
 from .effects import Effects, perform, perform_async, run
-from .errors import (
-    CompactionRequired,
-    PromptEvaluationError,
-)
+from .errors import CompactionRequired, PromptEvaluationError
 from .inner_loop import (
     Action,
     Finished,
@@ -310,8 +307,7 @@ class Evaluation[Out]:
             return evaluator
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver, meter = options.get("approver"), self._loop.meter
-        session = options["session"]
-        parent = ParentRun(self._run, session, meter, bus, deadline, self._id, approver)
+        parent = ParentRun(self._run, options["session"], meter, bus, deadline, self._id, approver)
         return NestedAdapter(evaluator, parent, self._clock)
 
     def _publish_prompt(
@@ -569,7 +565,7 @@ class Evaluation[Out]:
         return next_action
 
     def _execute(self, call: ToolCall, identity: CallIdentity | None) -> ToolExecutionOutcome:
-        return run(self._approved.execute(call, _ignore, identity))
+        return run(self._approved.execute(call, lambda _: None, identity))
 
     def _apply_changes(self, request: ProviderRequest) -> Sequence[ToolsAdded | ToolsRemoved]:
         """Applies tool changes and returns their transcript entries."""
@@ -582,9 +578,6 @@ class Evaluation[Out]:
                     break
                 entries.insert(0, message)
         return entries
-
-
-def _ignore(calls: tuple[ToolCall, ...]) -> None: ...
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:

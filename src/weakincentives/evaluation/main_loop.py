@@ -3,11 +3,10 @@
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from ..content import MediaSupport, Part, to_content
 from ..limits import Budget, Clock, Meter, RunUsage, check_count, utc_now
-from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
@@ -38,7 +37,6 @@ from .execution import (
     add_run,
     options_of,
 )
-from .journal import CallIdentity
 from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 from .suspension import RunSuspended, Suspension, check_resumable
@@ -50,7 +48,6 @@ __all__ = [
     "ExpansionLimitError",
     "MainLoop",
     "NestedAdapter",
-    "adapter_for_call",
 ]
 
 # Any: adapters with the seed's signature take no `call_history`, which only few prompts need.
@@ -217,8 +214,11 @@ class _Evaluations[Out]:
             options = options_of(suspension, options)
         session, self.adapter = options["session"], options.get("adapter") or loop.adapter
         parent = ParentRun(None, session, Meter())
+        for nested in (loop.adapter, self.adapter):  # another model counts for the caller too
+            if isinstance(nested, NestedAdapter):
+                parent = nested.parent
         if isinstance(self.adapter, NestedAdapter):
-            parent, self.adapter = self.adapter.parent, self.adapter.adapter
+            self.adapter = self.adapter.adapter
         self._first: RenderedPrompt[Out] | None = None
         self._params: tuple[object, ...] = ()
         if isinstance(prompt, RenderedPrompt):
@@ -588,18 +588,13 @@ class NestedAdapter(ProviderAdapter):
         adapter = options.pop("adapter", None) or self.adapter
         return MainLoop(replace(self, adapter=adapter), clock=self.clock)
 
-
-def adapter_for_call(
-    adapter: Evaluator, session: SessionProtocol, bus: EventBus, identity: CallIdentity | None
-) -> Evaluator:
-    """Returns the adapter of one tool call, which may run on a fork of the session."""
-    if not isinstance(adapter, NestedAdapter):
-        return adapter
-    parent, meter = adapter.parent, identity and identity.meter
-    if session is parent.session and meter is None:
-        return adapter
-    parent = replace(parent, session=session, bus=bus, meter=meter or parent.meter)
-    return replace(adapter, parent=parent)
+    def for_call(self, session: SessionProtocol, bus: EventBus, meter: Meter | None) -> Self:
+        """Returns the adapter of one tool call, which may run on a fork of the session."""
+        parent = self.parent
+        if session is parent.session and meter is None:
+            return self
+        parent = replace(parent, session=session, bus=bus, meter=meter or parent.meter)
+        return replace(self, parent=parent)
 
 
 _PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}

@@ -47,7 +47,7 @@ from .call_history import UNKNOWN, CallHistory, CallRecord, call_key
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
 from .journal import CallIdentity
-from .main_loop import adapter_for_call
+from .main_loop import NestedAdapter
 from .messages import (
     AssistantMessage,
     Message,
@@ -566,8 +566,8 @@ class ToolExecutor:
     ) -> ToolContext:
         """Returns the context of a call; `unanswered` calls before it have no answer yet."""
         key, adapter = f"{self._id}:{self._answered + unanswered}", self._adapter
-        if identity is not None or session is not self._session:
-            adapter = adapter_for_call(adapter, session, bus, identity)
+        if isinstance(adapter, NestedAdapter):
+            adapter = adapter.for_call(session, bus, identity.meter if identity else None)
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,

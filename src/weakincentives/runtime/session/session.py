@@ -52,7 +52,7 @@ class Session:
         self.runs = RunStack(
             f"session {self.session_id[:40]!r}",
             "give each run a session of its own, or begin the next run when this one has ended; "
-            "a tool's handler evaluates by context.adapter",
+            "a tool's handler evaluates by context.evaluate",
         )
         _record_events(self)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
