@@ -169,10 +169,13 @@ def killed_at_random(
 
 
 def kill_later(store: RunStore, pid: int, launches: int, moment: float) -> None:
-    """Kills `pid` at some moment of the second after its launch."""
-    while store.facts.read().count(["launched"]) < launches:
+    """Kills `pid` some facts and some milliseconds after its launch, however fast it is."""
+    while (facts := store.facts.read()).count(["launched"]) < launches:
         time.sleep(0.005)
-    time.sleep(moment * 0.6)
+    end = time.monotonic() + 5
+    while len(store.facts.read()) < len(facts) + int(moment * 8) and time.monotonic() < end:
+        time.sleep(0.002)
+    time.sleep(moment * 80 % 10 / 500)  # up to 20 ms; a tool takes 10
     os.kill(pid, signal.SIGKILL)
 
 
