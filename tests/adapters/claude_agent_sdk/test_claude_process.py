@@ -300,7 +300,7 @@ def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> No
         began = monotonic()
         with pytest.raises(DeadlineExceededError):
             asyncio.run(evaluating)
-        assert monotonic() - began < 4.5
+        assert monotonic() - began < 20  # and not the 60 seconds of the server
 
 
 # --- How it fails
