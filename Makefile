@@ -56,7 +56,7 @@ bench: $(VENV)/.check-stamp ## measure against the floors and write benchmarks/R
 .PHONY: bench-peers
 bench-peers: ## measure other libraries beside ours, each in an environment of its own; writes benchmarks/PEERS.md
 	@sed '/^## /,$$d' benchmarks/PEERS.md > .peers.md
-	@for peers in "pydantic-ai-slim" "openai-agents" "langchain" "jinja2 msgspec"; do \
+	@for peers in "pydantic-ai-slim openai tiktoken" "openai-agents openai" "langchain" "jinja2 msgspec"; do \
 		venv=.venv-peer-$${peers%% *} && \
 		$(MAKE) --no-print-directory $$venv/.peer-stamp VENV=$$venv PEERS="$$peers" && \
 		echo "$$peers …" && $$venv/bin/python -m benchmarks.peers $$peers >> .peers.md || exit; \
@@ -104,6 +104,7 @@ test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL
 .PHONY: test-web
 test-web: ## pages in a headless Chromium, which must be installed: Debian's, or CHROMIUM=path
 	@$(MAKE) --no-print-directory .venv-web/.web-stamp VENV=.venv-web
+	@.venv-web/bin/python tools/fetch_npm.py .ag-ui-client @ag-ui/client@1.0.0
 	@.venv-web/bin/python -m pytest -rs tests/web $(PYTEST_ARGS)
 
 .PHONY: test-skills
@@ -123,7 +124,7 @@ soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make 
 		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk || exit; \
 	done
 	@export PYTHONPATH=tests; failed=; \
-	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses anthropic > .soak-ours.log & ours=$$!; \
+	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses anthropic chats > .soak-ours.log & ours=$$!; \
 	.venv-litellm/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) litellm litellm-anthropic > .soak-litellm.log 2>&1 & litellm=$$!; \
 	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) claude claude-injects > .soak-claude.log & claude=$$!; \
 	for job in $$ours $$litellm $$claude; do wait $$job || failed=yes; done; \
@@ -205,7 +206,7 @@ $(VENV)/.made-stamp:
 		echo "Could not make $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.demo-stamp: EXTRAS = openai,mcp,ag-ui
+$(VENV)/.demo-stamp: EXTRAS = openai,mcp,ag-ui,cli
 $(VENV)/.demo-stamp: GROUP = demo
 $(VENV)/.local-stamp: EXTRAS = openai,local
 $(VENV)/.local-stamp: GROUP = demo

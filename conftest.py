@@ -149,7 +149,7 @@ def _run_commands(example: Example) -> str | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         if not OutputChecker().check_output(

@@ -3,7 +3,8 @@
 `make bench-peers` gives each an environment of its own. Of agent libraries it is W1, W3 and W8: all
 call the same function with the same arguments, one call a turn, by a model in the process that
 takes no time; each runs as its documents say, telemetry off, in one event loop that lives as long
-as the benchmark. Of jinja2 and msgspec it is W2 and W7.
+as the benchmark. Of those that use OpenAI's SDK it is W10 too. Of jinja2 and msgspec it is W2 and
+W7.
 """
 
 # None of them is where the type checkers run, so their classes are unknown there.
@@ -23,7 +24,8 @@ from importlib.metadata import version
 from statistics import median
 from typing import Any
 
-from benchmarks import w2_render, w7_serde
+from benchmarks import w2_render, w7_serde, w10_agents
+from benchmarks.agents_server import TEXT
 from benchmarks.measure import Row, measure_cpu
 from benchmarks.tools import Instant, evaluate, template
 from benchmarks.w1_import import DOORS, FLOOR, measure_import
@@ -175,6 +177,68 @@ AGENTS: dict[str, tuple[str, Callable[[], Run]]] = {
 }
 
 
+def pydantic_ai_over_sdk(url: str) -> dict[str, w10_agents.Agent]:
+    from pydantic_ai import Agent, Tool
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=url, api_key="k"))
+    agent = Agent(model, tools=[Tool(find_async, name="search")])
+
+    async def run() -> None:
+        assert (await agent.run("Search until you know.")).output == TEXT
+
+    async def stream() -> None:
+        async with agent.run_stream("Search until you know.") as result:
+            assert [text async for text in result.stream_text()][-1] == TEXT
+
+    return {"": run, ", streamed": stream}
+
+
+def openai_agents_over_sdk(url: str) -> dict[str, w10_agents.Agent]:
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
+    from openai import AsyncOpenAI
+
+    model = OpenAIChatCompletionsModel("m", AsyncOpenAI(base_url=url, api_key="k"))
+    tool = function_tool(find_async, name_override="search")
+    agent = Agent(name="bench", model=model, tools=[tool])
+
+    async def run() -> None:
+        result = await Runner.run(agent, "Search until you know.", max_turns=20)
+        assert result.final_output == TEXT
+
+    async def stream() -> None:
+        result = Runner.run_streamed(agent, "Search until you know.", max_turns=20)
+        async for _ in result.stream_events():
+            pass
+        assert result.final_output == TEXT
+
+    return {"": run, ", streamed": stream}
+
+
+async def find_async(query: str, limit: int = 3, tags: tuple[str, ...] = ()) -> Hits:
+    """Search the documents."""
+    return find(query, limit, tags)
+
+
+OVER_SDK: dict[str, Callable[[str], dict[str, w10_agents.Agent]]] = {
+    "pydantic-ai-slim": pydantic_ai_over_sdk,
+    "openai-agents": openai_agents_over_sdk,
+}
+
+
+async def agents_over_sdk(name: str, url: str) -> list[Row]:
+    """Returns the rows of W10."""
+    theirs = OVER_SDK[name](url)
+    result: list[Row] = []
+    async with w10_agents.over_sdk(url) as ways:
+        for way, candidates in ways.items():
+            for agents in w10_agents.AGENTS:
+                found = await w10_agents.measure(candidates | {name: theirs[way]}, agents, 1)
+                result.append(Row("W10", f"{agents} at once{way}, per run", "µs", found, 0))
+    return result
+
+
 def imports(code: str) -> Iterator[Row]:
     codes = (FLOOR, DOORS[1], code)
     samples: dict[str, list[tuple[float, int, float]]] = {code: [] for code in codes}
@@ -224,6 +288,9 @@ def rows(name: str) -> Iterator[Row]:
         name: peak(partial(run, arguments)),
     }
     yield Row("W8", "peak growth in a run of K = 100", "MB", costs, 0)
+    if name in OVER_SDK:
+        with w10_agents.serve() as url:
+            yield from asyncio.run(agents_over_sdk(name, url))
 
 
 def main(names: Sequence[str]) -> None:

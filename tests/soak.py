@@ -1,11 +1,13 @@
 """Random scripts through real adapters for as long as you say: `python tests/soak.py --minutes 60
 chat litellm …`.
 
-Half of the runs are scenarios of the conformance suite, played in a random way and judged as it
-judges them. The others are scripts put together from turns of these scenarios, which must come to
-what the scripted adapter comes to. Once a minute a line says what the process holds. It fails if
-memory, threads, open files, sockets, children or temporary files have grown at the end, or if a run
-came to something else than it must. Linux only: it reads /proc.
+Half of an adapter's runs are scenarios of the conformance suite, played in a random way and judged
+as it judges them. The others are scripts put together from turns of these scenarios, which must
+come to what the scripted adapter comes to. The runs of `chats` are those of `soak_chats`: several
+turns over two SDKs, with fallbacks, an MCP server, approvals and compaction. Once a minute a line
+says what the process holds. It fails if memory, threads, open files, sockets, children or temporary
+files have grown at the end, or if a run came to something else than it must. Linux only: it reads
+/proc.
 """
 
 import gc
@@ -18,7 +20,7 @@ import tempfile
 import threading
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +65,14 @@ class Subject:
     harness: Harness
     pool: tuple[Scenario, ...]
     ways: Ways
+
+
+@dataclass(frozen=True)
+class Chats:
+    """Chats as an application has them; what happened in one is what `play` returns."""
+
+    name: str
+    play: Callable[[random.Random], Iterable[str]]
 
 
 def subjects(wanted: list[str]) -> list[Subject]:
@@ -167,6 +177,11 @@ def _events(scenario: Scenario, subject: Subject) -> str:
 _KNOWN: dict[bool, dict[Scenario, str]] = {}
 
 
+def _play_chat() -> Callable[[random.Random], Iterable[str]]:
+    play: Callable[[random.Random], Iterable[str]] = import_module("support.soak_chats").play
+    return play
+
+
 def footprint(temporary: Path) -> dict[str, float]:
     """What the process holds now, memory in megabytes."""
     gc.collect()
@@ -196,13 +211,20 @@ def _links() -> Iterator[str]:
             continue
 
 
-def verdict(seen: list[Mapping[str, float]]) -> list[str]:
-    """What grew between the second quarter and the last one."""
-    quarter = max(1, len(seen) // 4)
-    wrong: list[str] = []
-    for name in seen[0]:
-        before = median([sample[name] for sample in seen[quarter : 2 * quarter] or seen])
-        after = median([sample[name] for sample in seen[-quarter:]])
+def verdict(seen: Sequence[tuple[int, Mapping[str, float]]]) -> list[str]:
+    """What grew between the second quarter of the runs and the last one.
+
+    `seen` has the number of runs before each footprint: a busy machine has few runs in an hour.
+    """
+    total, wrong = seen[-1][0], list[str]()
+
+    def quarter(number: int) -> list[Mapping[str, float]]:
+        bounds = total * (number - 1) / 4, total * number / 4
+        return [sample for count, sample in seen if bounds[0] < count <= bounds[1]]
+
+    for name in seen[0][1]:
+        before = median([sample[name] for sample in quarter(2) or [seen[0][1]]])
+        after = median([sample[name] for sample in quarter(4)])
         if after > before * GROWTH + (0 if name == "memory" else NOISE):
             wrong.append(f"{name} grew from {before:g} to {after:g}")
     return wrong
@@ -231,23 +253,32 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder
         os.environ["HOME"] = tempfile.mkdtemp()
-        all_subjects, begun, looks = subjects(given.subjects), monotonic(), 0
-        seen: list[Mapping[str, float]] = []
+        all_subjects: list[Subject | Chats] = [
+            *subjects([name for name in given.subjects if name != "chats"]),
+            *[Chats(name, _play_chat()) for name in given.subjects if name == "chats"],
+        ]
+        begun, looks, count = monotonic(), 0, 0
+        seen: list[tuple[int, Mapping[str, float]]] = []
         runs: Counter[str] = Counter()
         failures: list[str] = []
-        while (now := monotonic() - begun) < given.minutes * 60 or runs.total() < given.runs:
+        while (now := monotonic() - begun) < given.minutes * 60 or count < given.runs:
+            count += 1
             subject = chance.choice(all_subjects)
             sleep(given.pause)
             try:
-                runs[f"{subject.name} {played(subject, chance)}"] += 1
-            except ConformanceError as error:
+                if isinstance(subject, Chats):
+                    runs.update([f"{subject.name} {kind}" for kind in subject.play(chance)])
+                else:
+                    runs[f"{subject.name} {played(subject, chance)}"] += 1
+            except AssertionError as error:
                 failures.append(f"{subject.name}: {error}")
                 print(failures[-1], flush=True)
             if now >= (looks + 1) * given.every:
                 looks += 1
-                seen.append(footprint(Path(folder)))
-                figures = ", ".join(f"{name} {value:.0f}" for name, value in seen[-1].items())
-                print(f"{now / 60:5.1f} min, {runs.total()} runs: {figures}", flush=True)
+                held = footprint(Path(folder))
+                seen.append((count, held))
+                figures = ", ".join(f"{name} {value:.0f}" for name, value in held.items())
+                print(f"{now / 60:5.1f} min, {count} runs: {figures}", flush=True)
         left = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
         grown = verdict(seen) if seen else ["nothing was looked at: --minutes is less than --every"]
     print(dict(runs), f"{len(failures)} failed", f"left behind: {left[-20:]}", *grown, sep="\n")

@@ -165,7 +165,7 @@ def test_a_notebook_shows_prompts_conversations_and_responses(
     content = {"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     read: Callable[..., Any] = nbformat.reads  # Any: it has no annotations
     notebook = read(json.dumps(content), as_version=4)
-    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     _, *shown = notebook.cells
     prompt, answer, conversation, session = [cell.outputs[0].data for cell in shown]
     assert "```text\n## 1. Task\n\nAdvise. <b>Kindly.</b>\n```" in prompt["text/markdown"]

@@ -50,6 +50,8 @@ FOREIGN = set(
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows
     engine_kwargs
     function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
+    DeferredToolRequests HumanInTheLoopMiddleware ToolNode __interrupt__ handoff_description
+    interrupt_on interruptions last_agent needs_approval requires_approval
     FallbackModel ModelFallbackMiddleware ModelRetry SummarizationMiddleware UsageLimits as_tool
     create_agent output_guardrails output_validator run_stream run_streamed run_sync stream_mode
     system_prompt thread_id request_limit output_type
@@ -84,6 +86,20 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     ]
     relative = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in relative if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in (ROOT / "docs/start.md", *sorted((ROOT / "docs/how-to").glob("*.md")))
+        if re.search(r"(`|^\$ |^)wink [a-z]", page.read_text(), re.MULTILINE)
+    ],
+    ids=where,
+)
+def test_a_page_that_uses_wink_says_with_which_extra_it_comes(page: Path) -> None:
+    named = r"extra `cli`|`cli` for the command|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
+    assert re.search(named, page.read_text())
 
 
 def prints(page: Path) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from examples.offline_model import (
     respond,
     start_offline_model,
 )
+from support.deadlines import SOON
 from support.offline_library import (
     ANSWER,
     DOCS,
@@ -251,7 +252,7 @@ def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None
 def test_broken_http_bodies_are_answered(
     base_url: str, headers: dict[str, str], data: bytes, says: str
 ) -> None:
-    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=SOON)
     try:
         connection.request("POST", "/v1/responses", data, headers)
         reply = connection.getresponse()

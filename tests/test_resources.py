@@ -28,7 +28,7 @@ from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
-TIMEOUT = 30  # seconds; no test takes them
+TIMEOUT = 60  # seconds; no test takes them
 
 
 @dataclass

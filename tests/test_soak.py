@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import soak
+
 SOAK = Path(__file__).with_name("soak.py")
 
 
@@ -30,6 +32,7 @@ def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails
             "scripted",
             "restarts",
             "chat",
+            "chats",
         ],
         capture_output=True,
         text=True,
@@ -37,8 +40,22 @@ def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails
     )
     assert process.stderr == ""
     assert "\n0 failed\n" in process.stdout, process.stdout
+    assert set(re.findall(r"'chats (\w+)'", process.stdout)) == {
+        *("chat", "mcp", "approval", "suspension", "fallback", "compaction", "restored")
+    }
     assert set(re.findall(r"'\w+ ([\w, ]+?) (scenario|composed)'", process.stdout)) == {
         (name, kind)
         for name in ("scripted", "scripted, starting again", "chat")
         for kind in ("scenario", "composed")
     }
+
+
+def test_memory_may_grow_while_caches_fill_and_not_later() -> None:
+    def seen(memory: list[float]) -> list[tuple[int, dict[str, float]]]:
+        return [(10 * look, {"memory": held}) for look, held in enumerate(memory, 1)]
+
+    assert soak.verdict(seen([100.0] * 4 + [150.0] * 16)) == []
+    assert soak.verdict(seen([100.0 + look for look in range(20)])) != []
+    # as when the machine was busy
+    few = [(look, {"memory": 100.0}) for look in range(1, 20)]
+    assert soak.verdict([*few, *[(100 * look, {"memory": 150.0}) for look in range(1, 20)]]) == []

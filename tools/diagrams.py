@@ -57,6 +57,7 @@ from weakincentives.evaluation.messages import (
     ToolMessage,
     UserMessage,
 )
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
@@ -325,6 +326,57 @@ def approval_decisions() -> str:
         texts = ", ".join([code(files.read_text(path).strip()) for path in ("a.md", "b.md")])
         rows.append((name, str(len(answers)), texts, answer.content.split("\n\n")[0]))
     return table(("decision", "questions", "files afterwards", "the model reads"), rows)
+
+
+def approval_wait() -> Picture:
+    """Shows a call from the model's words to what counts, with an approver and with a wait."""
+    page = example("approval")
+    files = InMemoryFilesystem({"a.md": "A cat.\n", "b.md": "A category.\n"})
+    prompt = Prompt[None](ns="notes", key="tidy", sections=[page["section"].clone()])
+    prompt = prompt.bind(resources={Filesystem: files})
+    loop = MainLoop(ScriptedAdapter([call(("rename", {"old": "cat", "new": "dog"})), say("Done.")]))
+    stored = ""
+    try:
+        loop.execute(prompt, session=Session())
+    except RunSuspended as waiting:
+        stored = waiting.suspension.to_json()
+    before = files.read_text("a.md").strip()
+    suspension = Suspension.from_json(stored)
+    [preview] = suspension.pending
+    done = loop.resume(prompt, suspension, {preview.call_id: Approve()}, session=Session())
+    [answer] = [item for item in done.response.transcript if isinstance(item, ToolMessage)]
+    picture = Picture(
+        "A call that needs approval: it runs on forks, waits for the decision as a future or as "
+        "JSON, and then counts as it was shown"
+    )
+    steps: list[tuple[float, float, str, str, Kind]] = [
+        (10, 12, "the model calls", f"{preview.tool} {{…}}", "box"),
+        (200, 12, "it runs on forks", f"{len(preview.changes)} files would change", "box"),
+        (390, 12, RunSuspended.__name__, f"still {before!r}", "warning"),
+        (580, 12, f"{Suspension.__name__} as JSON", f"{len(suspension.pending)} call waits", "box"),
+        (580, 132, "a person decides", f"{Approve()}", "box"),
+        (390, 132, "resume(…)", "on forks again", "box"),
+        (200, 132, "the forks are merged", "exactly as shown", "box"),
+        (
+            10,
+            132,
+            f"a.md: {files.read_text('a.md').strip()!r}",
+            answer.content.split("\n")[0],
+            "accent",
+        ),
+    ]
+    for x, y, head, line, kind in steps:
+        picture.box(x, y, 170, 46, [(head, "strong"), (line, "")], kind=kind)
+    for x in (180, 370, 560):
+        picture.line((x, 35), (x + 18, 35), arrow=True)
+        picture.line((x + 20, 155), (x + 2, 155), arrow=True)
+    picture.line((285, 58), (285, 130), arrow=True)
+    picture.text(295, 82, "with approver=,")
+    picture.text(295, 100, "which decides now")
+    picture.line((665, 58), (665, 130), arrow=True)
+    picture.text(655, 82, "days later,", anchor="end")
+    picture.text(655, 100, "in any process", anchor="end")
+    return picture
 
 
 def _approver(answers: list[Decision], files: Filesystem, meanwhile: str) -> Approver:
@@ -621,6 +673,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
         session_fold,
         tool_transaction,
         approval_decisions,
+        approval_wait,
         inner_loop,
         override_merge,
         conversation_messages,

@@ -1,6 +1,10 @@
-"""`python -m examples.code_reviewer [PATH]`: reviews a Python project and shows the run."""
+"""`python -m examples.code_reviewer [PATH]`: reviews a Python project and shows the run.
+
+`--fix` proposes fixes too; a person sees each change on the terminal and decides.
+"""
 
 import sys
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +13,13 @@ from rich.console import Console
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
 from weakincentives import Session, serde
+from weakincentives.cli.approval import ask, is_interactive, read_suspension, write_file
+from weakincentives.cli.target import UsageError
+from weakincentives.evaluation.chat import TurnOptions
+from weakincentives.evaluation.suspension import RunSuspended
 
-from .offline import OFFLINE
-from .prompt import SAMPLE, Finding, Review, reviewer
+from .offline import FIXING, OFFLINE
+from .prompt import SAMPLE, Finding, Review, fixing, reviewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +31,39 @@ class Report:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Reviews one project; returns 0 whatever the verdict, 1 when the provider fails."""
+    """Reviews one project; returns 0 whatever the verdict.
+
+    Returns 1 when the provider fails, and 3 when the run waits in a file for a person.
+    """
     parser = command_line("code_reviewer", __doc__)
+    parser.add_argument("path", nargs="?", type=Path, help="a folder; by default a small sample")
+    parser.add_argument("--fix", action="store_true", help="propose fixes, each for your approval")
     parser.add_argument(
-        "path", nargs="?", type=Path, default=SAMPLE, help="a folder; by default a small sample"
+        "--run", type=Path, default=Path("review.json"), help="where a run waits without a terminal"
     )
     options = parser.parse_args(arguments)
-    if not options.path.is_dir():
-        parser.error(f"{str(options.path)!r} is no folder")
-    if next(options.path.rglob("*.py"), None) is None:
-        parser.error(f"{str(options.path)!r} has no Python file to review")
+    root = _folder(parser, options)
     console, session = Console(quiet=options.json, highlight=False), Session()
     Watch(console).attach(session.bus)
-    prompt = reviewer(options.path).bind()
-    task = f"Reviewing {options.path.resolve().name}"
-    review = run(
-        prompt, session=session, options=options, console=console, task=task, offline=OFFLINE
-    )
+    try:
+        review = run(
+            (fixing if options.fix else reviewer)(root).bind(),
+            session=session,
+            options=options,
+            console=console,
+            task=f"Reviewing {root.resolve().name}",
+            offline=FIXING if options.fix else OFFLINE,
+            turn=_turn(parser, options),
+        )
+    except RunSuspended as waiting:
+        write_file(options.run, waiting.suspension.to_json())
+        steps = f"wink approve {options.run}, then the same command again"
+        sys.stderr.write(f"The review waits for approval: {steps}\n")
+        return 3
     if review is None:
         return 1
+    if options.fix:
+        options.run.unlink(missing_ok=True)
     report = Report(review, session[Finding].all())
     if options.json:
         sys.stdout.write(serde.dump_json(report) + "\n")
@@ -50,6 +72,30 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{place}: {finding.title}. {finding.suggestion}", markup=False)
     console.print(f"{review.verdict}: {review.summary}", markup=False)
     return 0
+
+
+def _folder(parser: ArgumentParser, options: Namespace) -> Path:
+    if options.fix and options.path is None:
+        parser.error("--fix changes files: name the folder")
+    root: Path = options.path or SAMPLE
+    if not root.is_dir():
+        parser.error(f"{str(root)!r} is no folder")
+    if next(root.rglob("*.py"), None) is None:
+        parser.error(f"{str(root)!r} has no Python file to review")
+    return root
+
+
+def _turn(parser: ArgumentParser, options: Namespace) -> TurnOptions:
+    """Returns who decides on fixes: the terminal, the decisions on a stored run, or nobody yet."""
+    turn = TurnOptions()
+    if options.fix and is_interactive():
+        turn["approver"] = ask
+    if options.fix and options.run.exists():
+        try:
+            turn["suspension"] = read_suspension(options.run)
+        except UsageError as error:
+            parser.error(str(error))
+    return turn
 
 
 if __name__ == "__main__":

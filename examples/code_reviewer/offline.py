@@ -1,21 +1,24 @@
 """Replaces the model by a fixed plan of calls. It is no LLM and judges nothing.
 
-The plan opens the topics one after the other and reports the hints of their checks.
+The plan opens the topics one after the other and reports the hints of their checks. It knows one
+fix: an error that is swallowed is raised.
 """
 
 import json
+import re
+from functools import partial
 
 from examples.common.models import Offline
 from examples.offline_model import Call, Plan, embedded_json, follow
 
-__all__ = ["OFFLINE"]
+__all__ = ["FIXING", "OFFLINE"]
 
 _SEVERITY = {"security": "blocker", "correctness": "major", "tests": "minor", "style": "minor"}
 _MAX_FINDINGS = 5  # of a topic
 
 
-def review() -> Plan:
-    """Opens each topic, runs its check and reports the hints."""
+def review(*, fix: bool = False) -> Plan:
+    """Opens each topic, runs its check, reports the hints, and proposes a fix of some."""
     count = 0
     for topic, severity in _SEVERITY.items():
         yield Call(name="read_section", arguments={"section_key": f"guidelines.{topic}"})
@@ -27,11 +30,17 @@ def review() -> Plan:
             finding["explanation"] = f"The check of {topic} found it."
             yield Call(name="report_finding", arguments=finding)
             count += 1
+            if fix and hint["problem"] == "every error is swallowed":
+                window = {"path": hint["path"], "offset": hint["line"], "limit": 2}
+                shown = yield Call(name="read_file", arguments=window)
+                old = "\n".join(re.findall(r"^ *\d+\t(.*)$", shown, re.MULTILINE))
+                change = {"path": hint["path"], "old": old, "new": old.replace("pass", "raise")}
+                yield Call(name="propose_fix", arguments=change)
     verdict = "request changes" if count else "approve"
     summary = f"The checks of four topics gave {count} findings."
     return json.dumps({"verdict": verdict, "summary": summary})
 
 
-OFFLINE = Offline(
-    "an offline plan (no LLM: it reports what the checks find, and judges nothing)", follow(review)
-)
+_NAME = "an offline plan (no LLM: it reports what the checks find, and judges nothing)"
+OFFLINE = Offline(_NAME, follow(review))
+FIXING = Offline(_NAME, follow(partial(review, fix=True)))

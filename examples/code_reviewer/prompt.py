@@ -13,12 +13,12 @@ from weakincentives import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.filesystem import Filesystem
+from weakincentives.filesystem import FileStat, Filesystem, HostFilesystem
 from weakincentives.prompt import HostMount, ToolHandler, ToolValidationError, WorkspaceSection
 
 from .checks import Check, Hint, correctness, security, style, tests
 
-__all__ = ["SAMPLE", "Finding", "Review", "reviewer", "sample"]
+__all__ = ["SAMPLE", "Finding", "Fix", "Review", "fixing", "reviewer", "sample"]
 
 SAMPLE = Path(__file__).with_name("sample")
 
@@ -44,6 +44,15 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """A change of one file."""
+
+    path: str = field(metadata={"description": "The file, as the workspace names it."})
+    old: str = field(metadata={"description": "The text to replace, which is there exactly once."})
+    new: str = field(metadata={"description": "The text that takes its place."})
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     glob: str = field(default="**/*.py", metadata={"description": "Which files to check."})
     limit: int = field(default=20, metadata={"description": "How many places to show at most."})
@@ -63,6 +72,25 @@ def report_finding(params: Finding, *, context: ToolContext) -> ToolResult[None]
         )
     context.session.dispatch(params)
     return ToolResult(message=f"Reported at: {lines[params.line - 1].strip()}")
+
+
+def propose_fix(params: Fix, *, context: ToolContext) -> ToolResult[None]:
+    """Propose to change a file; a person sees the change and decides."""
+    files = context.resources.get(Filesystem)
+    try:
+        text = files.read_text(params.path)
+    except (OSError, ValueError) as error:
+        raise ToolValidationError(f"Not proposed: {error}") from error
+    if (count := text.count(params.old) if params.old else 0) != 1:
+        raise ToolValidationError(f"Not proposed: `old` is in {params.path!r} {count} times.")
+    fixed = text.replace(params.old, params.new)
+    if params.path.endswith(".py"):
+        try:
+            ast.parse(fixed)
+        except (SyntaxError, ValueError) as error:
+            raise ToolValidationError(f"Not proposed: it would be no Python: {error}") from error
+    files.write_text(params.path, fixed)
+    return ToolResult(message=f"Changed {params.path}.")
 
 
 def scan(check: Check) -> ToolHandler[Scan, list[Hint]]:
@@ -128,9 +156,44 @@ GUIDELINES = [
 ]
 
 
+class VisibleFiles(HostFilesystem):
+    """A folder of the host without its hidden files and folders."""
+
+    def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
+        return tuple(entry for entry in super().list(path) if not is_hidden(entry.path))
+
+    def read_bytes(self, path: str, /) -> bytes:
+        if is_hidden(path):
+            raise FileNotFoundError(f"there is no {path!r}")
+        return super().read_bytes(path)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether the path or a folder in it begins with a dot."""
+    return any(part.startswith(".") and part != "." for part in path.split("/"))
+
+
 def reviewer(root: Path) -> PromptTemplate[Review]:
     """Returns the reviewer of the project in `root`; it sees a copy without hidden files."""
     mount = HostMount(root, include=("**/*.py", "**/*.md", "**/*.toml"), exclude=("**/.*/**",))
+    return _reviewer(WorkspaceSection(mounts=[mount], read_only=True))
+
+
+def fixing(root: Path) -> PromptTemplate[Review]:
+    """Returns a reviewer that also changes the files in `root`, after a person's approval."""
+    fixes = MarkdownSection(
+        title="Fixes",
+        template=(
+            "Propose a fix of each defect that you have reported, unless the remedy is the "
+            "author's choice. If a person denies a fix, go on with the next defect."
+        ),
+        tools=[Tool(name="propose_fix", handler=propose_fix, approval="effects")],
+    )
+    files = WorkspaceSection(filesystem=lambda: VisibleFiles(root), read_only=True)
+    return _reviewer(fixes, files)
+
+
+def _reviewer(*sections: MarkdownSection[None] | WorkspaceSection) -> PromptTemplate[Review]:
     return PromptTemplate[Review](
         ns="examples/code",
         key="reviewer",
@@ -157,7 +220,7 @@ def reviewer(root: Path) -> PromptTemplate[Review]:
                 template="Open a topic before you review by it.",
                 children=GUIDELINES,
             ),
-            WorkspaceSection(mounts=[mount], read_only=True),
+            *sections,
         ],
     )
 

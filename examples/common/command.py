@@ -12,6 +12,7 @@ from rich.markup import escape
 from examples.offline_model import Plan, follow
 from weakincentives import Chat, MainLoop, Prompt, Session, TokenUsage, serde
 from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.evaluation.chat import TurnOptions
 from weakincentives.evaluation.main_loop import Execution
 
 from .models import EXTRACTIVE, Choice, Offline, chosen_model
@@ -78,11 +79,13 @@ def run[Out](
     task: str,
     messages: Sequence[str] = (),
     offline: Offline = EXTRACTIVE,
+    turn: TurnOptions | None = None,
 ) -> Out | None:
     """Runs the prompt with the model of `options`, or talks with it message by message.
 
-    Shows the run and returns the last typed answer. Prints one line and returns `None` when an
-    evaluation fails.
+    `turn` are the options of each turn. Shows the run and returns the last typed answer. Prints one
+    line and returns `None` when an evaluation fails. Raises `RunSuspended` if it waits for a
+    person.
     """
     started = perf_counter()
     choice = Choice(
@@ -94,7 +97,7 @@ def run[Out](
         chat = Chat(MainLoop(adapter), prompt, session=session)
         inputs: Sequence[str | None] = messages or [None]
         try:
-            executions = [_send(chat, message, console) for message in inputs]
+            executions = [_send(chat, message, console, turn or {}) for message in inputs]
         except PromptEvaluationError as error:
             Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
             return None
@@ -106,11 +109,13 @@ def run[Out](
     return executions[-1].output
 
 
-def _send[Out](chat: Chat[Out], message: str | None, console: Console) -> Execution[Out]:
+def _send[Out](
+    chat: Chat[Out], message: str | None, console: Console, turn: TurnOptions
+) -> Execution[Out]:
     if message is None:
-        return chat.send()
+        return chat.send(**turn)
     console.print(f"\n[bold]> {escape(message)}[/]")
-    execution = chat.send(message)
+    execution = chat.send(message, **turn)
     if isinstance(execution.output, str):
         console.print(execution.text, markup=False)
     return execution

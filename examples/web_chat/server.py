@@ -161,7 +161,9 @@ async def _body(request: Request) -> object:
         if len(body) > _MOST_BYTES:
             raise _Refusal(413, "The message is too long.")
     try:
-        return json.loads(body)
+        content = json.loads(body)
+        json.dumps(content, ensure_ascii=False).encode()  # half a character cannot be stored
+        return content
     except (ValueError, RecursionError) as error:
         raise _Refusal(422, "Send JSON.") from error
 

@@ -5,6 +5,7 @@
     │                           prompt.errors       PromptValidationError, PromptRenderError,
     │                                               OverridesStoreError
     │                           resources           ResourceError
+    │                           evaluation          ChangedRunError
     │                           contrib.durable     ReplayError, StepFailedError
     │                           contrib.mcp         LockError
     │                           contrib.skills      SkillError
@@ -102,9 +103,15 @@ def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
 
 
 def message_of(error: BaseException) -> str:
-    """Returns the text of `error`, or its class's name if the text is empty or cannot be read."""
+    """Returns the text of `error`, or its class's name if the text is empty or cannot be read.
+
+    The text of a `KeyError` is its key alone, so the class's name stands before it.
+    """
     try:
-        return plain_text(str(error)) or type(error).__name__
+        text = plain_text(str(error))
+        if text and type(error).__str__ is KeyError.__str__:
+            return f"{type(error).__name__}: {text}"
+        return text or type(error).__name__
     except Exception:  # the `__str__` of a user's exception may do anything
         return type(error).__name__
 

@@ -16,6 +16,7 @@ from support.agents import Args, answers, ok, prompt, recorded, tool
 from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse, ProviderAdapter
 from weakincentives.content import text_of
 from weakincentives.errors import WeakIncentivesError
+from weakincentives.evaluation.approval import Deny
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
@@ -28,7 +29,7 @@ from weakincentives.evaluation.errors import (
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from weakincentives.limits import Budget, Deadline, TokenUsage
-from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.errors import OutputParseError
 from weakincentives.prompt.renderer import RenderedPrompt
 from weakincentives.runtime.events import (
@@ -510,6 +511,25 @@ def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Except
     with pytest.raises(type(error)):
         run(adapter, Session())
     assert [line.closed for line in adapter.lines] == [1]
+
+
+@pytest.mark.parametrize("run", WAYS)
+def test_tools_of_the_provider_that_need_approval_need_an_approver(run: Any) -> None:
+    class Asking(Held):
+        def connect(self, rendered: RenderedPrompt[Any], /) -> HeldLine:
+            line = super().connect(rendered)
+            line.provider_tools = [
+                Tool(name="theirs", handler=ok, params_type=Args, approval="arguments")
+            ]
+            return line
+
+    adapter, session = Asking(say("done")), Session()
+    heard = recorded(session.bus, object)
+    with pytest.raises(ValueError, match=r"provider runs \['theirs'\].*pass approver="):
+        run(adapter, session)
+    assert heard == []
+    response = adapter.evaluate(prompt(), session=session, approver=lambda preview: Deny())
+    assert response.text == "done"
 
 
 @pytest.mark.parametrize("run", WAYS)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Args, prompt, tool
+from support.deadlines import NEVER, SOON, with_growing_limit
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer
 from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.core import PromptEvaluationError, PromptResponse, ProviderAdapter
@@ -97,18 +98,24 @@ def broken_off(request: Request) -> Raw:
         (Fail(529), "server_error"),
         (Fail(503), "server_error"),
         (Drop(), "connection"),
-        (Raw(b"{}", delay=2), "timeout"),
+        (Raw(b"{}", delay=NEVER), "timeout"),
     ],
 )
 def test_a_request_that_fails_in_the_middle_of_a_run_goes_on_at_the_next_adapter(
     run: Run, api: Any, failure: Any, code: str
 ) -> None:
     other = "chat" if api == "responses" else "responses"
-    session = Session()
-    with ScriptedServer(CALL, failure) as bad, ScriptedServer(Say("done")) as good:
-        adapter = FallbackAdapter(connect(bad, api, timeout=0.4), connect(good, other))
-        response, events = run(adapter, prompt(tool()), session=session, message="Hi")
-        [request] = good.requests
+
+    # Any: results and events of every kind
+    def attempt(seconds: float) -> tuple[PromptResponse[Any], list[Any], Session, Request] | None:
+        session, timeout = Session(), seconds if code == "timeout" else SOON
+        bad, good = ScriptedServer(CALL, failure, strict=False), ScriptedServer(Say("done"))
+        with bad, good:
+            adapter = FallbackAdapter(connect(bad, api, timeout=timeout), connect(good, other))
+            response, events = run(adapter, prompt(tool()), session=session, message="Hi")
+        return (response, events, session, good.requests[0]) if len(bad.requests) == 2 else None
+
+    response, events, session, request = with_growing_limit(attempt, 0.4)
     assert response.text == "done"
     assert (response.usage, response.turns) == (TokenUsage(20, 10), 2)
     assert len(session[ToolInvoked].all()) == 1

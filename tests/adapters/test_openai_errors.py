@@ -14,13 +14,15 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
+from threading import Event as Signal
 from typing import Any
 
 import openai
 import pytest
 
 from support.agents import Args, answers, prompt, tool
+from support.deadlines import NEVER, SOON, with_growing_limit
+from support.hostile_server import HostileServer, retry_later
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -29,7 +31,7 @@ from weakincentives.evaluation.errors import (
     PromptEvaluationError,
     ThrottleError,
 )
-from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.limits import Deadline, TokenUsage, utc_now
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.runtime.events import Event, ProviderCalled
 from weakincentives.runtime.session import Session
@@ -60,7 +62,7 @@ def close_clients() -> Iterator[None]:
 
 
 # Any: prompts of every output, options of every kind.
-def connect(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
+def connect(server: HostileServer | ScriptedServer, **options: Any) -> OpenAIAdapter:
     arguments: dict[str, Any] = {
         "base_url": server.openai_url,
         "api_key": KEY,
@@ -267,16 +269,26 @@ def test_a_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
 
 @ways
 def test_a_slow_answer_is_a_time_out(api: Any, run: Run) -> None:
-    error = failure(api, run, Raw(b"{}", delay=5), timeout=0.2)
+    def attempt(seconds: float) -> PromptEvaluationError | None:
+        steps = Say(calls=(Call("probe"),)), Raw(b"{}", delay=NEVER)
+        with (
+            ScriptedServer(*steps, strict=False) as server,
+            pytest.raises(PromptEvaluationError) as caught,
+        ):
+            run(connect(server, api=api, timeout=seconds), prompt(tool()), Session())
+        return caught.value if caught.value.turns == 2 else None
+
+    error = with_growing_limit(attempt, 0.2)
     assert (error.phase, error.code) == ("request", "timeout")
     assert "raise timeout" in str(error)
 
 
 def test_a_given_client_keeps_its_own_time_out() -> None:
-    with ScriptedServer(Raw(b"{}", delay=5), Raw(b"{}", delay=5)) as server:
+    slow = Raw(b"{}", delay=NEVER)
+    with ScriptedServer(slow, slow, strict=False) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key=KEY, max_retries=0, timeout=0.2)
         adapter = OpenAIAdapter("m", client=client)
-        for deadline in (None, Deadline.after(60)):
+        for deadline in (None, Deadline.after(SOON)):
             with pytest.raises(PromptEvaluationError) as caught:
                 evaluate(adapter, prompt(), Session(), deadline=deadline)
             assert caught.value.code == "timeout"
@@ -285,25 +297,29 @@ def test_a_given_client_keeps_its_own_time_out() -> None:
 
 @ways
 def test_a_deadline_passes_during_a_request(api: Any, run: Run) -> None:
-    session, started = Session(), monotonic()
-    with ScriptedServer(Say(calls=(Call("probe"),)), Raw(b"{}", delay=20)) as server:
-        adapter = connect(server, api=api)
-        with pytest.raises(DeadlineExceededError) as caught:
-            run(adapter, prompt(tool()), session, deadline=Deadline.after(1))
-    assert monotonic() - started < 5
-    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("limit", "deadline", 2)
-    assert caught.value.usage == TokenUsage(10, 5)
-    assert [message.content for message in answers(caught.value.transcript)] == ["ok"]
+    def attempt(seconds: float) -> DeadlineExceededError | None:
+        steps = Say(calls=(Call("probe"),)), Raw(b"{}", delay=NEVER)
+        with ScriptedServer(*steps, strict=False) as server:
+            adapter, deadline = connect(server, api=api), Deadline.after(seconds)
+            with pytest.raises(DeadlineExceededError) as caught:
+                run(adapter, prompt(tool()), Session(), deadline=deadline)
+        return caught.value if len(server.requests) == 2 else None
+
+    error = with_growing_limit(attempt)
+    assert (error.phase, error.code, error.turns) == ("limit", "deadline", 2)
+    assert error.usage == TokenUsage(10, 5)
+    assert [message.content for message in answers(error.transcript)] == ["ok"]
 
 
 def test_the_asynchronous_driver_keeps_a_deadline_over_the_sdk_s_retries() -> None:
-    started = monotonic()
-    wait = (("retry-after", "30"),)
-    with ScriptedServer(Fail(429, headers=wait)) as server, pytest.raises(DeadlineExceededError):
-        evaluate_async(
-            connect(server, max_retries=2), prompt(), Session(), deadline=Deadline.after(0.5)
-        )
-    assert monotonic() - started < 5
+    def attempt(seconds: float) -> DeadlineExceededError | None:
+        with HostileServer(retry_later(SOON)) as server:
+            adapter, deadline = connect(server, max_retries=2), Deadline.after(seconds)
+            with pytest.raises(DeadlineExceededError) as caught:
+                evaluate_async(adapter, prompt(), Session(), deadline=deadline)
+        return caught.value if server.requests else None
+
+    with_growing_limit(attempt)
 
 
 def test_a_deadline_before_the_start_sends_nothing() -> None:
@@ -313,20 +329,19 @@ def test_a_deadline_before_the_start_sends_nothing() -> None:
 
 
 def test_a_deadline_between_two_calls_stops_before_the_second() -> None:
-    ran: list[str] = []
+    ran, late = list[str](), timedelta()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        assert context.deadline is not None
+        nonlocal late
         ran.append(context.call_id)
-        while not context.deadline.has_passed(adapter.clock()):
-            pass
+        late = timedelta(hours=1)
         return ToolResult("late")
 
     calls = Say(calls=(Call("probe", id="c1"), Call("probe", id="c2")))
     with ScriptedServer(calls) as server:
-        adapter = connect(server)
+        adapter = connect(server, clock=lambda: utc_now() + late)
         with pytest.raises(DeadlineExceededError) as caught:
-            evaluate(adapter, prompt(tool(handler)), Session(), deadline=Deadline.after(0.5))
+            evaluate(adapter, prompt(tool(handler)), Session(), deadline=Deadline.after(600))
     assert ran == ["c1"]
     assert [(message.call_id, message.content) for message in answers(caught.value.transcript)] == [
         ("c1", "late"),
@@ -335,15 +350,21 @@ def test_a_deadline_between_two_calls_stops_before_the_second() -> None:
 
 
 def test_cancelling_a_request_leaves_the_adapter_usable() -> None:
+    asked = Signal()
+
+    def slow(request: Request) -> Raw:
+        asked.set()
+        return Raw(b"{}", delay=NEVER)
+
     async def main(adapter: OpenAIAdapter) -> str:
         running = asyncio.create_task(adapter.evaluate_async(prompt(), session=Session()))
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(asked.wait, SOON)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         return (await adapter.evaluate_async(prompt(), session=Session())).text
 
-    with ScriptedServer(Raw(b"{}", delay=20), Say("again")) as server:
+    with ScriptedServer(slow, Say("again")) as server:
         assert asyncio.run(main(connect(server))) == "again"
 
 
@@ -619,6 +640,7 @@ def test_no_key_at_all_is_named_with_where_to_put_one(api: Any, run: Run) -> Non
     ):
         run(connect(server, api=api, api_key=None), prompt(), Session())
     assert (caught.value.phase, caught.value.code) == ("request", "authentication")
+    assert ".; " not in str(caught.value)  # the SDK's sentence goes on with our remedy
 
 
 @pytest.mark.claim("TL-34")

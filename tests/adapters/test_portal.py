@@ -8,10 +8,9 @@ from contextvars import ContextVar
 
 import pytest
 
+from support.deadlines import SOON, with_growing_limit
 from weakincentives.adapters.portal import Portal, run_on, start_on, yield_from_thread
 from weakincentives.adapters.portal import portal as portal_of_process
-
-SOON = 10
 
 
 @pytest.fixture
@@ -42,17 +41,21 @@ def test_a_closed_portal_starts_anew() -> None:
 
 
 def test_a_coroutine_that_takes_too_long_is_cancelled(portal: Portal) -> None:
-    cancelled = threading.Event()
+    def attempt(seconds: float) -> threading.Event | None:
+        begun, cancelled = threading.Event(), threading.Event()
 
-    async def endless() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
+        async def endless() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
 
-    with pytest.raises(TimeoutError):
-        run_on(portal.loop(), endless(), 0.05)
-    assert cancelled.wait(SOON)
+        with pytest.raises(TimeoutError):
+            run_on(portal.loop(), endless(), seconds)
+        return cancelled if begun.is_set() else None
+
+    assert with_growing_limit(attempt, 0.05).wait(SOON)
 
 
 def test_an_error_and_the_context_pass_between_caller_and_coroutine(portal: Portal) -> None:

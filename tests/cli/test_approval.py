@@ -55,8 +55,9 @@ def test_a_person_decides_on_the_terminal(folder: Path) -> None:
     try:
         shown = screen.read_until("as JSON: ")
         assert '+ [0] = {"text": "\\u001b[2Jone"}' in shown
-        screen.keys("what\n")
-        screen.read_until("as JSON: ")
+        for nothing in ("what", "y or n", '{"text": NaN}', "3", "[" * 3_000):
+            screen.keys(f"{nothing}\n")
+            screen.read_until("as JSON: ")
         screen.keys("y\n")
         assert '+ [1] = {"text": "two"}' in screen.read_until("as JSON: ")
         screen.keys("n one is enough\n")
@@ -72,6 +73,7 @@ def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None
     done = process(folder, *RUN, "notes:model", "--suspend", "run.json")
     assert done.returncode == 3
     assert "waits for approval of 2 calls: wink approve run.json" in done.stderr
+    assert (folder / "run.json").stat().st_mode & 0o077 == 0
     done = process(folder, "approve", "run.json")
     assert "call_1: note" in done.stderr
     assert "2 calls without a decision" in done.stderr
@@ -88,6 +90,50 @@ def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None
     assert (done.returncode, json.loads(done.stdout)["text"]) == (0, "done")
     assert not (folder / "run.json").exists()
     assert re.search("note.*1 notes", done.stderr)
+    done = process(folder, *RUN, "notes:finishing", "--resume", "run.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "wink: run.json: no run is stored there; the file goes when its run has ended\n"
+    )
+
+
+def test_a_call_inside_an_agent_is_decided_on_after_the_call_around_it(folder: Path) -> None:
+    (folder / "notes.py").write_text(
+        NOTES
+        + """
+
+desk = Tool.from_prompt(template, name="desk", description="Writes.", approval="arguments")
+boss = PromptTemplate(
+    ns="notes", key="boss", sections=[MarkdownSection(title="Task", template="Lead.", tools=[desk])]
+)
+
+
+def delegating():
+    return ScriptedAdapter([call(("desk", {"message": "Write."}))])
+
+
+def writing():
+    return ScriptedAdapter([call(("note", {"text": "one"}))])
+
+
+def ending():
+    return ScriptedAdapter([say("written"), say("done")])
+"""
+    )
+    run = "run", "notes:boss", "--adapter"
+    done = process(folder, *run, "notes:delegating", "--suspend", "run.json")
+    assert "waits for approval of 1 call: wink approve run.json" in done.stderr
+    process(folder, "approve", "run.json", "--yes", "call_1")
+    options = "--resume", "run.json", "--suspend", "run.json"
+    done = process(folder, *run, "notes:writing", *options)
+    assert done.returncode == 3
+    done = process(folder, "approve", "run.json")
+    assert "A call of note, inside desk, waits for approval of its effects." in done.stderr
+    assert "1 call without a decision" in done.stderr
+    done = process(folder, "approve", "run.json", "--yes", "call_1/1/call_1")
+    assert "0 calls without a decision" in done.stderr
+    done = process(folder, *run, "notes:ending", "--resume", "run.json")
+    assert (done.returncode, json.loads(done.stdout)["text"]) == (0, "done")
 
 
 def test_a_run_without_a_file_says_what_to_do(folder: Path) -> None:

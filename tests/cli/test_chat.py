@@ -48,7 +48,7 @@ class Answer:
 def order(params: Order, *, context: ToolContext) -> ToolResult[Order]:
     """Order an item."""
     if params.item == "elephant":
-        time.sleep(60)
+        time.sleep(600)
     context.session.dispatch(params)
     return ToolResult(message="Ordered.", value=params)
 
@@ -104,7 +104,8 @@ def restarting():
 
 def slow():
     def wait(seen):
-        time.sleep(60)
+        print("asked", flush=True)
+        time.sleep(600)
 
     return Streaming([wait, *[answer] * 20])
 
@@ -132,13 +133,13 @@ class Terminal:
     # The child makes the terminal its own, so that Ctrl-C there is a signal to it.
     START = (
         "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-        "os.execv(sys.executable, [sys.executable, '-m', 'weakincentives.cli', *sys.argv[1:]])"
+        "os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
     )
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, module: str = "weakincentives.cli") -> None:
         self._keyboard, screen = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", self.START, *arguments],
+            [sys.executable, "-c", self.START, module, *arguments],
             cwd=folder,
             env=environment(TERM="dumb", COLUMNS="200"),
             stdin=screen,
@@ -151,7 +152,7 @@ class Terminal:
     def keys(self, text: str) -> None:
         os.write(self._keyboard, text.encode())
 
-    def read_until(self, text: str, seconds: float = 30) -> str:
+    def read_until(self, text: str, seconds: float = 60) -> str:
         """Returns what stands on the screen up to `text`, since the last call."""
         end = time.monotonic() + seconds
         while text not in self._unread:
@@ -189,11 +190,11 @@ class Terminal:
         self.keys("\x04")
         while self._read():
             pass
-        return self._process.wait(30)
+        return self._process.wait(60)
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(60)
         os.close(self._keyboard)
 
 
@@ -250,8 +251,7 @@ def test_ctrl_c_while_the_provider_thinks_ends_the_turn(folder: Path) -> None:
     with terminal(folder, "talk:template", "--adapter", "talk:slow") as screen:
         screen.read_until("> ")
         screen.keys("hello\n")
-        screen.read_until("hello\n")
-        time.sleep(0.5)  # nothing on the screen says that the provider is asked
+        screen.read_until("hello\nasked\n")
         screen.keys("\x03")
         screen.read_until("stopped; Ctrl-D ends the chat\n> ")
         assert "You said: hello, again \n" in screen.say("again")

@@ -5,12 +5,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.cli.target import UsageError, load, load_prompt, visibility_overrides
+from weakincentives.cli.target import (
+    UsageError,
+    how_to_set,
+    load,
+    load_prompt,
+    visibility_overrides,
+)
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
 
@@ -28,6 +35,12 @@ class Filter:
     tags: tuple[str, ...] = ()
     since: date | None = None
     limit: int = 1
+
+
+class Route(TypedDict):
+    start: str
+    end: str
+    over: NotRequired[str]
 
 
 class Other:
@@ -50,6 +63,7 @@ template = PromptTemplate(
 )
 bound = template.bind(Question("bound", 9))
 number = 7
+plain = Prompt(ns="n", key="p", sections=[MarkdownSection(title="S", template="s")])
 
 
 def factory() -> Prompt[None]:
@@ -58,6 +72,10 @@ def factory() -> Prompt[None]:
 
 def failing() -> Prompt[None]:
     raise OSError("no file")
+
+
+def of_question(question: Question, *, limit: int) -> Prompt[None]:
+    return template.bind(question)
 
 
 def leaving() -> Prompt[None]:
@@ -85,14 +103,19 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
     [
         ("module", "write it as package.module:name"),
         (":x", "write it as package.module:name"),
+        ("app/desk.py:main", "names a file; name its module, as in app.desk:main"),
         (
             "no_such_module:x",
             "importing 'no_such_module' failed: .*; run wink where it can be imported",
         ),
         ("json.nothing:x", "importing 'json.nothing' failed: ModuleNotFoundError"),
-        (name("nothing"), "there is no 'nothing'; prompts there are template, bound"),
+        (name("nothing"), "there is no 'nothing'; prompts there are template, bound, plain"),
         (name("number"), "is int; name a PromptTemplate"),
         (name("failing"), "OSError: no file"),
+        (
+            name("of_question"),
+            r"needs question, limit, and wink calls .*; pass them by --set Question\.text=…, or by",
+        ),
         (name("params.nothing"), "there is no 'nothing'"),
         (name("template.nothing"), "there is no 'nothing'"),
         (name("leaving"), "SystemExit: 3"),
@@ -160,6 +183,20 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
 def test_a_setting_that_names_no_single_field_is_refused(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         params([setting])
+
+
+def test_the_fields_that_must_be_set_are_all_named() -> None:
+    assert how_to_set(Question) == "pass them by --set Question.text=…, or by --params"
+    assert how_to_set(Filter) == "pass them by --set Filter.tags=…, or by --params"
+    assert how_to_set(Route) == (
+        "pass them by --set Route.start=… --set Route.end=…, or by --params"
+    )
+
+
+@pytest.mark.parametrize("setting", ["x=1", "Nothing.x=1"])
+def test_a_setting_for_a_prompt_without_params_is_refused(setting: str) -> None:
+    with pytest.raises(UsageError, match=r"^--set '.*': the prompt takes no params$"):
+        load_prompt(name("plain"), None, [setting])
 
 
 def test_all_issues_of_all_params_are_reported_at_once() -> None:

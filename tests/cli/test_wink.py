@@ -260,6 +260,7 @@ def test_a_nested_run_is_indented(shop: Path, wink: Wink) -> None:
         "turn 2: tool_calls",
         "    shop/inner: 19 characters, tools: none",
         "    turn 1: RuntimeError: no provider",
+        "    failed after 1 turn: RuntimeError: no provider",
         '  ask {"text": "Why?"} failed: no provider',
         "turn 3: stop",
         "answer after 3 turns: Done.",
@@ -285,8 +286,8 @@ def test_every_answer_that_is_rejected_is_shown(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:typed", "--adapter", "agents:stubborn", "--log", "run.jsonl")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-3] == '  rejected: {"reply": 1}'
-    assert done.stderr.splitlines()[-2].startswith("  feedback: Your answer does not fit")
+    assert done.stderr.splitlines()[-4] == '  rejected: {"reply": 1}'
+    assert done.stderr.splitlines()[-3].startswith("  feedback: Your answer does not fit")
     shown = [line[15:].strip() for line in wink("show", "run.jsonl").stdout.splitlines()]
     assert [line for line in shown if line.startswith(("says", "reject"))] == [
         'rejected: {"reply": 1}'
@@ -356,7 +357,7 @@ def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
     while chunk := read(ours):
         seen += chunk
     os.close(ours)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert json.loads(out)["restarts"] == 0
     text = seen.decode()
@@ -392,6 +393,7 @@ def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
     assert [" ".join(line.split()) for line in shown] == [
         "?[2J 00:00 ?c",
         "?[/k: 0 characters, tools: ?[31m, ?2J, ?, [bold]x[/]",
+        "the log has no end of this evaluation",
     ]
     assert wink("advise", "log").returncode == 0
 
@@ -465,7 +467,11 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("wink: openai 401: ")
     assert "Traceback" not in done.stderr
     records = list(read_events((shop / "run.jsonl").read_text().splitlines()))
-    assert [record["event"] for record in records] == ["PromptRendered", "ProviderCalled"]
+    assert [record["event"] for record in records] == [
+        "PromptRendered",
+        "ProviderCalled",
+        "EvaluationStopped",
+    ]
     assert "test-key" not in (shop / "run.jsonl").read_text()
 
 

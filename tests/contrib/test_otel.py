@@ -28,8 +28,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from support.agents import Args, Note, ok, prompt, tool
+from support.deadlines import SOON
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
-from weakincentives.contrib.durable.journal import RecordedSteps, durable, execute_run, to_input
+from weakincentives.contrib.durable import RecordedSteps, durable, execute_run, to_input
 from weakincentives.contrib.otel import instrument
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -461,7 +462,7 @@ def by_model(name: str) -> Tree:
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
     telemetry = Telemetry()
-    barrier = Barrier(2, timeout=10)
+    barrier = Barrier(2, timeout=SOON)
     runs = [taking_turns(telemetry, name, barrier.wait) for name in ("one", "two")]
     if how == "async":
 
@@ -484,7 +485,7 @@ def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -> None:
     telemetry = Telemetry()
-    barrier = Barrier(2, timeout=10)
+    barrier = Barrier(2, timeout=SOON)
     inner = ScriptedAdapter([say("Inside.")] * 2)
 
     def meets(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -570,7 +571,7 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
             with ThreadPoolExecutor(1) as pool:  # whose thread knows nothing of this one's context
                 return pool.submit(ask).result()
 
-        def execute(self, call: object, execute: Callable[[None], Any], /) -> Any:
+        def execute(self, call: object, execute: Callable[[None], Any], *_: object) -> Any:
             with ThreadPoolExecutor(1) as pool:
                 return pool.submit(execute, None).result()
 

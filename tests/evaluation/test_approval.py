@@ -2,8 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import math
+import os
+import re
+import shutil
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,6 +42,7 @@ from weakincentives.evaluation.approval import (
     ReplaceArguments,
 )
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import ApprovalRequested
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import (
@@ -362,7 +370,7 @@ def test_text_cannot_steer_the_terminal_or_leave_its_fence() -> None:
     files = InMemoryFilesystem()
     [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
     assert "+\\x1b[2J\\u202e```" in str(preview)
-    assert "````diff" in preview._repr_markdown_()
+    assert "\n````diff\n" in preview._repr_markdown_()
 
 
 def test_a_large_preview_is_cut_and_says_so() -> None:
@@ -376,12 +384,83 @@ def test_a_large_preview_is_cut_and_says_so() -> None:
     [preview] = previews(asking(handler), Session(), Approve(), resources={Filesystem: files})
     assert len(preview.changes) == 200
     assert len(str(preview)) < 200_000
-    assert "100 of 300 changes" in str(preview)
+    assert preview.omitted[-1] == "100 of 300 changes"
+    assert "- 100 of 300 changes" in str(preview)
+    assert preview.answer == "x" * 10_000 + "… (40,000 further characters)"
     assert len(files.list()) == 300
+    # The diffs that are shown are whole lines; what is missing of them is said, to the character.
+    cut = [note for note in preview.omitted if "characters of the diff" in note]
+    whole = [change for change in preview.changes if change.diff.count("\n") == 1_003]
+    assert len(whole) + len(cut) == 200
+    assert sum([len(change.diff) for change in preview.changes]) <= 100_000
+    for note, change in zip(cut, preview.changes[len(whole) :], strict=True):
+        left, total = re.findall(r"[\d,]+", note)[:2]
+        assert int(left.replace(",", "")) + len(change.diff) == int(total.replace(",", ""))
+        assert not change.diff or change.diff.endswith("\n+line")
+        assert note.endswith(f" of {change.name}")
+
+
+def test_a_diff_and_an_answer_of_the_largest_size_are_shown_whole() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        head = len("--- a/f\n+++ b/f\n@@ -0,0 +1 @@\n+\n")
+        context.resources.get(Filesystem).write_text("f", "x" * (20_000 - head) + "\n")
+        return ToolResult("y" * 10_000)
+
+    files = InMemoryFilesystem()
+    [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
+    assert (len(preview.changes[0].diff), preview.omitted) == (20_000, ())
+    assert preview.answer == "y" * 10_000
+
+
+@pytest.mark.parametrize("data", [b"a\0b", b"\xff", b"x" * 500_001])
+def test_a_file_without_a_diff_is_shown_by_size_and_digest(data: bytes) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_bytes("new", data)
+        context.resources.get(Filesystem).delete("old")
+        context.resources.get(Filesystem).mkdir("old")
+        return ToolResult("ok")
+
+    files = InMemoryFilesystem({"old": data})
+    [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
+    shown = f"{len(data):,} bytes with SHA-256 {sha256(data).hexdigest()}"
+    assert [(change.kind, change.name, change.note) for change in preview.changes] == [
+        ("file", "new", f"nothing before, {shown} after"),
+        ("directory", "old", f"{shown} before, a directory after"),
+    ]
+    assert [change.diff for change in preview.changes] == ["", ""]
+
+
+def test_a_preview_shows_a_hundred_events_and_its_digest_covers_all() -> None:
+    digests: set[str] = set()
+    for last in (149, 150):
+
+        def handler(params: Args, *, context: ToolContext, last: int = last) -> ToolResult[object]:
+            for number in [*range(149), last]:
+                context.event_bus.publish(Which(number))
+            return ToolResult("ok")
+
+        [preview] = previews(asking(handler), Session(), Deny())
+        assert preview.events == tuple([f"Which(number={number})" for number in range(100)])
+        assert preview.omitted == ("50 of 150 events",)
+        digests.add(preview.digest)
+    assert len(digests) == 2
 
 
 # --------------------------------------------------------------------------------------------------
 # who is asked, and for what
+
+
+def test_nobody_is_asked_about_a_mistake_of_the_model() -> None:
+    shown: list[Preview] = []
+    script = [call(("run", {"a": "x"}), ("walk", {})), say("done")]
+    asked = prompt(asking(ok))
+    response = ScriptedAdapter(script).evaluate(
+        asked, session=Session(), approver=noting(shown, Approve())
+    )
+    wrong, unknown = answers(response.transcript)
+    assert wrong.content.startswith("Invalid arguments for 'run'")
+    assert unknown.content.startswith("Unknown tool 'walk'")
+    assert shown == []
 
 
 def test_a_call_that_forks_cannot_keep_apart_is_approved_by_its_arguments() -> None:
@@ -532,6 +611,11 @@ def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
         assert [answer.unknown for answer in answers(saved[-1].messages)] == [False]
 
 
+def test_a_reason_is_words() -> None:
+    with pytest.raises(TypeError, match="Deny's reason is 3; pass the words for the model"):
+        Deny(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def test_an_approver_returns_a_decision() -> None:
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
     # Any: what no checker lets through
@@ -561,3 +645,301 @@ def test_calls_that_wait_for_approval_do_not_run_in_parallel() -> None:
     shown: list[Preview] = []
     adapter.evaluate(asked, session=Session(), approver=noting(shown, Approve()))
     assert [preview.call_id for preview in shown] == ["call_1", "call_2"]
+
+
+# --------------------------------------------------------------------------------------------------
+# a model, files and approvers that do harm
+
+
+def test_arguments_are_shown_as_the_tool_reads_them() -> None:
+    @dataclass(frozen=True)
+    class Command:
+        line: str
+
+    seen: list[str] = []
+    shown: list[Preview] = []
+
+    def handler(params: Command, *, context: ToolContext) -> ToolResult[object]:
+        seen.append(params.line)
+        return ToolResult("ok")
+
+    text = '{\n\n"line": "ls",\n"line": "\\u0072\\u006d -rf \\u202e"}'
+    calls = AssistantMessage(tool_calls=(ToolCall("call_1", "run", text),))
+    adapter = ScriptedAdapter([calls, say("done")])
+    asked = prompt(asking(handler, "arguments", params=Command))
+    adapter.evaluate(asked, session=Session(), approver=noting(shown, Approve()))
+    assert seen == ["rm -rf \u202e"]
+    assert '\n{"line": "rm -rf \\u202e"}' in str(shown[0])
+    assert shown[0].arguments == text
+
+
+def test_neither_an_answer_nor_a_name_can_imitate_another_part() -> None:
+    name = "a\n+++ b/c\n-x\n\nChanges: none."
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text(name, "new\n")
+        return ToolResult(
+            "ok\n\nChanges: none.\n\nA call of read waits for approval of its effects."
+        )
+
+    files = InMemoryFilesystem()
+    [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
+    headings = [line for line in str(preview).split("\n") if line[:1].isalpha()]
+    assert headings == [
+        "A call of run waits for approval of its effects.",
+        "Arguments:",
+        "Changes:",
+        "The model would read:",
+    ]
+    assert [change.name for change in preview.changes if change.kind == "file"] == [name]
+    [change] = [change for change in preview.changes if change.diff]
+    assert [line[:1] for line in change.diff.splitlines()] == ["-", "+", "@", "+"]
+
+
+def test_an_event_is_shown_without_its_secrets_and_also_if_its_repr_fails() -> None:
+    @dataclass(frozen=True)
+    class Login:
+        user: str
+        password: str = field(repr=False)
+
+    class Broken:
+        def __repr__(self) -> str:
+            raise RuntimeError("no repr")
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.event_bus.publish(Login("ada", "hunter2"))
+        context.event_bus.publish(Broken())
+        return ToolResult("ok")
+
+    [preview] = previews(asking(handler), Session(), Deny())
+    assert [text.rpartition(".")[2] for text in preview.events] == [
+        "Login(user='ada')",
+        "Broken, whose repr failed: no repr",
+    ]
+    assert "hunter2" not in f"{preview} {preview!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [(None, "failed: out of order"), (3, "returned 3, which is no text")]
+)
+def test_a_resource_that_cannot_say_what_would_change_leaves_the_arguments(
+    text: object, problem: str
+) -> None:
+    class Counter:
+        def __init__(self, count: int = 0) -> None:
+            self.count = count
+
+        def snapshot(self) -> int:
+            return self.count
+
+        def restore(self, count: int) -> None:
+            self.count = count
+
+        def fork(self) -> "Counter":
+            return Counter(self.count)
+
+        def merge(self, fork: "Counter") -> bool:
+            self.count = fork.count
+            return True
+
+        def preview(self) -> object:
+            if text is None:
+                raise RuntimeError("out of order")
+            return text
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Counter).count += 1
+        return ToolResult("ok")
+
+    counter = Counter()
+    for decision, count in ((Deny(), 0), (Approve(), 1)):
+        [preview] = previews(asking(handler), Session(), decision, resources={Counter: counter})
+        assert (preview.approval, counter.count) == ("arguments", count)
+        assert preview.reason.endswith(f"Counter {problem}.")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[1], None, {"a": object()}, {"a": math.nan}, {3: {}, "b": {4}}]
+)
+def test_arguments_are_replaced_by_json(arguments: Any) -> None:
+    at = Session()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        return ToolResult("ok")
+
+    with pytest.raises(TypeError, match="pass ReplaceArguments a mapping of JSON values"):
+        previews(asking(handler), at, ReplaceArguments(arguments))
+    assert at[Note].all() == ()
+
+
+class Later:
+    """An approver that is an object with a coroutine method."""
+
+    async def __call__(self, preview: Preview) -> Decision:
+        return await approve_later(preview)
+
+
+def soon(preview: Preview) -> Awaitable[Decision]:
+    """Approves everything by a coroutine that it returns."""
+    return approve_later(preview)
+
+
+@pytest.mark.parametrize("approver", [Later(), soon], ids=["object", "function"])
+@pytest.mark.parametrize("where", ["sync", "async", "sync in a loop"])
+def test_whatever_an_approver_is_its_decision_is_awaited(approver: Any, where: str) -> None:
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    at, asked = Session(), prompt(asking(ok))
+
+    async def main() -> None:
+        if where == "async":
+            await adapter.evaluate_async(asked, session=at, approver=approver)
+        else:
+            adapter.evaluate(asked, session=at, approver=approver)
+
+    if where == "sync":
+        adapter.evaluate(asked, session=at, approver=approver)
+    else:
+        asyncio.run(main())
+    assert [event.decision for event in at[ApprovalDecided].all()] == ["approve"]
+
+
+def write_a(files: Filesystem) -> None:
+    files.write_text("a.txt", "new\n")
+
+
+def write_below_d(files: Filesystem) -> None:
+    files.write_text("d/secret.txt", "new\n")
+
+
+def delete_d(files: Filesystem) -> None:
+    files.delete("d", recursive=True)
+
+
+def as_directory(root: Path, outside: Path) -> None:
+    (root / "a.txt").unlink()
+    (root / "a.txt").mkdir()
+
+
+def as_link(root: Path, outside: Path) -> None:
+    (root / "a.txt").unlink()
+    (root / "a.txt").symlink_to(outside / "secret.txt")
+
+
+def as_pipe(root: Path, outside: Path) -> None:
+    (root / "a.txt").unlink()
+    os.mkfifo(root / "a.txt")
+
+
+def as_linked_directory(root: Path, outside: Path) -> None:
+    shutil.rmtree(root / "d")
+    (root / "d").symlink_to(outside)
+
+
+def as_nothing(root: Path, outside: Path) -> None:
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize(
+    ("write", "replace_by"),
+    [
+        (write_a, as_directory),
+        (write_a, as_link),
+        (write_a, as_pipe),
+        (write_a, as_nothing),
+        (write_below_d, as_linked_directory),
+        (delete_d, as_linked_directory),
+    ],
+)
+def test_files_that_are_replaced_while_a_person_decides_do_not_change_unseen(
+    write: Callable[[Filesystem], None],
+    replace_by: Callable[[Path, Path], None],
+    tmp_path: Path,
+) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for path, text in (("root/a.txt", "old"), ("root/d/x.txt", "x"), ("outside/secret.txt", "s")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    shown: list[Preview] = []
+    after: list[list[tuple[Path, bool]]] = []
+
+    def everything() -> list[tuple[Path, bool]]:
+        return [(path, path.is_symlink()) for path in sorted(tmp_path.rglob("*"))]
+
+    def approver(preview: Preview) -> Decision:
+        shown.append(preview)
+        if len(shown) > 1:
+            return Deny()
+        replace_by(root, outside)
+        after.append(everything())
+        return Approve()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        write(context.resources.get(Filesystem))
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    with closing(HostFilesystem(root)) as files:
+        asked = prompt(asking(handler)).bind(resources={Filesystem: files})
+        adapter.evaluate(asked, session=Session(), approver=approver)
+    assert shown[1].reason == (
+        "What this call would change is different now, so it is asked about again."
+    )
+    assert [everything()] == after
+    assert (outside / "secret.txt").read_text() == "s"
+
+
+def test_a_link_out_of_the_root_is_neither_followed_nor_shown(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "secret.txt").write_text("hunter2")
+    (tmp_path / "root/link").symlink_to(tmp_path / "secret.txt")
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text("link", "new\n")
+        return ToolResult("ok")
+
+    with closing(HostFilesystem(tmp_path / "root")) as files:
+        [preview] = previews(asking(handler), Session(), Approve(), resources={Filesystem: files})
+    assert (preview.success, preview.changes) == (False, ())
+    assert "hunter2" not in f"{preview}"
+    assert (tmp_path / "secret.txt").read_text() == "hunter2"
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["async", "blocking"])
+def test_a_run_that_is_cancelled_while_a_person_decides_leaves_nothing(*, blocks: bool) -> None:
+    at, files = Session(), InMemoryFilesystem()
+    released = threading.Event()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        context.resources.get(Filesystem).write_text("a", "x")
+        return ToolResult("ok")
+
+    async def main() -> None:
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+        async def waiting(preview: Preview) -> Decision:
+            asked.set()
+            await asyncio.Event().wait()
+            return Approve()
+
+        def blocking(preview: Preview) -> Decision:
+            loop.call_soon_threadsafe(asked.set)
+            released.wait()
+            return Approve()
+
+        adapter = ScriptedAdapter([call(("run", {})), say("done")])
+        evaluation = adapter.evaluate_async(
+            prompt(asking(handler)).bind(resources={Filesystem: files}),
+            session=at,
+            approver=blocking if blocks else waiting,
+        )
+        task = asyncio.create_task(evaluation)
+        await asked.wait()
+        task.cancel()
+        released.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(main())
+    assert (at[Note].all(), at[ToolInvoked].all(), files.list()) == ((), (), ())

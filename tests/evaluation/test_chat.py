@@ -263,7 +263,7 @@ def test_each_message_is_answered_in_a_process_of_its_own(tmp_path: Path, form: 
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -386,18 +386,18 @@ def test_a_second_message_during_a_turn_is_refused() -> None:
 
     def slowly(seen: SeenRequest) -> AssistantMessage:
         asked.set()
-        assert answer.wait(30)
+        assert answer.wait(60)
         return say("one")
 
     chat = chat_of(slowly, say("two"))
     turn = Thread(target=chat.send, args=["Hi"])
     turn.start()
-    assert asked.wait(30)
+    assert asked.wait(60)
     for mode in MODES:
         with pytest.raises(ConcurrentRunError, match="in use by a run of"):
             mode(chat, "Hello?")
     answer.set()
-    turn.join(30)
+    turn.join(60)
     assert words(chat.conversation) == ["Hi", "one"]
     assert chat.send("So").text == "two"
 

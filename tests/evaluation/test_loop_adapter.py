@@ -169,7 +169,9 @@ class RecordingJournal:
         self.records.append(("provider", ask()))
         return self.records[-1][1]
 
-    def execute(self, call: ToolCall, execute: Callable[[None], Any], /) -> Any:
+    def execute(
+        self, call: ToolCall, execute: Callable[[None], Any], check_decided: object = None, /
+    ) -> Any:
         self.records.append((call.name, execute(None)))
         return self.records[-1][1]
 
@@ -183,7 +185,7 @@ class ReplayingJournal:
     def ask(self, request: object, ask: object, /) -> Any:
         return self.answers.pop(0)
 
-    def execute(self, call: object, execute: object, /) -> Any:
+    def execute(self, call: object, execute: object, check_decided: object = None, /) -> Any:
         return self.answers.pop(0)
 
 

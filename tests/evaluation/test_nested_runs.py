@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, nested_adapter, prompt, text_of, tool
+from support.deadlines import SOON
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation.approval import Deny, Preview
@@ -395,7 +396,7 @@ def test_a_prompt_that_must_not_run_twice_or_needs_two_types_says_so() -> None:
 
 def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
     tool = Tool.from_prompt(RESEARCH, name="research")
-    both, barrier = threading.Barrier(2, timeout=10), []
+    both, barrier = threading.Barrier(2, timeout=SOON), []
 
     def answer(seen: SeenRequest) -> AssistantMessage:
         path = text_of(seen.messages[0]).split()[-1]

@@ -1,8 +1,11 @@
 """A run that waits for people goes on as if it had never stopped."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,13 +25,13 @@ from weakincentives.evaluation.approval import (
     ReplaceArguments,
 )
 from weakincentives.evaluation.chat import Chat
-from weakincentives.evaluation.errors import BudgetExceededError
+from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.response import ApprovalRequested
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.limits import Budget
+from weakincentives.limits import Budget, Deadline, utc_now
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -38,6 +41,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.approval import ApprovalMode
 from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 
@@ -201,6 +205,27 @@ def test_a_call_that_would_do_something_else_now_is_asked_about_again() -> None:
     assert [note.text for note in at[Note].all()] == ["meanwhile", "note 1"]
 
 
+def test_an_early_approval_of_what_has_changed_meanwhile_is_dropped() -> None:
+    words = ["old"]
+
+    def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"{params.a} {words[-1]}"))
+        return ToolResult("ok")
+
+    def wait(**resumed: Any) -> Suspension:
+        with pytest.raises(RunSuspended) as waiting:
+            loop.execute(prompt(asking(write)), session=at, **resumed)
+        return waiting.value.suspension
+
+    calls = call(*[("run", {"a": a}) for a in (1, 2, 3)])
+    loop, at = MainLoop(ScriptedAdapter([calls, say("done")])), Session()
+    early: dict[str, Decision] = {"call_2": Approve(), "call_3": Deny("no")}
+    kept = wait(suspension=wait(), decisions=early)
+    assert kept.decisions == early
+    words.append("new")
+    assert wait(suspension=kept, decisions={}).decisions == {"call_3": Deny("no")}
+
+
 def test_an_approver_decides_where_no_decision_was_made() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
     loop.resume(asked, suspension, {"call_1": Deny()}, session=at, approver=lambda _: Approve())
@@ -217,6 +242,28 @@ def test_replaced_arguments_are_shown_before_they_count() -> None:
     assert [note.text for note in at[Note].all()] == ["9"]
     [answer] = answers(execution.response.transcript)
     assert answer.content == 'The arguments were replaced by {"a": 9}\n\nwrote 9'
+
+
+@pytest.mark.parametrize("decision", [Deny(), Approve()], ids=["denied", "approved"])
+def test_replaced_arguments_wait_for_their_decision_whatever_the_approval_is_then(
+    decision: Decision,
+) -> None:
+    def by_state(params: Args, *, session: Session) -> ApprovalMode:
+        return "arguments" if session[Note].all() else "effects"
+
+    tools = [replace(asking(writing), approval=by_state)]
+    loop, asked, at, suspension = suspended(("run", {"a": 1}), tools=tools)
+    with pytest.raises(RunSuspended) as waiting:
+        loop.resume(asked, suspension, {"call_1": ReplaceArguments({"a": 9})}, session=at)
+    at.dispatch(Note("meanwhile"))
+    try:
+        loop.resume(asked, waiting.value.suspension, {"call_1": decision}, session=at)
+    except RunSuspended as again:  # an approval of effects is none of arguments
+        [preview] = again.suspension.pending
+        assert (preview.approval, preview.arguments) == ("arguments", '{"a": 9}')
+        loop.resume(asked, again.suspension, {"call_1": decision}, session=at)
+    approved = ["9"] if isinstance(decision, Approve) else []
+    assert [note.text for note in at[Note].all()] == ["meanwhile", *approved]
 
 
 def test_files_wait_too() -> None:
@@ -301,6 +348,32 @@ def test_what_was_spent_counts_after_the_wait() -> None:
     assert failure.value.turns == 2
 
 
+def test_waiting_takes_no_time_from_the_limits_of_the_run() -> None:
+    late, budget = timedelta(), Budget(max_seconds=600)
+
+    def clock() -> datetime:
+        return utc_now() + late
+
+    script = [call(("run", {"a": 1})), say("done"), call(("run", {"a": 1}))]
+    loop = MainLoop(ScriptedAdapter(script, clock=clock), clock=clock)
+    asked = prompt(asking(writing))
+    for passed in (False, True):
+        late = timedelta()
+        first = Deadline(clock() + timedelta(seconds=600))
+        with pytest.raises(RunSuspended) as waiting:
+            loop.execute(asked, session=Session(), deadline=first, budget=budget)
+        late = timedelta(days=2)
+        suspension = waiting.value.suspension
+        decisions = {preview.call_id: Approve() for preview in suspension.pending}
+        resume = partial(loop.resume, asked, suspension, decisions, budget=budget)
+        if passed:
+            with pytest.raises(DeadlineExceededError):
+                resume(session=Session(), deadline=first)
+        else:
+            later = Deadline(clock() + timedelta(seconds=600))
+            assert resume(session=Session(), deadline=later).response.text == "done"
+
+
 # --------------------------------------------------------------------------------------------------
 # refusals
 
@@ -347,6 +420,66 @@ def test_text_that_is_no_suspension_is_refused() -> None:
     for wrong in ("{}", text.replace('"version":1', '"version":2'), text.replace("call_1", "x", 1)):
         with pytest.raises(SerdeError):
             Suspension.from_json(wrong)
+
+
+def edited(suspension: Suspension, **changes: object) -> str:
+    """The suspension's JSON with other values at paths such as `pending__0__tool`."""
+    value: Any = json.loads(suspension.to_json())
+    for path, new in changes.items():
+        *parents, last = [int(key) if key.isdigit() else key for key in path.split("__")]
+        at = value
+        for key in parents:
+            at = at[key]
+        at[last] = new
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pending": []},
+        {"pending__1__call_id": "call_1"},
+        {"pending__0__tool": "read"},
+        {"answers": [{"kind": "tool", "call_id": "call_2", "content": "forged"}]},
+        {"conversation__messages": []},
+        {"first_message": 10**9},
+        {"first_message": -5},
+        {"turns": -5},
+        {"previous_turns": -(10**9)},
+        {"unknown": 1},
+        {"on_change": "forget"},
+        {"decisions": {"call_1": {"kind": "perhaps"}}},
+        {"calls": [{"name": "run"}]},
+    ],
+    ids=str,
+)
+def test_a_suspension_whose_parts_do_not_fit_is_refused(changes: dict[str, object]) -> None:
+    _, _, _, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
+    assert Suspension.from_json(edited(suspension)) == suspension
+    with pytest.raises(SerdeError):
+        Suspension.from_json(edited(suspension, **changes))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "3", b"\xff\xfe{", "[" * 200_000, '{"a":' * 100_000, f'{{"turns":{"9" * 5_000}}}'],
+    ids=["nothing", "null", "number", "no UTF-8", "lists", "objects", "digits"],
+)
+def test_a_text_of_any_kind_is_refused_without_harm(text: str | bytes) -> None:
+    with pytest.raises(SerdeError):
+        Suspension.from_json(text)
+    loop, asked, _, suspension = suspended(("run", {"a": 1}))
+    wrong = text.decode(errors="replace") if isinstance(text, bytes) else text
+    with pytest.raises(SerdeError):
+        loop.resume(asked, replace(suspension, session=wrong), {}, session=Session())
+
+
+def test_a_suspension_can_name_only_state_that_the_prompt_and_the_session_know() -> None:
+    loop, asked, _, suspension = suspended(("run", {"a": 1}))
+    slices = {**json.loads(suspension.session)["slices"], "os:system": [{"command": "true"}]}
+    forged = replace(suspension, session=json.dumps({"version": 1, "slices": slices}))
+    with pytest.raises(SerdeError, match="no type of that name is known here"):
+        loop.resume(asked, forged, {"call_1": Approve()}, session=Session())
 
 
 def test_state_that_json_cannot_hold_says_so_and_leaves_no_mark() -> None:
@@ -404,23 +537,6 @@ def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
     assert chat.send("And now?").text == "more"
     with pytest.raises(ValueError, match="the chat has gone on"):
         chat.resume(waiting.value.suspension, {"call_1": Approve()})
-
-
-def test_a_run_inside_a_tool_cannot_wait_and_says_so() -> None:
-    inner = prompt(asking(writing))
-
-    def nested(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        response = context.adapter.evaluate(inner, session=context.session)
-        return ToolResult(response.text)
-
-    loop = MainLoop(
-        ScriptedAdapter([call(("nested", {})), call(("run", {"a": 1})), say("stopped")])
-    )
-    at = Session()
-    execution = loop.execute(prompt(tool(nested, name="nested")), session=at)
-    [answer] = answers(execution.response.transcript)
-    assert "waits for the approval of 1 calls (run)" in answer.content
-    assert not at[Note]
 
 
 def test_the_approver_of_a_run_decides_in_runs_inside_its_tools_too() -> None:

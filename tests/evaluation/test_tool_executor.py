@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, ok, only_answer, prompt, recorded, text_of, tool
 from support.codecs import ANY_TEXT
+from support.deadlines import SOON
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -427,6 +428,7 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
     [
         (RuntimeError("it broke"), "it broke"),
         (RuntimeError(), "RuntimeError"),
+        (KeyError("price"), "KeyError: 'price'"),  # and not a bare 'price'
         (Mute(), "Mute"),
         (SaysText(), "it broke"),
         (Unshowable("it broke"), "it broke"),
@@ -929,7 +931,7 @@ def test_the_loop_goes_on_while_a_plain_handler_blocks() -> None:
     gate = Gate()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult("opened" if gate.wait(5) else "stuck")
+        return ToolResult("opened" if gate.wait(SOON) else "stuck")
 
     async def main() -> PromptResponse[Any]:
         running = asyncio.create_task(
@@ -1032,7 +1034,7 @@ def test_a_cancellation_waits_for_a_plain_handler_then_undoes_it(cancellations: 
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         started.set()
-        release.wait(5)
+        release.wait(SOON)
         context.session.dispatch(Note("late"))
         return ToolResult("ok")
 
@@ -1040,7 +1042,7 @@ def test_a_cancellation_waits_for_a_plain_handler_then_undoes_it(cancellations: 
         running = asyncio.create_task(
             scripted(call(("probe", "{}"))).evaluate_async(prompt(tool(handler)), session=session)
         )
-        await asyncio.to_thread(started.wait, 5)
+        await asyncio.to_thread(started.wait, SOON)
         for _ in range(cancellations):
             running.cancel()
             await asyncio.sleep(0.01)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cli.test_chat import Terminal
 from examples.code_reviewer.__main__ import main
-from examples.code_reviewer.prompt import SAMPLE, Finding, Review, reviewer, sample
-from support.example_agents import answers, run_example, scripted
+from examples.code_reviewer.prompt import SAMPLE, Finding, Fix, Review, fixing, reviewer, sample
+from support.commands import process
+from support.example_agents import ROOT, answers, run_example, scripted
 from support.scripted_server import Call, Say, ScriptedServer
+from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview
 from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
@@ -140,6 +143,156 @@ def test_the_offline_run_opens_each_topic_and_reports_what_the_checks_find() -> 
 
 
 def test_nothing_in_its_prompt_misleads() -> None:
-    report = analyze(sample())
-    assert report.findings == ()
-    assert report.states == 5
+    for template in (sample(), fixing(SAMPLE)):
+        report = analyze(template)
+        assert report.findings == ()
+        assert report.states == 5
+
+
+# --- Fixes
+
+SWALLOWED = Fix(
+    "shop/rules.py",
+    "    except Exception:\n        pass",
+    "    except ValueError:\n        pass",
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return shutil.copytree(SAMPLE, tmp_path / "project")
+
+
+def fix(root: Path, decision: Decision, **changes: object) -> tuple[str, list[Preview]]:
+    """What the model reads of a proposed fix, and what the person has seen."""
+    shown: list[Preview] = []
+
+    def approver(preview: Preview) -> Decision:
+        shown.append(preview)
+        assert tree(root) == before
+        return decision
+
+    before, session = tree(root), Session()
+    propose = Say(calls=(Call("propose_fix", {**asdict(SWALLOWED), **changes}),))
+    with ScriptedServer(propose, DONE) as server:
+        scripted(server).evaluate(fixing(root).bind(), session=session, approver=approver)
+    return answers(session)[0], shown
+
+
+def tree(root: Path) -> dict[str, str]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): path.read_text() for path in files}
+
+
+def test_a_file_changes_as_the_person_has_seen_and_not_before(project: Path) -> None:
+    before = tree(project)
+    answer, [preview] = fix(project, Approve())
+    assert answer == "Changed shop/rules.py."
+    [change] = preview.changes
+    assert (change.name, change.action) == ("shop/rules.py", "change")
+    assert "-    except Exception:\n+    except ValueError:\n" in change.diff
+    text = before["shop/rules.py"].replace("except Exception:", "except ValueError:")
+    assert tree(project) == {**before, "shop/rules.py": text}
+
+
+def test_a_fix_that_is_denied_changes_nothing(project: Path) -> None:
+    before = tree(project)
+    answer, shown = fix(project, Deny("Too narrow."))
+    assert answer == "A person denied this call. Too narrow."
+    assert (len(shown), tree(project)) == (1, before)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        ({"old": "nowhere"}, "Not proposed: `old` is in 'shop/rules.py' 0 times."),
+        ({"old": "e"}, "Not proposed: `old` is in 'shop/rules.py'"),
+        ({"old": ""}, "Not proposed: `old` is in 'shop/rules.py' 0 times."),
+        ({"new": "    except:\n"}, "Not proposed: it would be no Python"),
+        ({"path": "shop/rule.py"}, "Not proposed: there is no 'shop/rule.py'"),
+        ({"path": "../outside.py"}, "Not proposed: '../outside.py' holds '..'"),
+        ({"path": ".env"}, "Not proposed: there is no '.env'"),
+        ({"path": "link.py"}, "Not proposed: "),
+    ],
+)
+def test_a_fix_that_cannot_work_is_shown_as_one_that_fails(
+    project: Path, wrong: dict[str, object], answer: str
+) -> None:
+    outside = project.parent / "outside.py"
+    outside.write_text("    except Exception:\n        pass")
+    (project / "link.py").symlink_to(outside)
+    (project / ".env").write_text(outside.read_text())
+    before = tree(project)
+    told, [preview] = fix(project, Approve(), **wrong)
+    assert told.startswith(answer)
+    assert (preview.success, preview.changes, tree(project)) == (False, (), before)
+
+
+def test_hidden_files_stay_unseen_with_fixes_too(project: Path) -> None:
+    (project / ".env").write_text("KEY=secret")
+    (project / ".venv").mkdir()
+    (project / ".venv/eval.py").write_text("eval('1')\n")
+    calls = (
+        Call("list_directory"),
+        Call("read_file", {"path": ".env"}),
+        Call("read_file", {"path": ".venv/eval.py"}),
+        Call("grep", {"pattern": "secret|eval"}),
+    )
+    session = Session()
+    with ScriptedServer(Say(calls=calls), DONE) as server:
+        scripted(server).evaluate(fixing(project).bind(), session=session)
+        assert b"KEY=" not in server.requests[1].body
+    listed, env, venv, found = answers(session)
+    assert ".env" not in listed
+    assert ".venv" not in listed
+    assert ["there is no" in env, "there is no" in venv] == [True, True]
+    assert "shop/rules.py" in found
+    assert ".venv" not in found
+
+
+def test_a_person_decides_on_a_fix_on_the_terminal(project: Path) -> None:
+    before = tree(project)
+    screen = Terminal(ROOT, str(project), "--fix", module="examples.code_reviewer")
+    try:
+        assert "-        pass\n+        raise\n" in screen.read_until("as JSON: ")
+        assert tree(project) == before
+        screen.keys("y\n")
+        assert screen.read_until("request changes:")
+        screen.end()
+    finally:
+        screen.close()
+    changed = {path for path, text in tree(project).items() if text != before[path]}
+    assert changed == {"shop/rules.py"}
+
+
+def test_without_a_terminal_a_fix_waits_in_a_file_and_wink_decides(project: Path) -> None:
+    before, stored = tree(project), project.parent / "review.json"
+    command = "code_reviewer", project, "--fix", "--run", stored
+    waiting = run_example(*command)
+    assert waiting.returncode == 3, waiting.stderr
+    assert f"wink approve {stored}, then the same command again" in waiting.stderr
+    listed = process(project.parent, "approve", "review.json")
+    assert "+        raise" in listed.stderr
+    assert run_example(*command).returncode == 3  # nobody has decided yet
+    [call_id] = [item["call_id"] for item in json.loads(stored.read_text())["pending"]]
+    assert tree(project) == before
+    assert process(project.parent, "approve", "review.json", "--yes", call_id).returncode == 0
+    done = run_example(*command)
+    assert done.returncode == 0, done.stderr
+    assert "request changes: The checks of four topics gave 7 findings." in done.stdout
+    text = before["shop/rules.py"].replace("        pass", "        raise")
+    assert tree(project) == {**before, "shop/rules.py": text}
+    assert not stored.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--fix"], "--fix changes files: name the folder"),
+        ([SAMPLE, "--fix", "--run", ROOT / "pyproject.toml"], "is no run that waits"),
+    ],
+)
+def test_a_fix_needs_a_folder_and_a_run_that_waits(arguments: list[object], problem: str) -> None:
+    process = run_example("code_reviewer", *arguments)
+    assert process.returncode == 2
+    assert problem in process.stderr

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
+from socket import create_connection
 
 import httpx
 import pytest
@@ -20,8 +21,8 @@ from support.web_chat import (
     browser,
     free_port,
     post,
+    running_process,
     serve,
-    start_process,
 )
 from weakincentives.evaluation.messages import UserMessage
 from weakincentives.testing import call, say
@@ -243,24 +244,18 @@ def test_two_servers_of_one_database_lose_nothing(adapter: WaitingAdapter, datab
 def test_a_killed_server_loses_no_message_and_answers_it_later(database: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    process = start_process(database, port, pace=0.3)
-    with browser(url) as client:
+    with running_process(database, port, pace=0.3) as process, browser(url) as client:
         tab = Tab(client).read("RUN_FINISHED")
         start(client, "Which tea goes with milk?")
         tab.read("TEXT_MESSAGE_CONTENT", 2)
         process.kill()
         process.wait()
-    process = start_process(database, port, pace=0)
-    try:
-        with browser(url, client.cookies) as client:
-            tab = Tab(client).read("STATE_SNAPSHOT")
-            assert tab.front_end.shared_state == {"status": "stopped"}
-            assert tab.front_end.of("user")[0]["content"] == "Which tea goes with milk?"
-            post(client, "/go-on")
-            assert "Assam" in tab.read("RUN_FINISHED", 2).front_end.text
-    finally:
-        process.terminate()
-        process.wait()
+    with running_process(database, port, pace=0), browser(url, client.cookies) as client:
+        tab = Tab(client).read("STATE_SNAPSHOT")
+        assert tab.front_end.shared_state == {"status": "stopped"}
+        assert tab.front_end.of("user")[0]["content"] == "Which tea goes with milk?"
+        assert post(client, "/go-on").status_code == 204
+        assert "Assam" in tab.read("RUN_FINISHED", 2).front_end.text
 
 
 def test_browsers_have_chats_of_their_own(client: httpx.Client) -> None:
@@ -345,3 +340,92 @@ def test_only_the_newest_version_of_a_chat_is_written_over(database: Path) -> No
             one.save("secret", first)
         assert one.load("secret") == second
         assert one.load("other") == StoredChat()
+
+
+def test_the_server_gives_out_no_other_file(client: httpx.Client) -> None:
+    host, port = client.base_url.host, client.base_url.port
+    for path in (
+        "/../server.py",
+        "/..%2fserver.py",
+        "/%2e%2e/store.py",
+        "//chat.js/../../server.py",
+        "/page/index.html",
+        "/chat.js%00.py",
+        "/etc/passwd",
+    ):
+        with create_connection((host, port or 80)) as connection:
+            connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+            with connection.makefile("rb") as answer:
+                assert answer.readline().split()[1] == b"404", path
+
+
+def test_no_page_of_another_site_reads_a_chat(client: httpx.Client) -> None:
+    for path in ("/", "/chat.js", "/events"):
+        assert client.get(path, headers={"host": "evil.example"}).status_code == 400
+    headers = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    for answer in (
+        client.request("OPTIONS", "/agent", headers=headers),
+        client.get("/", headers=headers),
+    ):
+        assert [name for name in answer.headers if name.startswith("access-control")] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["\\ud800 and \\udfff", "\\u0000\\u001b[2J", "\\u202eabc\\u2028", "</script>"]
+)
+def test_strange_characters_in_a_message_are_refused_or_kept(
+    client: httpx.Client, adapter: WaitingAdapter, text: str
+) -> None:
+    adapter.replies = iter([say("Hello."), say("Better.")])
+    answer = post(client, "/agent", body("TEXT").replace("TEXT", text))
+    if answer.status_code == 200:
+        assert read_run(answer).state == "ended"
+        [message] = Tab(client).read("STATE_SNAPSHOT").front_end.of("user")
+        assert message["content"] == json.loads(f'"{text}"')
+    else:
+        assert (answer.status_code, list(answer.json())) == (422, ["error"])
+    later = read_run(post(client, "/agent", body("And now?")))
+    assert later.last["outcome"] == {"type": "success"}
+
+
+@pytest.mark.parametrize("reason", ["\\ud800", "\\u0000\\u001b[2J", "x" * 100_000])
+def test_a_denial_with_a_strange_reason_does_not_lose_the_chat(
+    client: httpx.Client, adapter: WaitingAdapter, reason: str
+) -> None:
+    order(adapter)
+    tab = Tab(client).read("RUN_FINISHED")
+    start(client, "Assam, please.")
+    tab.read("RUN_FINISHED")
+    [call_id] = [
+        item["content"]["call_id"]
+        for item in tab.front_end.of("activity")
+        if item["activityType"] == "approval_requested"
+    ]
+    decision = f'{{"callId": "{call_id}", "approve": false, "reason": "{reason}"}}'
+    taken = post(client, "/decide", decision).status_code == 204
+    if taken:
+        tab.read("RUN_FINISHED")
+    reloaded = Tab(client).read("STATE_SNAPSHOT").front_end
+    assert reloaded.shared_state == {"status": "ready" if taken else "waiting"}
+    if not taken:  # and the user can decide again
+        assert decide(client, tab, approve=True).status_code == 204
+        tab.read("RUN_FINISHED")
+
+
+def test_a_tab_that_does_not_read_holds_nobody_up(
+    client: httpx.Client, adapter: WaitingAdapter
+) -> None:
+    words = 30_000
+    adapter.replies = iter([say("long"), say("Here.")])
+    adapter.pieces = words
+    slow = Tab(client)
+    host, port = client.base_url.host, client.base_url.port
+    with create_connection((host, port or 80)) as stuck:  # it never reads
+        cookie = f"web_chat={client.cookies['web_chat']}"
+        request = f"GET /events HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n"
+        stuck.sendall(request.encode())
+        run = read_run(post(client, "/agent", body("Hello?")))
+        assert run.text == "long" + " long" * words
+        assert read_run(post(client, "/agent", body("And?"))).text.endswith("Here.")
+    assert Tab(client).read("RUN_FINISHED").front_end.text == f"{run.text}|Here."
+    slow.close()

@@ -5,16 +5,20 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from support.commands import Wink, write_shop
-from support.travel_run import travel_log
+from support.travel_run import approval_log, travel_log
 from weakincentives.content import FolderContentStore
 from weakincentives.inspection.event_log import Record, read_events
 from weakincentives.inspection.report import ReportedRun, readable, write_report
-from weakincentives.inspection.runs import read_run
+from weakincentives.inspection.runs import NO_END, read_run
+from weakincentives.inspection.secrets import mask_secrets
 
 ASSETS = Path(__file__).parents[2] / "src/weakincentives/inspection"
 HOSTILE = "</script><!--<script>alert(1)</script> \x1b[2J \u202eabc \ud800"
@@ -64,8 +68,16 @@ def page_of(wink: Wink, *arguments: str) -> Page:
     return Page(Path(wink.folder / done.stdout.strip()).read_text())
 
 
-def test_show_and_the_report_say_the_same(wink: Wink) -> None:
+@pytest.mark.parametrize("kind", ["travel", "approvals", "cut"])
+def test_show_and_the_report_say_the_same(wink: Wink, kind: str) -> None:
+    if kind != "travel":
+        with (wink.folder / "run.jsonl").open("w") as file:
+            approval_log(file)
+    if kind == "cut":
+        lines = (wink.folder / "run.jsonl").read_text().splitlines(keepends=True)
+        (wink.folder / "run.jsonl").write_text("".join(lines[:-1]))
     shown = [line[15:].strip() for line in wink("show", "run.jsonl").stdout.splitlines()]
+    assert (NO_END in shown) == (kind == "cut")
     page = page_of(wink, "run.jsonl", "--secrets")
     lines = [" ".join(line.split()) for line in page.lines]
     for line in shown:
@@ -236,3 +248,68 @@ def test_what_cannot_be_reported_says_why(
     done = wink("report", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def paths(value: Any) -> list[tuple[Any, ...]]:
+    """The places of all values in JSON."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [
+        (key, *rest)
+        for key, item in items
+        for rest in [(), *(paths(item) if isinstance(item, dict | list) else [])]
+    ]
+
+
+NOWHERE = "not in the log"
+WRONG = st.sampled_from([NOWHERE, None, 7, -1, 1e999, True, "x<b>", [], [None], {}, {"a": 1}])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_a_foreign_log_is_a_page_or_one_line_that_names_it(wink: Wink, data: st.DataObject) -> None:
+    log, page = wink.folder / "foreign.jsonl", wink.folder / "foreign.html"
+    page.unlink(missing_ok=True)
+    lines = (wink.folder / "run.jsonl").read_text().splitlines()
+    number = data.draw(st.integers(1, len(lines) - 1))
+    record = json.loads(lines[number])
+    *around, name = data.draw(st.sampled_from(paths(record)))
+    inner = record
+    for key in around:
+        inner = inner[key]
+    inner[name] = data.draw(WRONG)
+    if inner[name] == NOWHERE:
+        del inner[name]
+    log.write_text("\n".join([*lines[:number], json.dumps(record), *lines[number + 1 :]]))
+    done = wink("report", "foreign.jsonl")
+    if done.returncode == 0:
+        index = Page(page.read_text()).data["index"]
+        assert len(index["runs"]) == 1
+    else:
+        assert "foreign.jsonl" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not page.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password",
+        "token",
+        "eyJ",
+        "eyJ.",
+        "://",
+        "://a:",
+        "-----BEGIN ",
+        "sk-",
+        "Bearer ",
+        "cookie  ",
+    ],
+)
+def test_masking_secrets_takes_linear_time(text: str) -> None:
+    def seconds(size: int) -> float:
+        began = process_time()
+        mask_secrets(text * (size // len(text)))
+        return process_time() - began
+
+    # quadratic time would be hundreds of times as much
+    assert seconds(800_000) < 40 * max(seconds(100_000), 0.01)

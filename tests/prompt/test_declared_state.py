@@ -123,6 +123,18 @@ def test_two_sections_may_declare_one_slice() -> None:
     assert session[Line].all() == (Line("A"),)
 
 
+def test_sections_may_reduce_different_events_into_one_slice() -> None:
+    def count(view: Any, event: Booked) -> Append[Line]:
+        return Append(Line(f"{event.seats} seats"))
+
+    session = Session()
+    second = MarkdownSection(title="Two", template="", state=[StateSlice(Line, {Booked: count})])
+    template(second).bind().declare_state(session)
+    session.dispatch(Line("a"))
+    session.dispatch(Booked(2))
+    assert session[Line].all() == (Line("A"), Line("2 seats"))
+
+
 def test_contradicting_reducers_are_refused_with_both_paths() -> None:
     other = MarkdownSection(title="Two", template="", state=[StateSlice(Line, {Line: keep_last})])
     with pytest.raises(PromptValidationError, match="in section 'booking'") as caught:

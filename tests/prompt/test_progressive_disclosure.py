@@ -772,3 +772,21 @@ def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
         f"Section '{key}' is not one that you opened.",
     )
     assert run.visibility == {}
+
+
+def test_the_smallest_sets_of_open_sections_lead_to_each_summarized_one() -> None:
+    def folded(key: str, *children: MarkdownSection[Any]) -> MarkdownSection[Any]:
+        return MarkdownSection(
+            title=key, key=key, template=key, summary=key, visibility=SUMMARY, children=children
+        )
+
+    shown = MarkdownSection(title="s", key="s", template="s", children=[folded("c")])
+    prompt = Prompt(ns="tests", key="sets", sections=[folded("a", folded("b")), shown, folded("d")])
+    view = prompt.render().view
+    assert view.minimal_expansions() == [
+        (),
+        (("a",),),
+        (("a",), ("a", "b")),
+        (("s", "c"),),
+        (("d",),),
+    ]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -131,10 +131,10 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
 
 def test_a_pattern_takes_time_linear_in_the_text() -> None:
     tool = schema_tool({"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}})
-    start = perf_counter()
+    start = process_time()
     with pytest.raises(SerdeError, match="pattern"):
         tool.parse_params(json.dumps({"a": "a" * 5_000 + "b"}))
-    assert perf_counter() - start < 2  # the engine of `re` would need years
+    assert process_time() - start < 10  # the engine of `re` would need years
 
 
 def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:

@@ -371,7 +371,7 @@ def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> No
     async def nothing(params: Lookup, *, context: ToolContext) -> None:
         raise NotImplementedError
 
-    for handler, returned in ((said, "str"), (nothing, "NoneType")):
+    for handler, returned in ((said, "str"), (nothing, "None")):
         with pytest.raises(
             PromptValidationError,
             match=rf"^tool 't': handler {handler.__name__} is annotated to return {returned}; "

@@ -130,7 +130,7 @@ def process(folder: Path, *arguments: str, **more: str) -> Done:
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)

@@ -26,10 +26,16 @@ from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
-from support.durable_runs import STORY, Amount, Facts, Hook, Job, agent, nothing
-from weakincentives.contrib.durable import RecordedSteps, execute_run
-from weakincentives.contrib.durable.engine import DurableRun, DurableRuns, SqliteConnection, install
-from weakincentives.contrib.durable.journal import to_input
+from support.durable_runs import STORY, Amount, Facts, Hook, Job, agent, asking, nothing
+from weakincentives.contrib.durable import (
+    DurableRun,
+    DurableRuns,
+    RecordedSteps,
+    SqliteConnection,
+    execute_run,
+    install,
+)
+from weakincentives.contrib.durable.execution import to_input
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
@@ -98,6 +104,7 @@ class RunStore:
     story: Sequence[AssistantMessage] | None = None
     dynamic: bool = True
     books: str | None = None
+    asks: bool = False
     hook: Hook = field(default=nothing)
     facts_name: str = "facts"
 
@@ -123,6 +130,8 @@ class RunStore:
             )
             extra = [book(datasource, self.hook)]
             tell_book_places(datasource.engine, self.hook)
+        if self.asks:
+            extra += asking(self.facts, self.hook)
         story: dict[str, Any] = {} if self.story is None else {"story": self.story}
         durable_agent = agent(
             self.facts, hook=self.hook, dynamic=self.dynamic, extra=extra, **story
@@ -153,7 +162,7 @@ class RunStore:
 
     def keep(self, run: DurableRun) -> None:
         """Waits for the result and writes it down."""
-        result = run._handle.get_result(polling_interval_sec=0.05)
+        result = run._end(polling_interval_sec=0.05)
         unfinished = self.folder / f"{run.run_id}.{os.getpid()}"
         unfinished.write_text(json.dumps(result))
         unfinished.rename(self.folder / f"{run.run_id}.result")

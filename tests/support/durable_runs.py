@@ -219,6 +219,29 @@ def template(
     return PromptTemplate[Answer](ns="tests", key="durable", sections=[task, more])
 
 
+def asking(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
+    """Tools that a person approves: `pay` by its arguments, `draft` by its effects."""
+
+    def pay(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        hook("before tool")
+        facts.add("tool", "pay", params.a, context.idempotency_key)
+        hook("in tool")
+        context.session.dispatch(Note(f"paid {params.a}"))
+        return ToolResult("Paid.")
+
+    def draft(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        hook("before tool")
+        context.session.dispatch(Note(f"drafted {params.a}"))
+        hook("in tool")
+        return ToolResult("Drafted.")
+
+    own: dict[str, Any] = {"description": "x", "params_type": Amount, "result_type": object}
+    return [
+        Tool[Any, Any](name="pay", handler=pay, effect="at_most_once", approval="arguments", **own),
+        Tool[Any, Any](name="draft", handler=draft, approval="effects", **own),
+    ]
+
+
 def session(run_id: str) -> Session:
     made = Session(session_id=run_id)
     made[Seen].register(

@@ -30,7 +30,7 @@ def run_example(
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

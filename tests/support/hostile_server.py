@@ -21,9 +21,12 @@ from itertools import repeat
 from types import TracebackType
 from typing import Self
 
+from .deadlines import SOON
+
 __all__ = [
     "BEHAVIOURS",
     "SSE",
+    "Behaviour",
     "Connection",
     "HostileServer",
     "compressed",
@@ -183,14 +186,14 @@ class HostileServer:
     def openai_url(self) -> str:
         return f"{self.url}/v1"
 
-    def left(self, timeout: float = 10) -> bool:
+    def left(self, timeout: float = SOON) -> bool:
         """Whether the clients close all connections, or have closed them, before `timeout` seconds
         are over.
         """
         with self._changed:
             return self._changed.wait_for(lambda: not self._open, timeout)
 
-    def asked(self, times: int, timeout: float = 10) -> bool:
+    def asked(self, times: int, timeout: float = SOON) -> bool:
         """Whether there come, or have come, so many requests before `timeout` seconds are over."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.requests) >= times, timeout)

@@ -33,6 +33,8 @@ TOOLS: list[Json] = [
     tool("die"),
     tool("die_once", idempotentHint=True),
     tool("echo", TEXT, readOnlyHint=True),
+    tool("elicit", TEXT),
+    tool("elicit_and_go", TEXT),
     tool("environment", readOnlyHint=True),
     tool("fail", TEXT),
     tool("hang"),
@@ -45,6 +47,7 @@ TOOLS: list[Json] = [
     tool("pid", readOnlyHint=True),
     tool("progress", readOnlyHint=True),
     tool("recall", readOnlyHint=True),
+    tool("refuse", TEXT),
     tool("remember", TEXT),
     tool("rubbish", readOnlyHint=True),
 ]
@@ -70,6 +73,7 @@ class Server:
         match message.get("method"):
             case "initialize":
                 self.note("starts", "x")
+                self.note("capabilities", json.dumps(message["params"]["capabilities"]))
                 result: Json = {
                     "protocolVersion": "2025-11-25",
                     "capabilities": {"tools": {}, "logging": {}},
@@ -80,12 +84,18 @@ class Server:
                 self.note("lists", "x")
                 listing = self.folder / "tools.json"
                 tools = json.loads(listing.read_text()) if listing.exists() else TOOLS
-                result = {"tools": tools}
+                if (self.folder / "dies-listing").exists():
+                    (self.folder / "dies-listing").unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = self.page(tools, message.get("params") or {})
             case "tools/call":
                 params = message["params"]
                 name, text = params["name"], str(params["arguments"].get("text", ""))
                 self.note("calls", f"{name} {text}\n")
                 self.token = params.get("_meta", {}).get("progressToken")
+                if name == "refuse":
+                    error = {"code": -32000, "message": text}
+                    return {"id": message["id"], "error": error}
                 answer = getattr(self, name)(text)
                 content = [{"type": "text", "text": answer}]
                 result = {"content": content} if isinstance(answer, str) else answer
@@ -94,6 +104,15 @@ class Server:
             case _:
                 return None
         return {"id": message["id"], "result": result}
+
+    def page(self, tools: list[Json], params: Json) -> Json:
+        """All tools, or one a page for as many pages as the file `pages` says."""
+        if not (self.folder / "pages").exists():
+            return {"tools": tools}
+        index = int(str(params.get("cursor", 0)))
+        more = index + 1 < int((self.folder / "pages").read_text())
+        page: Json = {"tools": tools[index : index + 1]}
+        return page | {"nextCursor": f"{index + 1}"} if more else page
 
     def mutate(self, text: str) -> str:
         changed = [
@@ -137,6 +156,16 @@ class Server:
     def echo(self, text: str) -> str:
         return text
 
+    def elicit(self, params: str) -> str:
+        send({"id": "q", "method": "elicitation/create", "params": json.loads(params)})
+        return sys.stdin.readline()
+
+    def elicit_and_go(self, params: str) -> str:
+        send({"id": "q", "method": "elicitation/create", "params": json.loads(params)})
+        while not (self.folder / "asked").exists():
+            time.sleep(0.01)
+        return "gone"
+
     def environment(self, _: str) -> str:
         return json.dumps(dict(os.environ))
 
@@ -152,7 +181,7 @@ class Server:
             time.sleep(0.01)
 
     def large(self, _: str) -> Json:
-        text = "x" * 10_000_000
+        text = "x" * 2_000_000
         return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text}}
 
     def measure(self, _: str) -> Json:

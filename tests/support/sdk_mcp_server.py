@@ -2,12 +2,12 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 server = MCPServer("modern", instructions="Adds and asks.")
 READ_ONLY = ToolAnnotations(read_only_hint=True)
@@ -17,8 +17,18 @@ class Consent(BaseModel):
     agreed: bool
 
 
+class Guest(BaseModel):
+    name: str = Field(title="Full name", min_length=2)
+    age: int = Field(default=18, ge=0)
+    meal: Literal["fish", "rice"] = "rice"
+
+
 def ask() -> Elicit[Consent]:
     return Elicit("Delete everything?", Consent)
+
+
+def ask_guest() -> Elicit[Guest]:
+    return Elicit("Who comes?", Guest)
 
 
 @server.tool(annotations=READ_ONLY)
@@ -31,6 +41,14 @@ def add(left: int, right: int) -> int:
 def delete_all(consent: Annotated[Consent, Resolve(ask)]) -> str:
     """Deletes everything, if a person agrees."""
     return "deleted" if consent.agreed else "kept"
+
+
+@server.tool()
+def invite(
+    guest: Annotated[Guest, Resolve(ask_guest)], consent: Annotated[Consent, Resolve(ask)]
+) -> str:
+    """Asks two questions at once."""
+    return f"{guest.name}, {guest.age}, {guest.meal}, {consent.agreed}"
 
 
 @server.tool(annotations=READ_ONLY)

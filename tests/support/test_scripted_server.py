@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from .deadlines import NEVER, SOON
 from .scripted_server import (
     Call,
     Fail,
@@ -32,7 +33,7 @@ ROUTES = (CHAT, RESPONSES, MESSAGES)
 
 
 def open_connection(server: ScriptedServer) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=5)
+    return http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=SOON)
 
 
 def send(
@@ -94,7 +95,7 @@ def test_a_callable_step_answers_by_the_request() -> None:
 
 
 def test_callable_steps_may_wait_for_each_other() -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=SOON)
 
     def meet(_: Request) -> Say:
         both.wait()
@@ -165,7 +166,7 @@ def test_leaving_the_block_ends_every_thread() -> None:
 
     def late(_: Request) -> Raw:
         arrived.set()
-        return Raw(b"", delay=60)
+        return Raw(b"", delay=NEVER)
 
     with ScriptedServer(Say("hi"), late) as server:
         silent, busy = open_connection(server), open_connection(server)
@@ -173,9 +174,9 @@ def test_leaving_the_block_ends_every_thread() -> None:
         busy.request("POST", CHAT, "{}")
         busy.getresponse().read()
         busy.request("POST", CHAT, "{}")
-        assert arrived.wait(5)
+        assert arrived.wait(SOON)
         left = time.monotonic()
-    assert time.monotonic() - left < 5
+    assert time.monotonic() - left < SOON
     assert set(threading.enumerate()) <= before
     silent.close()
     busy.close()

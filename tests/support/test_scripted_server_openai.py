@@ -21,6 +21,7 @@ from openai import (
     RateLimitError,
 )
 
+from .deadlines import NEVER, SOON
 from .scripted_server import (
     Call,
     Drop,
@@ -36,18 +37,22 @@ MODEL = "scripted-model"
 PARALLEL = Say("thinking aloud", (Call("add", {"a": 1}), Call("mul", '{"b": 2}')))
 
 
-def client(server: ScriptedServer, timeout: float = 5) -> OpenAI:
+def client(server: ScriptedServer, timeout: float = SOON) -> OpenAI:
     return OpenAI(base_url=server.openai_url, api_key="test", max_retries=0, timeout=timeout)
 
 
 # The SDK's parameter types are unions of dozens of TypedDicts; plain Any lists say the same here.
-def chat(server: ScriptedServer, messages: list[Any] | None = None, *, timeout: float = 5) -> Any:
+def chat(
+    server: ScriptedServer, messages: list[Any] | None = None, *, timeout: float = SOON
+) -> Any:
     with client(server, timeout) as api:
         asked = messages or [{"role": "user", "content": "hi"}]
         return api.chat.completions.create(model=MODEL, messages=asked)
 
 
-def respond(server: ScriptedServer, items: list[Any] | None = None, *, timeout: float = 5) -> Any:
+def respond(
+    server: ScriptedServer, items: list[Any] | None = None, *, timeout: float = SOON
+) -> Any:
     with client(server, timeout) as api:
         asked = items or [{"role": "user", "content": "hi"}]
         return api.responses.create(model=MODEL, input=asked)
@@ -217,7 +222,7 @@ def test_broken_json_with_status_200_raises_a_decode_error(ask: Ask) -> None:
 
 
 @both_apis
-@pytest.mark.parametrize("step", [Drop(), Raw(b"", delay=60)])
+@pytest.mark.parametrize("step", [Drop(), Raw(b"", delay=NEVER)])
 def test_no_answer_is_a_connection_error(ask: Ask, step: Step) -> None:
     with ScriptedServer(step) as server, pytest.raises(APIConnectionError) as caught:
         ask(server, timeout=0.2)
@@ -236,7 +241,7 @@ def test_exhaustion_has_a_code_of_its_own(ask: Ask) -> None:
 
 async def _both_async(server: ScriptedServer) -> tuple[str | None, str]:
     async with AsyncOpenAI(
-        base_url=server.openai_url, api_key="test", max_retries=0, timeout=5
+        base_url=server.openai_url, api_key="test", max_retries=0, timeout=SOON
     ) as api:
         asked: Any = [{"role": "user", "content": "hi"}]
         completion = await api.chat.completions.create(model=MODEL, messages=asked)

@@ -1,18 +1,21 @@
-"""A run of a travel desk with all that a report shows, logged: `travel_log(file)`."""
+"""Logged runs of a travel desk with all that a report shows: `travel_log`, `approval_log`."""
 
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TextIO
 
 from weakincentives.content import ContentStore, Image
+from weakincentives.errors import WeakIncentivesError
+from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.inspection.event_log import write_events
-from weakincentives.limits import TokenUsage
+from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -24,7 +27,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, call, say
 
-__all__ = ["travel_log"]
+__all__ = ["approval_log", "travel_log"]
 
 
 @dataclass(frozen=True)
@@ -180,3 +183,47 @@ def travel_log(file: TextIO, content: ContentStore | None = None) -> None:
     chat = Chat(MainLoop(adapter), prompt, session=session)
     chat.send(["Six of us go to Ghent tomorrow morning. Please book seats.", _map()])
     chat.send("Four is fine. Pay for them.")
+
+
+def approval_log(file: TextIO) -> None:
+    """Writes the log of four runs with approvals.
+
+    A person denies a booking and approves the next one. Then a budget stops a run, a run waits for
+    approval, and the last one has an answer.
+    """
+    session = Session()
+    write_events(session.bus, file)
+    desk = PromptTemplate(
+        ns="travel",
+        key="bookings",
+        sections=[
+            MarkdownSection(
+                title="Task",
+                template="Book trains.",
+                tools=[Tool(name="book", handler=book, approval="effects")],
+            )
+        ],
+    )
+    files = InMemoryFilesystem()
+    files.write_text("itinerary.md", "# Itinerary\n\nNothing yet.\n")
+    prompt = desk.bind(resources={Filesystem: files})
+    three, two = (call(("book", {"train": "IC 1832", "count": n})) for n in (3, 2))
+    usage = TokenUsage(input_tokens=900, output_tokens=60)
+    denying = replace(three, text="I book three seats.")
+    decisions: list[Decision] = [Deny("Two are enough."), Approve()]
+
+    def approver(preview: Preview) -> Decision:
+        return decisions.pop(0)
+
+    loop = MainLoop(ScriptedAdapter([denying, two, say("Two seats are booked.")]))
+    loop.execute(prompt, session=session, message="Book for us.", approver=approver)
+    runs: list[tuple[Reply, Budget | None]] = [
+        (replace(three, usage=usage), Budget(max_tokens=500)),
+        (three, None),
+        (say("Never read."), None),
+    ]
+    for reply, budget in runs:
+        with suppress(WeakIncentivesError):
+            MainLoop(ScriptedAdapter([reply])).execute(
+                prompt, session=session, message="Book again.", budget=budget
+            )

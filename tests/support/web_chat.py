@@ -3,19 +3,23 @@
 import asyncio
 import json
 import os
+import queue
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from socket import create_server
+from random import SystemRandom
+from socket import create_server, socket
 from threading import Event, Thread
 from typing import Any, ClassVar
 
 import httpx
 import uvicorn
 from ag_ui import core as ag_ui
+from starlette.applications import Starlette
 
 from examples.web_chat.server import make_app
 from examples.web_chat.store import ChatStore
@@ -27,16 +31,21 @@ from weakincentives.evaluation.response import TextDelta
 from weakincentives.testing import ScriptedAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 10
+SECONDS = 120
+"""For what ends by itself: a busy machine may need many, and only a failing test waits so long."""
 
 
 class WaitingAdapter(ScriptedAdapter):
-    """Plays a script; of a text it sends the first word, then waits until `go` is set."""
+    """Plays a script; of a text it sends the first word, then waits until `go` is set.
+
+    `pieces` makes it send a text of one word again that many times.
+    """
 
     def __init__(self, replies: Any) -> None:
         super().__init__(replies)
         self.go = Event()
         self.go.set()
+        self.pieces = 0
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
@@ -46,63 +55,94 @@ class WaitingAdapter(ScriptedAdapter):
         if first:
             yield TextDelta(first)
         if rest:
-            await asyncio.to_thread(self.go.wait, SECONDS)
+            await asyncio.to_thread(self.go.wait)
             yield TextDelta(f" {rest}")
-        yield answer
+        for _ in range(self.pieces):
+            yield TextDelta(f" {first}")
+        text = answer.text + f" {first}" * self.pieces
+        self.pieces = 0
+        yield replace(answer, text=text)
 
 
 @contextmanager
 def serve(adapter: ScriptedAdapter, database: Path) -> Generator[str]:
     """Serves chats of `database` until the block ends; yields the address."""
-    port = free_port()
 
-    def run() -> None:
-        store = ChatStore(database)  # SQLite wants one thread
-        config = uvicorn.Config(
-            make_app(store, MainLoop(adapter)),
-            port=port,
-            log_level="error",
-            timeout_graceful_shutdown=1,
-        )
-        servers.append(uvicorn.Server(config))
-        servers[0].run()
-        store.close()
+    @contextmanager
+    def app() -> Generator[Starlette]:
+        with closing(ChatStore(database)) as store:
+            yield make_app(store, MainLoop(adapter))
 
-    servers: list[uvicorn.Server] = []
-    thread = Thread(target=run)
-    thread.start()
-    try:
-        yield wait_for(f"http://127.0.0.1:{port}")
-    finally:
-        servers[0].should_exit = True
-        thread.join()
+    with serve_app(app) as url:
+        try:
+            yield url
+        finally:
+            if isinstance(adapter, WaitingAdapter):
+                adapter.go.set()  # else its thread would wait for ever
 
 
-def start_process(database: Path, port: int, pace: float) -> subprocess.Popen[bytes]:
-    """Starts `python -m examples.web_chat`, with a model that pauses after each word."""
+@contextmanager
+def serve_app(make: Callable[[], AbstractContextManager[Starlette]]) -> Generator[str]:
+    """Serves an application, which is made in the thread that runs it, until the block ends."""
+    servers: queue.Queue[uvicorn.Server] = queue.Queue()
+
+    def run(listening: socket) -> None:
+        with make() as app:
+            config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+            server = uvicorn.Server(config)
+            servers.put(server)
+            server.run(sockets=[listening])
+
+    with create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=run, args=[listening])
+        thread.start()
+        server = servers.get(timeout=SECONDS)
+        try:
+            yield wait_for(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def running_process(database: Path, port: int, pace: float) -> Generator[subprocess.Popen[bytes]]:
+    """Runs `python -m examples.web_chat`, with a model that pauses after each word; kills it."""
     command = [sys.executable, "-m", "examples.web_chat", "--database", str(database)]
     command += ["--port", str(port), "--pace", str(pace)]
     environment = {name: os.environ[name] for name in ("PATH",)}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
-    wait_for(f"http://127.0.0.1:{port}")
-    return process
+    log = database.with_suffix(".log")
+    with log.open("ab") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors)
+    try:
+        wait_for(f"http://127.0.0.1:{port}", process, log)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as socket:
-        port: int = socket.getsockname()[1]
-        return port
+    """A port below those that systems give to other sockets, so that it stays free for a while."""
+    while True:
+        port = SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), create_server(("127.0.0.1", port)):
+            return port
 
 
-def wait_for(url: str) -> str:
-    for _ in range(2000):  # a process imports much
+def wait_for(
+    url: str, process: subprocess.Popen[bytes] | None = None, log: Path | None = None
+) -> str:
+    """Returns the address once its server answers; fails at once if the process has ended."""
+    for _ in range(50 * SECONDS):
         try:
             httpx.get(url)
         except httpx.TransportError:
+            if process is not None and process.poll() is not None:
+                break
             time.sleep(0.02)
         else:
             return url
-    raise AssertionError(f"{url} does not answer")
+    raise AssertionError(f"{url} does not answer: {log.read_text() if log else ''}")
 
 
 class Tab:
@@ -112,24 +152,35 @@ class Tab:
 
     def __init__(self, client: httpx.Client) -> None:
         self.front_end = FrontEnd()
+        self._kinds: list[str] = []
         self._response = client.stream("GET", "/events", timeout=SECONDS)
-        self._lines: Iterator[str] = self._response.__enter__().iter_lines()
+        self._lines = _lines(self._response.__enter__().iter_text())
         self.open.setdefault(client, []).append(self)
 
     def read(self, kind: str, count: int = 1) -> "Tab":
         """Reads up to the `count`th event of that kind."""
         end = time.monotonic() + SECONDS
         for line in self._lines:
-            assert time.monotonic() < end, f"no {kind} came"  # comments come for ever
+            # comments come for ever
+            assert time.monotonic() < end, f"no {kind} came after {self._kinds}"
             if line.startswith("data: "):
                 self.front_end.read(line.removeprefix("data: "))
-                count -= json.loads(line.removeprefix("data: "))["type"] == kind
+                self._kinds.append(json.loads(line.removeprefix("data: "))["type"])
+                count -= self._kinds[-1] == kind
                 if count == 0:
                     return self
-        raise AssertionError(f"the stream ended before {kind}")
+        raise AssertionError(f"the stream ended before {kind}, after {self._kinds}")
 
     def close(self) -> None:
         self._response.__exit__(None, None, None)
+
+
+def _lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Yields lines as a browser splits them, which httpx also does at U+2028."""
+    rest = ""
+    for piece in pieces:
+        *lines, rest = f"{rest}{piece}".split("\n")
+        yield from lines
 
 
 @contextmanager

@@ -11,13 +11,14 @@ import pytest
 
 from support.browser import AnyPage, open_browser
 from support.commands import process
-from support.travel_run import travel_log
+from support.travel_run import approval_log, travel_log
 from weakincentives.content import FolderContentStore
+from weakincentives.inspection.runs import NO_END
 
 PICTURES = os.environ.get("WINK_PICTURES")
 HOSTILE = (
     "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- "
-    "\x1b[2J\u202eabc"
+    "\x1b[2J\u202eabc javascript:hacked=1 data:text/html,<script>hacked=1</script> \u2028\u2029]]>"
 )
 WIDTH = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 
@@ -38,6 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         travel_log(file, FolderContentStore(folder / "content"))
     lines = (folder / "run.jsonl").read_text().splitlines(keepends=True)
     (folder / "first.jsonl").write_text("".join(lines[:15]))
+    with (folder / "approvals.jsonl").open("w") as file:
+        approval_log(file)
+    cut = (folder / "approvals.jsonl").read_text().splitlines(keepends=True)[:-1]
+    (folder / "approvals.jsonl").write_text("".join(cut))  # as by a process that is killed
+    report(folder, "approvals.jsonl")
     report(folder, "run.jsonl", "--content", "content")
     report(folder, "first.jsonl", "run.jsonl", "-o", "two.html")
     return folder
@@ -58,6 +64,7 @@ def open_page(browser: Any, folder: Path) -> Generator[Open]:
     def open_page(name: str = "run.html", *, width: int = 1280, **options: Any) -> AnyPage:
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
+        context.set_default_timeout(120_000)  # a busy machine may need many seconds
         page = context.new_page()
         page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -102,6 +109,35 @@ def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_pag
     assert page.locator(".rejected .model").inner_text() == '{"train": "IC 1832"}'
 
 
+def test_approvals_stand_with_the_difference_that_the_person_saw(open_page: Open) -> None:
+    page = open_page("approvals.html")
+    denied, approved = page.get_by_role("region", name="decision on book").all()
+    assert "denied" in denied.inner_text()
+    assert "Two are enough." in denied.inner_text()
+    assert "+- IC 1832: 3 seats" in denied.locator(".added").all_inner_texts()
+    assert "approved" in approved.inner_text()
+    assert "+- IC 1832: 2 seats" in approved.locator(".added").all_inner_texts()
+    assert page.locator("summary .chip", has_text="denied").count() == 1
+    picture(page, "report-approval.png")
+    waiting = page.get_by_role("region", name="call that waits")
+    assert "+- IC 1832: 3 seats" in waiting.locator(".added").all_inner_texts()
+
+
+def test_a_run_without_an_answer_says_how_it_ended(open_page: Open) -> None:
+    page = open_page("approvals.html")
+    assert page.locator(".lead .chip").all_inner_texts() == [
+        "Stopped by a limit",
+        "Waits for approval",
+        "The log has no end of this evaluation",
+    ]
+    lines = page.locator(".said").all_inner_texts()
+    assert any(line.startswith("stopped by a limit after 1 turn (budget): ") for line in lines)
+    page = open_page("approvals.html", java_script_enabled=False)
+    text = page.locator("noscript").text_content()
+    for end in ("stopped by a limit after 1 turn (budget): ", "waits for approval", NO_END):
+        assert end in text
+
+
 def test_keys_go_from_turn_to_turn_and_into_runs_inside_calls(open_page: Open) -> None:
     page = open_page()
     for key in ("j", "ArrowDown"):
@@ -136,7 +172,7 @@ def test_everything_that_can_be_used_has_a_name(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("name", ["run.html", "two.html"])
+@pytest.mark.parametrize("name", ["run.html", "two.html", "approvals.html"])
 def test_nothing_scrolls_sideways(open_page: Open, name: str, width: int) -> None:
     page = open_page(name, width=width)
     page.evaluate("openAll()")
@@ -214,6 +250,19 @@ def test_a_print_has_every_turn_open(open_page: Open) -> None:
     assert page.locator("details.turn:not([open])").count() == 0
     assert page.locator(".side").first.evaluate("e => getComputedStyle(e).position") == "static"
     assert page.pdf().startswith(b"%PDF")
+    assert page.get_by_role("region", name="changes in this turn").count() == 3
+    assert not page.locator(".changes").is_visible()
+
+
+def test_a_narrow_window_has_changes_at_their_turn(open_page: Open) -> None:
+    page = open_page(width=400)
+    assert not page.locator(".changes").is_visible()
+    inline = page.get_by_role("region", name="changes in this turn")
+    assert inline.first.is_visible()
+    assert "+- IC 1832: 6 seats" in inline.first.inner_text()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert page.locator(".changes").is_visible()
+    assert not page.locator(".inline").first.is_visible()
 
 
 def poison(value: Any, name: str = "") -> Any:
@@ -259,6 +308,23 @@ def test_hostile_text_shows_as_text(open_page: Open, folder: Path) -> None:
     assert (
         page.locator(".call pre").nth(1).evaluate("each => each.textContent.length") == 10_500_000
     )
+
+
+def test_a_foreign_record_leaves_the_rest_of_the_page(open_page: Open, folder: Path) -> None:
+    records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    calls = [record for record in records if record["event"] == "ToolInvoked"]
+    calls[0]["changes"] = {"state": {"Booking": [None]}, "files": None}
+    calls[1]["content"], calls[2]["changes"] = None, {"state": {"Booking": 7}}
+    (folder / "foreign.jsonl").write_text("\n".join(map(json.dumps, records)))
+    report(folder, "foreign.jsonl")
+    page = open_page("foreign.html")
+    page.evaluate("openAll()")
+    for _ in range(9):
+        page.keyboard.press("j")
+    assert page.locator(".bars button").nth(9).get_attribute("aria-current") == "true"
+    text = page.locator("main").inner_text()
+    assert "The log has here what wink does not write" in text
+    assert "Paid with" in text
 
 
 def test_a_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `mcp` is not installed")
 from support.browser import AnyPage, open_browser
-from support.web_chat import WaitingAdapter, free_port, serve, start_process
+from support.web_chat import SECONDS, WaitingAdapter, free_port, running_process, serve
 from weakincentives.testing import call, say
 
 PICTURES = os.environ.get("WINK_PICTURES")
@@ -45,7 +45,7 @@ def context(browser: Any) -> Generator[Any]:
     """One browser, whose tabs meet no error and ask nobody else."""
     problems: list[str] = []
     context = browser.new_context(viewport={"width": 900, "height": 760})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(1000 * SECONDS)
     context.on("weberror", lambda error: problems.append(str(error.error)))
     context.on("console", lambda message: problems.append(message.text))
     context.on("request", lambda request: problems.append(request.url))
@@ -141,26 +141,22 @@ def test_a_page_finds_its_chat_again_after_the_server_was_killed(
     context: Any, tmp_path: Path
 ) -> None:
     database, port = tmp_path / "chats.db", free_port()
-    process = start_process(database, port, pace=0.3)
-    page = open_tab(context, f"http://127.0.0.1:{port}")
-    send(page, "Which tea goes with milk?")
-    wait_for(page, "From our")
-    process.kill()
-    process.wait()
-    page.get_by_role("status").get_by_text("Connecting").wait_for()
-    send(page, "Hello?")
-    page.get_by_role("alert").get_by_text("does not answer").wait_for()
-    assert page.get_by_label("Your message").input_value() == "Hello?"
-    process = start_process(database, port, pace=0)
-    try:
+    with running_process(database, port, pace=0.3) as process:
+        page = open_tab(context, f"http://127.0.0.1:{port}")
+        send(page, "Which tea goes with milk?")
+        wait_for(page, "From our")
+        process.kill()
+        process.wait()
+        page.get_by_role("status").get_by_text("Connecting").wait_for()
+        send(page, "Hello?")
+        page.get_by_role("alert").get_by_text("does not answer").wait_for()
+        assert page.get_by_label("Your message").input_value() == "Hello?"
+    with running_process(database, port, pace=0):
         page.reload()
         wait_for(page, "Stopped.")
         assert said(page) == "Which tea goes with milk?"
         page.get_by_role("button", name="Go on").click()
         wait_for(page, "Assam is black")
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def test_hostile_text_is_text_wherever_it_stands(
@@ -216,8 +212,7 @@ def test_a_chat_needs_no_mouse(context: Any, url: str, adapter: WaitingAdapter) 
 
 def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_path: Path) -> None:
     database, port = tmp_path / "chats.db", free_port()
-    process = start_process(database, port, pace=0)
-    try:
+    with running_process(database, port, pace=0):
         page = open_tab(context, f"http://127.0.0.1:{port}")
         page.get_by_role("button", name="Which black tea").click()
         wait_for(page, "Strong and malty")
@@ -241,6 +236,3 @@ def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_p
         assert page.get_by_role("button", name="Approve").count() == 0
         page.locator("summary").last.click()
         assert "Rather less." in said(page)
-    finally:
-        process.terminate()
-        process.wait()

@@ -71,7 +71,7 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview })
   const card = element("section", "approval");
   const diff = element("pre", "");
   for (const line of preview.split("\n")) {
-    const kind = line.startsWith("+") ? "added" : line.startsWith("-") && !line.startsWith("- ") ? "removed" : "";
+    const kind = CHANGE.test(line) ? "" : { "+": "added", "-": "removed" }[line[0]] ?? "";
     diff.append(element("span", kind, `${line}\n`));
   }
   const reason = element("input", "");
@@ -94,6 +94,8 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview })
   add(id, card);
 }
 
+// The line of a preview that names a change, above the difference.
+const CHANGE = /^- (create|change|remove) (state|file|directory|resource) /;
 const TITLES = { read_section: "opens", open_sections: "opens", close_section: "closes" };
 const ACTIVITIES = {
   tools_added: (content) => `New tools: ${content.names.join(", ")}`,

@@ -261,6 +261,8 @@ class _CodecConnection(Connection):
     # Any: an SDK's iterator
     async def _next_event(self, source: Any, deadline: Deadline | None) -> AnyJson:
         """Returns the next event of a stream, `_END` after the last one."""
+        if deadline is None:
+            return await anext(source, _END)
         async with asyncio.timeout(self.adapter.seconds_left(deadline)):
             event = await anext(source, _END)
         # events that come without a pause never let a time-out fire

@@ -129,8 +129,11 @@ def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
             yield response.content
             return
         decompress = _decompressor(response.headers, max_bytes, error)
-        for raw in response.iter_raw():
-            yield from decompress(raw)
+        try:
+            for raw in response.iter_raw():
+                yield from decompress(raw)
+        finally:
+            release()
 
     async def aiter_bytes(_chunk_size: int | None = None) -> AsyncIterator[bytes]:
         if response.is_stream_consumed:
@@ -139,13 +142,21 @@ def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
         decompress = _decompressor(response.headers, max_bytes, error)
         part = _PART if "event-stream" in response.headers.get("content-type", "") else _PIECE
         paused_at = monotonic()
-        async for raw in response.aiter_raw():
-            for piece in decompress(raw):
-                for start in range(0, len(piece), part):
-                    yield piece[start : start + part]
-                    if monotonic() - paused_at > _LONGEST_TURN:
-                        await asyncio.sleep(0)
-                        paused_at = monotonic()
+        try:
+            async for raw in response.aiter_raw():
+                for piece in decompress(raw):
+                    for start in range(0, len(piece), part):
+                        yield piece[start : start + part]
+                        if monotonic() - paused_at > _LONGEST_TURN:
+                            await asyncio.sleep(0)
+                            paused_at = monotonic()
+        finally:
+            release()
+
+    def release() -> None:
+        """Lets the response go: with these functions it refers to itself."""
+        for name in ("iter_bytes", "aiter_bytes"):
+            vars(response).pop(name, None)
 
     # Both libraries read a whole body through these methods, and so do the SDKs that read a stream.
     response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes

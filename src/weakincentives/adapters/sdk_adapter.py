@@ -14,6 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
+from weakref import finalize
 
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
@@ -119,26 +120,31 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         if left is not None:
             # retries would continue in the abandoned thread after the deadline
             arguments["options"]["max_retries"] = 0
-        reply = client.post(self.path, **arguments, stream_cls=self.sdk().Stream[Any])
-        bound_reply(reply.response, self._max_reply_bytes)
+        events = client.post(self.path, **arguments, stream_cls=self.sdk().Stream[object])
+        response = events.response
+        bound_reply(response, self._max_reply_bytes)
         if stream:
-            return reply
+            return events
+        del events.response  # an unread stream refers to itself, and would keep it
         try:
-            return b"".join(reply.response.iter_bytes())
+            return b"".join(response.iter_bytes())
         finally:
-            reply.close()
+            response.close()
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
         client: AnySDK = await self.async_client()
         arguments = self._arguments(client, body, left)
-        reply = await client.post(self.path, **arguments, stream_cls=self.sdk().AsyncStream[Any])
-        bound_reply(reply.response, self._max_reply_bytes)
+        kind = self.sdk().AsyncStream[object]
+        events = await client.post(self.path, **arguments, stream_cls=kind)
+        response = events.response
+        bound_reply(response, self._max_reply_bytes)
         if stream:
-            return reply
+            return events
+        del events.response  # as in `send`
         try:
-            return b"".join([piece async for piece in reply.response.aiter_bytes()])
+            return b"".join([piece async for piece in response.aiter_bytes()])
         finally:
-            await reply.close()
+            await response.aclose()
 
     def _arguments(self, client: AnySDK, body: Wire, left: float | None) -> Wire:
         """Returns what `post` takes.
@@ -225,6 +231,12 @@ def _client(
     async def bound_async(response: AnySDK) -> None:
         bound_reply(response, max_bytes)
 
-    hook = bound_async if class_name.startswith("Async") else bound
-    client._client.event_hooks["response"].append(hook)  # noqa: SLF001 - it has no public way
+    http_client: AnySDK = client._client  # noqa: SLF001 - it has no public way
+    if class_name.startswith("Async"):
+        http_client.event_hooks["response"].append(bound_async)
+        return client  # `LoopClients` closes it
+    http_client.event_hooks["response"].append(bound)
+    # The finalizer keeps the connections alive until the client is gone: the garbage collector
+    # would end them in any order.
+    finalize(client, http_client.close).atexit = False
     return client

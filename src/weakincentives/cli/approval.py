@@ -55,7 +55,7 @@ def approve(
         else:
             decided[preview.call_id] = ask(preview)
     write_file(file, replace(suspension, decisions=decided).to_json())
-    left = len(waiting) - len(decided)
+    left = len(waiting.keys() - decided.keys())
     sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision\n")
 
 
@@ -74,11 +74,15 @@ def ask(preview: Preview) -> Decision:
         if word in ("n", "no"):
             return Deny(rest.strip())
         try:
-            arguments = json.loads(line)
-        except ValueError:
+            arguments = json.loads(line, parse_constant=_refuse)
+        except (ValueError, RecursionError):
             continue
         if isinstance(arguments, dict):
             return ReplaceArguments(arguments)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def show(preview: Preview, decision: Decision | None = None) -> None:
@@ -99,6 +103,10 @@ def read_suspension(file: Path) -> Suspension:
     """Returns the suspended run in a file."""
     try:
         return Suspension.from_json(read_text(file))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{file}: no run is stored there; the file goes when its run has ended"
+        ) from error
     except SerdeError as error:
         raise UsageError(f"{file} is no run that waits: {error}") from error
 

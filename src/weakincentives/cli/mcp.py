@@ -15,7 +15,6 @@ from typer import Argument, Exit, Option, Typer
 
 from .. import serde
 from ..contrib.mcp.differences import differences
-from ..contrib.mcp.live_server import ServerError
 from ..contrib.mcp.lock import (
     LockError,
     ServerLock,
@@ -25,6 +24,7 @@ from ..contrib.mcp.lock import (
     read_lock,
     write_lock,
 )
+from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..errors import SerdeError
 from ..json_validation import check_schema

@@ -13,7 +13,7 @@ from ..inspection.report import ReportedRun, readable, write_report
 from ..inspection.runs import read_run
 from ..redaction import Redactor, credentials_in
 from .output import single_line
-from .runs import reading
+from .runs import foreign_records, reading
 from .spending import price_of, spending
 from .target import UsageError
 
@@ -49,8 +49,11 @@ def report(
     page = output or logs[0].with_suffix(".html")
     if page in logs:
         raise UsageError(f"{page} is the log itself; pass another --output")
+    pieces: list[str] = []
+    with foreign_records(" and ".join(map(str, logs))):
+        write_report(runs, pieces.append)
     with page.open("w", encoding="utf-8") as file:
-        write_report(runs, file.write)
+        file.writelines(pieces)
     print(single_line(str(page)))  # noqa: T201 - the command's answer
     if open_:
         webbrowser.open(page.resolve().as_uri())

@@ -48,7 +48,7 @@ from .target import (
 )
 from .timeline import Timeline
 
-__all__ = ["advise", "reading", "run", "show"]
+__all__ = ["advise", "foreign_records", "reading", "run", "show"]
 
 _CHARACTERS_PER_TOKEN = 4
 _Suspend = Annotated[Path | None, Option(help="Write a run that waits for approval to this file.")]
@@ -224,15 +224,24 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
 
     `clean` changes each line first.
     """
+    with foreign_records(str(log)):
+        try:
+            with log.open(encoding="utf-8") as file:
+                records = list(read_events(map(clean, file) if clean else file))
+        except ValueError as error:
+            raise UsageError(f"{log}: {error}") from error
+        yield records
+
+
+@contextmanager
+def foreign_records(name: str) -> Generator[None]:
+    """Turns what records that wink has not written lead to into an error with the log's name."""
     try:
-        with log.open(encoding="utf-8") as file:
-            yield list(read_events(map(clean, file) if clean else file))
-    except ValueError as error:
-        raise UsageError(f"{log}: {error}") from error
-    except (LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"{log}: an event lacks fields that wink writes") from error
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{name}: an event lacks fields that wink writes") from error
     except RecursionError as error:
-        raise UsageError(f"{log}: a value in an event is nested too deeply") from error
+        raise UsageError(f"{name}: a value in an event is nested too deeply") from error
 
 
 def _clock(record: Record) -> str:

@@ -3,9 +3,10 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -17,6 +18,7 @@ from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from ..prompt.sections import slug
 from ..prompt.template import PromptTemplate
+from ..records import is_record_type, requires
 from ..visibility import SectionPath, SectionVisibility
 from .output import single_line
 
@@ -73,6 +75,9 @@ def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
     `kind` says in an error what was expected.
     """
     module_name, _, attributes = name.partition(":")
+    if attributes and module_name.endswith(".py"):
+        module = ".".join(Path(module_name).with_suffix("").parts)
+        raise UsageError(f"{name!r} names a file; name its module, as in {module}:{attributes}")
     if not (module_name and attributes):
         raise UsageError(f"{name!r} names no {kind}; write it as package.module:name")
     if "" not in sys.path:  # as `python -m` has it
@@ -137,6 +142,7 @@ def load_prompt(
 def _find_prompt(target: str) -> _Prompt:
     prompt = _load_skills(target) if Path(target).is_dir() else load(target, "prompt")
     if callable(prompt):
+        _check_parameters(target, prompt)
         try:
             prompt = prompt()
         except (Exception, SystemExit) as error:  # the author's own code
@@ -150,6 +156,28 @@ def _find_prompt(target: str) -> _Prompt:
             "name a PromptTemplate, a Prompt or a function without parameters that returns one"
         )
     return prompt
+
+
+def _check_parameters(target: str, function: Callable[..., object]) -> None:
+    """Raises `UsageError` for a function that cannot be called without arguments."""
+    try:
+        parameters = signature(function, eval_str=True).parameters.values()
+    except (ValueError, TypeError, NameError):  # what it takes is unknown; the call will tell
+        return
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        names = ", ".join(parameter.name for parameter in needed)
+        types = [parameter.annotation for parameter in needed]
+        remedies = [f"; {how_to_set(kind)}" for kind in types if is_record_type(kind)]
+        raise UsageError(
+            f"{target!r} needs {names}, and wink calls a function without arguments; "
+            f"name the prompt or template that it binds{''.join(remedies)}"
+        )
 
 
 # Any: as in `_Prompt`
@@ -177,8 +205,10 @@ def _params_types(prompt: _Prompt) -> _Types:
 
 def how_to_set(params_type: type) -> str:
     """Returns the remedy on the command line for missing params of this type."""
-    field = next(iter(get_type_hints(params_type)), "field")
-    return f"pass them by --set {params_type.__name__}.{field}=…, or by --params"
+    names, required = list(get_type_hints(params_type)), requires(params_type)
+    needed = [name for name in names if name in required]
+    settings = [f"--set {params_type.__name__}.{name}=…" for name in needed or names[:1]]
+    return f"pass them by {' '.join(settings)}, or by --params"
 
 
 def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: _Prompt, tag: str) -> None:
@@ -235,8 +265,10 @@ def _read_params(path: Path) -> Mapping[str, Mapping[str, object]]:
 
 
 def _check_known(name: str, types: _Types, source: str) -> str:
+    if not types:
+        raise UsageError(f"{source}: the prompt takes no params")
     if name not in types:
-        known = ", ".join(sorted(types)) or "none"
+        known = ", ".join(sorted(types))
         raise UsageError(f"{source}: the prompt has no params type {name!r}; it has {known}")
     return name
 
@@ -249,12 +281,12 @@ def _parse_setting(setting: str, types: _Types) -> tuple[str, str, object]:
     if not equals:
         raise UsageError(f"{source}: write Type.field=value")
     fields = {key: get_type_hints(kind, include_extras=True) for key, kind in types.items()}
-    if not dot:
+    if not dot and fields:
         owners = [owner for owner, hints in fields.items() if field in hints]
         if len(owners) != 1:
             known = [f"{owner}.{key}" for owner, hints in sorted(fields.items()) for key in hints]
             count = f"{len(owners)} params types have a field {field!r}"
-            raise UsageError(f"{source}: {count}; there are {', '.join(known) or 'none'}")
+            raise UsageError(f"{source}: {count}; there are {', '.join(known)}")
         [name] = owners
     hint = fields[_check_known(name, types, source)].get(field, str)
     with suppress(SerdeError):

@@ -29,7 +29,9 @@ from .call_history import CallHistory
 from .conversation import Conversation, OnChange
 from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
+from .journal import CallIdentity
 from .messages import AssistantMessage
+from .nested_runs import CallLog, RunLog
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
 from .suspension import Resumption
 
@@ -83,7 +85,8 @@ class ParentRun:
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
     ends by `deadline`, and works in a transaction of the parent if it has the same `session`, which
     `run` has reserved.
-    `approver` decides for the parent, and for nested runs that have none of their own.
+    `approver` decides for the parent, and for nested runs that have none of their own. `nested`
+    records the runs inside a call, and `log` the evaluations of one of them, so that they can wait.
     """
 
     run: Run | None
@@ -93,6 +96,19 @@ class ParentRun:
     deadline: Deadline | None = None
     evaluation_id: str | None = None
     approver: Approver | None = None
+    nested: CallLog | None = None
+    log: RunLog | None = None
+
+    def for_call(
+        self, session: SessionProtocol, bus: EventBus, identity: CallIdentity | None
+    ) -> "ParentRun":
+        """Returns the parent of what one tool call evaluates, maybe on a fork of the session."""
+        meter, nested = self.meter, self.nested
+        if identity is not None:
+            meter, nested = identity.meter or meter, identity.nested
+        parts = self.deadline, self.evaluation_id, self.approver
+        # not by `replace`, since each tool call comes here
+        return ParentRun(self.run, session, meter, bus, *parts, nested=nested, log=self.log)
 
 
 class LoopOptions(ConversationOptions, total=False):

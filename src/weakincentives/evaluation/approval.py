@@ -12,8 +12,11 @@ from difflib import unified_diff
 from hashlib import sha256
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from ..errors import message_of
 from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
 from ..prompt.approval import ApprovalMode
+from ..resources import NotIsolatedError
+from ..runtime.events import Event
 from ..runtime.session.fork import SessionFork
 from ..serde import Json
 from .messages import ToolCall
@@ -27,6 +30,7 @@ __all__ = [
     "Preview",
     "Previewable",
     "ReplaceArguments",
+    "cut",
     "preview_arguments",
     "preview_effects",
 ]
@@ -41,10 +45,15 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The call does not happen; the model reads the reason."""
+    """The call does not happen; the model reads the reason. Raises `TypeError` for no words."""
 
     reason: str = ""
     kind: Literal["deny"] = field(default="deny", repr=False)
+
+    def __post_init__(self) -> None:
+        reason: object = self.reason
+        if not isinstance(reason, str):
+            raise TypeError(f"Deny's reason is {reason!r:.100}; pass the words for the model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,8 @@ class Preview:
     `arguments` is JSON text. `answer` is what the model would read, and `success` says whether the
     call would succeed; one that fails changes nothing. `events` are held back until the call
     counts. `reason` says why the effects cannot be shown, or why the call is asked about again.
-    `omitted` says what the preview leaves out.
+    `omitted` says what the preview leaves out. A call of a nested run has the tools whose calls it
+    is part of in `inside`, the outermost first, and an id that begins with that of the first.
     """
 
     tool: str
@@ -108,6 +118,7 @@ class Preview:
     reason: str = ""
     omitted: tuple[str, ...] = ()
     digest: str = ""
+    inside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join([visible(line) for line in self._lines(_plain)])
@@ -116,10 +127,11 @@ class Preview:
         return "\n".join([visible(line) for line in self._lines(_fenced)])
 
     def _lines(self, block: Callable[[str, str], list[str]]) -> Iterator[str]:
-        yield f"A call of {self.tool} waits for approval of its {self.approval}."
+        inside = f", inside {' and '.join(self.inside)}," if self.inside else ""
+        yield f"A call of {self.tool}{inside} waits for approval of its {self.approval}."
         if self.reason:
             yield self.reason
-        yield from ("", "Arguments:", *block("json", _cut(self.arguments, _MAX_ANSWER)))
+        yield from ("", "Arguments:", *block("json", cut(_readable(self.arguments), _MAX_ANSWER)))
         if self.approval == "effects":
             yield from ("", "Changes:" if self.changes else "Changes: none.")
         for change in self.changes:
@@ -171,7 +183,8 @@ def preview_effects(
     """Returns the preview of a call that ran on forks.
 
     All that it shows counts as read by the call, so that a later merge changes exactly this or
-    nothing. A call without `success` shows no changes, since it is undone.
+    nothing. A call without `success` shows no changes, since it is undone. Raises
+    `NotIsolatedError` if a fork's `preview()` fails.
     """
     shown = _Shown()
     if success:
@@ -188,9 +201,11 @@ def preview_effects(
                 name = type(origin).__qualname__
                 note = "it cannot show what would change"
                 if isinstance(fork, Previewable):
-                    note = fork.preview()
+                    note = _preview_of(fork, name)
                 shown.add(Change(kind="resource", name=name, action="change", note=note), note)
-    events = [_event_text(event) for event in session.events]
+    # Without what the library publishes of runs inside the call, with their times and their ids.
+    own = [event for event in session.events if type(event).__module__ != Event.__module__]
+    events = [_event_text(event) for event in own]
     content = [call.name, call.arguments, shown.digests, events, answer, success]
     if len(events) > _MAX_EVENTS:
         shown.omitted.append(f"{len(events) - _MAX_EVENTS} of {len(events)} events")
@@ -200,8 +215,8 @@ def preview_effects(
         arguments=call.arguments,
         approval="effects",
         changes=tuple(shown.changes),
-        events=tuple([_cut(event, _MAX_EVENT) for event in events[:_MAX_EVENTS]]),
-        answer=_cut(answer, _MAX_ANSWER),
+        events=tuple([cut(event, _MAX_EVENT) for event in events[:_MAX_EVENTS]]),
+        answer=cut(answer, _MAX_ANSWER),
         success=success,
         reason=reason,
         omitted=tuple(shown.omitted),
@@ -225,7 +240,7 @@ class _Shown:
             total = f"{len(self.digests) - _MAX_CHANGES} of {len(self.digests)} changes"
             self.omitted = [*[text for text in self.omitted if "changes" not in text], total]
             return
-        diff, note = change.diff, _cut(change.note, _MAX_ANSWER)
+        diff, note = change.diff, cut(change.note, _MAX_ANSWER)
         limit = max(min(_MAX_DIFF, _MAX_DIFFS - self._size), 0)
         if len(diff) > limit:
             shown = diff[:limit].rpartition("\n")[0]
@@ -275,6 +290,16 @@ def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
     return full, [_size_of(before), _size_of(after)]
 
 
+def _preview_of(fork: Previewable, name: str) -> str:
+    try:
+        text: object = fork.preview()
+    except Exception as error:
+        raise NotIsolatedError(f"preview() of {name} failed: {message_of(error)}") from error
+    if not isinstance(text, str):
+        raise NotIsolatedError(f"preview() of {name} returned {text!r:.100}, which is no text")
+    return text
+
+
 def _text(content: Content) -> str | None:
     """Returns the text of a file, `""` for none; `None` for what cannot be shown as a diff."""
     if content is None:
@@ -296,6 +321,7 @@ def _size_of(content: Content) -> str:
 
 
 def _diff(name: str, before: str, after: str) -> str:
+    name = visible(name)  # a line break in it would begin a line of the diff
     lines = unified_diff(_lines_of(before), _lines_of(after), f"a/{name}", f"b/{name}")
     return "".join(lines)
 
@@ -309,10 +335,13 @@ def _lines_of(text: str) -> list[str]:
 
 def _event_text(event: object) -> str:
     """Returns the event without what differs in each run of the call."""
-    if not is_dataclass(event):
-        return repr(event)
-    shown = [item for item in fields(event) if item.repr and item.name not in _LOCAL]
-    parts = [f"{item.name}={getattr(event, item.name)!r}" for item in shown]
+    try:
+        if not is_dataclass(event):
+            return repr(event)
+        shown = [item for item in fields(event) if item.repr and item.name not in _LOCAL]
+        parts = [f"{item.name}={getattr(event, item.name)!r}" for item in shown]
+    except Exception as error:
+        return f"{type(event).__qualname__}, whose repr failed: {message_of(error)}"
     return f"{type(event).__qualname__}({', '.join(parts)})"
 
 
@@ -320,13 +349,24 @@ def _digest(content: object) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
+    """Returns the text, or its beginning and how much is left out."""
     left = len(text) - limit
     return text if left <= 0 else f"{text[:limit]}… ({left:,} further characters)"
 
 
-def _plain(_language: str, text: str) -> list[str]:
-    return text.rstrip("\n").split("\n")
+def _readable(arguments: str) -> str:
+    """Returns arguments as the tool reads them: without escapes that hide words, on one line."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _plain(language: str, text: str) -> list[str]:
+    """Returns the lines of a text; free text is indented, so that it cannot imitate a heading."""
+    margin = "  " if language == "text" else ""
+    return [margin + line for line in text.rstrip("\n").split("\n")]
 
 
 def _fenced(language: str, text: str) -> list[str]:

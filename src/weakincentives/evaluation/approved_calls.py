@@ -6,7 +6,7 @@ the person is asked again. Nothing is locked or changed while a person decides.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -29,34 +29,28 @@ from .approval import (
     preview_arguments,
     preview_effects,
 )
-from .effects import Effects, Outcome
+from .effects import Effects, Outcome, run
 from .journal import CallIdentity
 from .messages import ToolCall, ToolExecutionOutcome
+from .nested_runs import OpenCalls, UndecidedError, may_wait
 from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
-from .suspension import Resumption
+from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
 
-__all__ = ["ApprovedCalls", "UndecidedError"]
+__all__ = ["ApprovedCalls"]
 
 _HIDDEN = "The effects cannot be shown"
 _STALE = "What this call would change is different now, so it is asked about again."
 _REPLACED = "These are the effects with the replaced arguments."
 
 
-class UndecidedError(Exception):
-    """Nobody has decided on the call of `preview`, so the run must wait."""
-
-    def __init__(self, preview: Preview) -> None:
-        super().__init__(preview.tool)
-        self.preview = preview
-
-
 class ApprovedCalls:
     """The calls of one evaluation; `approver` decides on those that need an approval.
 
-    Decisions of `resumption` come first; an approval counts if the call would still do what was
-    shown.
+    Decisions that were made while the run waited come first; an approval counts if the call would
+    still do what was shown. `open_calls` records the runs inside calls, which may wait too if
+    `records` is true.
     """
 
     def __init__(
@@ -65,53 +59,78 @@ class ApprovedCalls:
         session: SessionProtocol,
         publish: Callable[[object], None],
         approver: Approver | None,
-        resumption: Resumption | None = None,
+        open_calls: OpenCalls,
         *,
+        records: bool,
         streamed: bool,
     ) -> None:
         self._tools = tools
         self._session = session
         self._publish = publish
         self._approver = approver
+        self._open = open_calls
+        self._records = records
         self._streamed = streamed
         self.decisions: dict[str, Decision] = {}
         self._shown: dict[str, Preview] = {}
-        if resumption is not None:
-            self.decisions |= resumption.decisions
-            self._shown = {item.call_id: item for item in resumption.suspension.pending}
+
+    def begin_turn(self) -> None:
+        """Takes the decisions on the calls of a turn of `open_calls`, and forgets others.
+
+        The calls of another turn may have had the same ids.
+        """
+        self.decisions = self._open.decisions
+        self._shown = {item.call_id: item for item in self._open.waited.pending}
+
+    def identify(
+        self, call: ToolCall, approval_id: str, *, is_preview: bool = False
+    ) -> CallIdentity | None:
+        """Returns the identity of a call that is about to run; it records the runs inside."""
+        is_recorded = approval_id in self._open.waited.nested
+        if not is_recorded:
+            is_recorded = self._records and may_wait(self._tools.available.get(call.name))
+        if not is_recorded:
+            return None
+        log = self._open.start(approval_id, call, is_preview=is_preview)
+        return CallIdentity(log.idempotency_key, meter=log.meter, nested=log)
 
     def execute(
         self,
         call: ToolCall,
+        approval_id: str,
         set_running: Callable[[tuple[ToolCall, ...]], None],
         identity: CallIdentity | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, after its approval if it needs one, and returns its outcome.
 
-        Calls `set_running` while the call may count. Raises what the approver raises, and
-        `UndecidedError` if a person must decide and there is no approver.
+        Calls `set_running` while the call may count. A journal passes the call's `identity`. Raises
+        what the approver raises, and `UndecidedError` if a person must decide on the call, or on
+        one inside it, and there is no approver.
         """
-        tools, reason = self._tools, ""
-        call, replaced = self._as_shown(call)
+        tools, reason, approved = self._tools, "", None
+        call, replaced = self._as_shown(call, approval_id)
         while True:
             try:
-                mode = self._mode(call, identity)
+                mode = self._mode(call, approval_id, identity)
             except Exception as error:  # of a selector: nobody has approved the call
                 return tools.refuse(call, f"The call was not approved: {message_of(error)}")
             if mode is None or (replaced and mode == "arguments"):
                 break
-            preview, forked = yield from self._preview(call, mode, reason)
+            preview, forked = yield from self._preview(
+                call, approval_id, mode, reason, identity=identity
+            )
             decision = yield from self._decide(call, preview)
             match decision:
                 case Deny(words):
                     return tools.refuse(call, f"A person denied this call. {words}".strip())
                 case ReplaceArguments(arguments):
                     replaced, reason = True, _REPLACED
-                    call = tools.replace_arguments(call, json.dumps(arguments, ensure_ascii=False))
+                    call = tools.replace_arguments(call, _as_json(arguments))
                     if forked is None:
                         break
                 case Approve():
                     if forked is None:
+                        approved = decision
                         break
                     set_running((call,))
                     try:
@@ -120,41 +139,102 @@ class ApprovedCalls:
                         set_running(())
                         reason = _STALE
         set_running((call,))
-        return (yield from tools.execute(call, identity))
+        try:
+            return (yield from tools.execute(call, identity or self.identify(call, approval_id)))
+        except UndecidedError:  # on a call inside this one
+            if approved is not None:
+                self.decisions[approval_id] = approved
+            raise
 
-    def pending(self, first: Preview, later: Sequence[ToolCall]) -> Effects[list[Preview]]:
-        """Returns what people must decide on before the run can go on."""
-        previews = [first]
-        for call in later:
-            preview = yield from self._preview_later(call)
-            if preview is not None:
-                previews.append(preview)
+    def recorded(
+        self,
+        call: ToolCall,
+        approval_id: str,
+        suspend: Callable[[UndecidedError], Effects[RunSuspended]],
+    ) -> tuple[Callable[[CallIdentity | None], ToolExecutionOutcome], Callable[[], None]]:
+        """Returns the two callables of `Journal.execute` for a call.
+
+        They raise what `suspend` returns if a person must decide first.
+        """
+        self._records = False  # the journal records whole calls, so no run inside one can wait
+
+        def perform[T](effects: Effects[T]) -> T:
+            try:
+                return run(effects)
+            except UndecidedError as undecided:
+                raise run(suspend(undecided)) from None
+
+        def execute(identity: CallIdentity | None) -> ToolExecutionOutcome:
+            return perform(self.execute(call, approval_id, lambda _: None, identity))
+
+        return execute, lambda: perform(self._check_decided(call, approval_id))
+
+    def forget(self, approval_id: str) -> None:
+        """Drops the decision on a call that has an outcome."""
+        self.decisions.pop(approval_id, None)
+        self._shown.pop(approval_id, None)
+
+    def _check_decided(self, call: ToolCall, approval_id: str) -> Effects[None]:
+        previews = yield from self._preview_later(call, approval_id)
+        if not previews or self._approver is not None:
+            return
+        decision = self.decisions.get(approval_id)
+        shown = self._shown.get(approval_id, previews[0])
+        if decision is None or _is_stale(decision, shown, previews[0], call):
+            raise UndecidedError(previews)
+
+    def pending(
+        self, first: Sequence[Preview], later: Sequence[tuple[ToolCall, str]]
+    ) -> Effects[list[Preview]]:
+        """Returns what people must decide on before the run can go on.
+
+        `later` are the calls after the first that waits, with their approval ids.
+        """
+        previews = [*first]
+        for call, approval_id in later:
+            previews += yield from self._preview_later(call, approval_id)
         if self._streamed:
             for preview in previews:
                 call = ToolCall(preview.call_id, preview.tool, preview.arguments)
                 yield ApprovalRequested(call, preview)
         return previews
 
-    def _preview_later(self, call: ToolCall) -> Effects[Preview | None]:
-        """Returns what a person would decide on now; `None` for a call that needs no approval."""
-        call, replaced = self._as_shown(call)
+    def _preview_later(self, call: ToolCall, approval_id: str) -> Effects[list[Preview]]:
+        """Returns what a person would decide on now; nothing for a call that needs no approval.
+
+        A call that ran beside the first one may wait for calls inside it. Other runs inside a call
+        do not begin yet: what they would do is shown when it is the call's turn.
+        """
+        call, replaced = self._as_shown(call, approval_id)
         try:
-            mode = self._mode(call, None)
+            mode = self._mode(call, approval_id, None)
         except Exception:  # of a selector; the call is refused in its turn
-            return None
+            return []
         if mode is None or (replaced and mode == "arguments"):
-            return None
-        preview, _ = yield from self._preview(call, mode, "")
-        return preview
+            undecided = self._open.undecided(approval_id)
+        else:
+            try:
+                preview, _ = yield from self._preview(call, approval_id, mode, "", is_preview=True)
+                return [] if self._open.has_runs(approval_id) else [preview]
+            except UndecidedError as error:
+                undecided = error
+        self.decisions |= undecided.decisions
+        return [*undecided.previews]
 
-    def _as_shown(self, call: ToolCall) -> tuple[ToolCall, bool]:
-        """Returns the call with the arguments that a person has put in, and whether one has."""
-        shown = self._shown.get(call.call_id)
-        if shown is None or shown.arguments == call.arguments:
+    def _as_shown(self, call: ToolCall, approval_id: str) -> tuple[ToolCall, bool]:
+        """Returns the call with the arguments that a person has put in, if one has.
+
+        Tells whether they are decided on: the call has run with them and waits for one inside it.
+        """
+        shown, ran = self._shown.get(approval_id), self._open.waited.nested.get(approval_id)
+        put_in = shown or ran
+        if put_in is None or put_in.arguments == call.arguments:
             return call, False
-        return self._tools.replace_arguments(call, shown.arguments), True
+        return self._tools.replace_arguments(call, put_in.arguments), shown is None
 
-    def _mode(self, call: ToolCall, identity: CallIdentity | None) -> ApprovalMode | None:
+    def _mode(
+        self, call: ToolCall, approval_id: str, identity: CallIdentity | None
+    ) -> ApprovalMode | None:
         """Returns what a person must approve before the call counts; `None` for nothing."""
         tools = self._tools
         tool = tools.available.get(call.name)
@@ -164,9 +244,9 @@ class ApprovedCalls:
             _, _, params = tools.admit(call)
         except ToolValidationError:
             return None  # the model reads its mistake
-        if tool.effect in NON_REPEATABLE and (
-            tools.has_record(call, params) or (identity is not None and identity.began)
-        ):
+        denied = isinstance(self.decisions.get(approval_id), Deny)  # so it has not begun
+        began = identity is not None and identity.began and not denied
+        if tool.effect in NON_REPEATABLE and (began or tools.has_record(call, params)):
             return None  # it does not run again
         context = tools.context(call)
         try:
@@ -175,18 +255,35 @@ class ApprovedCalls:
             revoke(context)
 
     def _preview(
-        self, call: ToolCall, mode: ApprovalMode, reason: str
+        self,
+        call: ToolCall,
+        approval_id: str,
+        mode: ApprovalMode,
+        reason: str,
+        *,
+        identity: CallIdentity | None = None,
+        is_preview: bool = False,
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
         """Returns what the person decides on, and the call on forks if it shows its effects."""
-        tool, handler, params = self._tools.admit(call)
-        if mode == "effects" and tool.effect in NON_REPEATABLE:
-            return preview_arguments(call, f"{_HIDDEN}: the tool is {tool.effect!r}."), None
-        if mode == "effects" and not self._tools.can_fork:
-            return preview_arguments(call, f"{_HIDDEN}: the session has no fork()."), None
         if mode == "arguments":
-            return preview_arguments(call, reason), None
-        forked, effects = self._tools.fork(call, handler, params, makes=True)
+            return replace(preview_arguments(call, reason), call_id=approval_id), None
+        if identity is None:
+            identity = self.identify(call, approval_id, is_preview=is_preview)
+        preview, forked = yield from self._show(call, identity, reason)
+        return replace(preview, call_id=approval_id), forked
+
+    def _show(
+        self, call: ToolCall, identity: CallIdentity | None, reason: str
+    ) -> Effects[tuple[Preview, ForkedCall | None]]:
+        tool, handler, params = self._tools.admit(call)
+        if tool.effect in NON_REPEATABLE:
+            return preview_arguments(call, f"{_HIDDEN}: the tool is {tool.effect!r}."), None
+        if not self._tools.can_fork:
+            return preview_arguments(call, f"{_HIDDEN}: the session has no fork()."), None
+        forked, effects = self._tools.fork(call, handler, params, makes=True, identity=identity)
         yield from effects
+        if identity is not None and identity.nested is not None:
+            identity.nested.end()
         try:
             answer, success = self._answer(forked.outcome)
             forks = forked.resources.forks
@@ -207,14 +304,14 @@ class ApprovedCalls:
 
     def _decide(self, call: ToolCall, preview: Preview) -> Effects[Decision]:
         started = perf_counter()
-        decision: object = self.decisions.pop(call.call_id, None)
-        shown = self._shown.pop(call.call_id, preview)
-        if isinstance(decision, Approve) and shown.digest != preview.digest:
+        decision: object = self.decisions.pop(preview.call_id, None)
+        shown = self._shown.pop(preview.call_id, preview)
+        if _is_stale(decision, shown, preview, call):
             decision, preview = None, replace(preview, reason=_STALE)
         if decision is None:
             if self._approver is None:
-                self._shown[call.call_id] = preview
-                raise UndecidedError(preview)
+                self._shown[preview.call_id] = preview
+                raise UndecidedError([preview])
             if self._streamed:
                 yield ApprovalRequested(call, preview)
             decision, error = yield partial(self._approver, preview)
@@ -233,7 +330,30 @@ class ApprovedCalls:
                 decision=decision.kind,
                 reason=decision.reason if isinstance(decision, Deny) else "",
                 seconds=perf_counter() - started,
+                preview=str(preview),
                 session_id=self._session.session_id,
             )
         )
         return decision
+
+
+def _is_stale(decision: object, shown: Preview, now: Preview, call: ToolCall) -> bool:
+    """Whether a person has approved something else than what the call would do now.
+
+    Where no effects could be shown, such as in a parallel call, the arguments are approved.
+    """
+    if not isinstance(decision, Approve):
+        return False
+    return shown.digest not in (now.digest, preview_arguments(call).digest)
+
+
+def _as_json(arguments: object) -> str:
+    try:
+        if not isinstance(arguments, Mapping):
+            raise TypeError("no mapping")
+        return json.dumps({**arguments}, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"the arguments are replaced by {arguments!r:.200} ({error}); "
+            "pass ReplaceArguments a mapping of JSON values"
+        ) from error

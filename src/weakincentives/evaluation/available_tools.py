@@ -4,7 +4,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..prompt.errors import PromptError, VisibilityExpansionRequired
+from ..errors import SerdeError
+from ..prompt.errors import PromptError, ToolValidationError, VisibilityExpansionRequired
+from ..prompt.model_json import read_without_nulls
 from ..prompt.progressive_disclosure import (
     CloseSectionResult,
     OpenSectionsParams,
@@ -18,7 +20,7 @@ from ..prompt.tool import AnyTool, ToolHandler
 from ..protocols import SessionProtocol
 from ..runtime.events import ToolsInjected, ToolsWithdrawn
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
-from .messages import ToolExecutionOutcome
+from .messages import ToolCall, ToolExecutionOutcome
 
 __all__ = ["AvailableTools"]
 
@@ -85,6 +87,35 @@ class AvailableTools:
             return f"Tool {name!r} is closed; {remedy}."
         names = ", ".join(sorted(self._tools)) or "none"
         return f"Unknown tool {name!r}. Available tools: {names}."
+
+    # Any: handlers of all tools
+    def admit(
+        self, call: ToolCall, max_chars: int | None
+    ) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
+        """Returns the tool, its handler and the parsed params of a call.
+
+        Raises `ToolValidationError`, whose text the model reads, also for arguments of more than
+        `max_chars` characters.
+        """
+        name = call.name
+        tool = self.get(name)
+        if tool is None:
+            raise ToolValidationError(self.rejection(name))
+        handler = self.handler(tool)
+        if handler is None:
+            raise ToolValidationError(f"Tool {name!r} cannot be called here.")
+        size = len(call.arguments)
+        if max_chars is not None and size > max_chars:
+            problem = f"{size:,} characters, and at most {max_chars:,} are read. Send less at once."
+            raise ToolValidationError(f"Invalid arguments for {name!r}: {problem}")
+        try:
+            params, _ = read_without_nulls(
+                tool.parse_params, call.arguments if call.arguments.strip() else "{}"
+            )
+        except SerdeError as error:
+            issues = "; ".join(map(str, error.issues))
+            raise ToolValidationError(f"Invalid arguments for {name!r}: {issues}") from error
+        return tool, handler, params
 
     def note(self, answer: object, params: object) -> None:
         """Records which sections the answer or the request of a disclosure tool opens or closes.

@@ -10,9 +10,18 @@ from typing import Any
 from .. import serde
 from ..errors import SerdeError
 from ..prompt.tool import ToolResult
-from .messages import ToolCall, ToolMessage
+from .messages import AssistantMessage, Message, ToolCall, ToolMessage
+from .tool_answers import without_bytes
 
-__all__ = ["UNKNOWN", "CallHistory", "CallRecord", "CallReplay", "RecordedCall", "call_key"]
+__all__ = [
+    "UNKNOWN",
+    "CallHistory",
+    "CallRecord",
+    "CallReplay",
+    "RecordedCall",
+    "call_key",
+    "messages_of",
+]
 
 # Any: results of all tools.
 UNKNOWN: ToolResult[Any] = ToolResult(
@@ -104,6 +113,26 @@ class CallReplay:
             records.append(CallRecord())
         self._counts[key] += 1
         return records[self._counts[key] - 1], recorded
+
+    def forget(self, record: CallRecord) -> None:
+        """Removes the record of a call that was just made, since it has been undone."""
+        for key, records in self._records.items():
+            if records and records[-1] is record:
+                records.pop()
+                self._counts[key] -= 1
+
+
+def messages_of(records: Iterable[CallRecord]) -> list[Message]:
+    """Returns calls and their answers as messages; nothing for calls that a conversation has."""
+    calls: list[ToolCall] = []
+    answers: list[ToolMessage] = []
+    for record in records:
+        if record.call is not None:
+            calls.append(record.call)
+            result, unknown = without_bytes(record.result), record.result is UNKNOWN
+            call_id, content, media = record.call.call_id, result.content(), tuple(result.media)
+            answers.append(ToolMessage(call_id, content, result.success, unknown, media))
+    return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
 
 
 def _answer_of(record: CallRecord) -> ToolMessage:

@@ -107,9 +107,11 @@ async def perform_async(
         while True:
             if callable(effect):
                 effect = effects.send(await _run_handler_async(effect, pool))
+            elif isinstance(effect, Ask) and not effect.streamed:
+                effect = effects.send(await _ask_async(effect))
             elif isinstance(effect, Ask):
                 outcome = _DONE
-                async with aclosing(_ask_async(effect)) as pieces:
+                async with aclosing(_ask_stream_async(effect)) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, tuple):
                             outcome = piece
@@ -155,19 +157,23 @@ def _ask(ask: Ask) -> Generator[Progress, None, Outcome]:
     return answer, None
 
 
-async def _ask_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
+async def _ask_async(ask: Ask) -> Outcome:
+    try:
+        return await ask.connection.ask_async(ask.request), None
+    except BaseException as error:
+        return None, error
+
+
+async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
     """Yields the pieces of the message, and the outcome last."""
     outcome: Outcome = _DONE
     try:
-        if not ask.streamed:
-            outcome = await ask.connection.ask_async(ask.request), None
-        else:
-            async with aclosing(ask.connection.ask_stream_async(ask.request)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, AssistantMessage):
-                        outcome = piece, None
-                    else:
-                        yield piece
+        async with aclosing(ask.connection.ask_stream_async(ask.request)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, AssistantMessage):
+                    outcome = piece, None
+                else:
+                    yield piece
     except GeneratorExit:
         raise
     except BaseException as error:

@@ -61,8 +61,10 @@ class PromptEvaluationError(WeakIncentivesError):
 
     def __str__(self) -> str:
         place = " ".join(str(part) for part in (self.provider, self.status) if part)
-        remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{f'{place}: ' if place else ''}{self.message}{remedy} [{self.phase}/{self.code}]"
+        text = f"{place}: {self.message}" if place else self.message
+        if self.remedy:
+            text = f"{text.removesuffix('.')}; {self.remedy}"
+        return f"{text} [{self.phase}/{self.code}]"
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__

@@ -133,4 +133,4 @@ def add_run(
         restarts=tuple([Restarted(item.section_keys, item.reason) for item in expansions]),
         calls=history.recorded() if history else (),
     )
-    return RunSuspended(suspension)
+    return RunSuspended(suspension, waiting.remedy)

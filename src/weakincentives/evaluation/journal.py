@@ -7,6 +7,7 @@ from typing import Protocol
 from ..limits import Meter
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
+from .nested_runs import CallLog
 
 __all__ = ["CallIdentity", "Journal"]
 
@@ -16,12 +17,14 @@ class CallIdentity:
     """A journal's key of a tool call, and whether an earlier attempt of the run began the call.
 
     The executor does not run such a call again if it must not run twice: the model reads that its
-    outcome is unknown. Runs nested in the call count in `meter`.
+    outcome is unknown. Runs nested in the call count in `meter`. Where they can wait for people,
+    `nested` records them.
     """
 
     idempotency_key: str
     began: bool = False
     meter: Meter | None = None
+    nested: CallLog | None = None
 
 
 class Journal(Protocol):
@@ -37,7 +40,12 @@ class Journal(Protocol):
         self,
         call: ToolCall,
         execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
+        check_decided: Callable[[], None] | None = None,
         /,
     ) -> ToolExecutionOutcome:
-        """Returns the recorded outcome of `call`, or calls `execute` and records its outcome."""
+        """Returns the recorded outcome of `call`, or calls `execute` and records its outcome.
+
+        Both callables raise `RunSuspended`, which is recorded too, if a person must decide first;
+        `check_decided` does nothing else, and comes before a call that must not begin twice.
+        """
         ...

@@ -9,28 +9,18 @@ import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Self, Unpack
 
-from ..content import Part, text_of, to_content
-from ..errors import WeakIncentivesError
-from ..limits import Budget, Clock, Deadline, Meter, utc_now
+from ..errors import ControlFlow, WeakIncentivesError
+from ..limits import Budget, Clock, Deadline, Meter, TokenUsage, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.sizes import measure
 from ..runs import Reservation, Run
-from ..runtime.events import (
-    Operation,
-    OverridesDropped,
-    ParamsMissing,
-    PromptExecuted,
-    PromptRendered,
-    new_id,
-)
+from ..runtime.events import Operation, PromptExecuted, new_id
 from .adapter import (
     Connection,
     LoopOptions,
@@ -40,11 +30,11 @@ from .adapter import (
     publisher,
     source_of,
 )
-from .approval import Preview
-from .approved_calls import ApprovedCalls, UndecidedError
+from .approved_calls import ApprovedCalls
 from .conversation import Conversation
 from .effects import Effects, perform, perform_async, run
 from .errors import CompactionRequired, PromptEvaluationError
+from .evaluation_events import opening_events, stop_event
 from .inner_loop import (
     Action,
     Finished,
@@ -53,19 +43,18 @@ from .inner_loop import (
     ProviderRequest,
     ToolCalls,
 )
-from .journal import CallIdentity, Journal
+from .journal import Journal
 from .main_loop import NestedAdapter
 from .messages import (
-    Instructions,
-    Message,
     ToolCall,
     ToolExecutionOutcome,
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
-    media_of,
 )
-from .opening import opening, with_disclosure_tools
+from .nested_runs import ChangedRunError, NestedCall, OpenCalls, UndecidedError, Waiting
+from .opening import opening, rules, with_disclosure_tools, with_provider_tools
+from .recorded_run import RecordedRun
 from .requests import ProviderRequests
 from .response import (
     AnswerRejected,
@@ -75,7 +64,7 @@ from .response import (
     ToolCallFinished,
     ToolCallStarted,
 )
-from .suspend import recall_calls, suspend
+from .suspend import recall_calls, suspend, wait_on, waiting_for
 from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
 
@@ -214,7 +203,8 @@ class Evaluation[Out]:
         check_arguments(prompt, options, LoopOptions, Prompt, RenderedPrompt)
         session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
         self._id, parent = new_id(), options.get("parent")
-        self._parent_id = parent.evaluation_id if parent else None
+        self._is_nested = parent is not None and parent.evaluation_id is not None
+        self._log = parent.log if parent else None
         earlier, self._resumption = options.get("conversation"), options.get("resume")
         goes_on = self._resumption.suspension.conversation if self._resumption else earlier
         source = prompt if isinstance(prompt, Prompt) else source_of(prompt)
@@ -226,9 +216,7 @@ class Evaluation[Out]:
         self._run = Run(source.name, parent.run if parent else None)
         self.reservation = Reservation(self._run, source.runs_with(session))
         self.connection = adapter.connect(prompt)
-        rendered = prompt
-        if self.connection.provider_tools:
-            rendered = replace(prompt, tools=(*prompt.tools, *self.connection.provider_tools))
+        rendered = with_provider_tools(prompt, self.connection.provider_tools, options)
         self._clock = adapter.clock
         self._session, self._prompt, self._options = session, source, options
         self._session_id = session.session_id
@@ -244,12 +232,12 @@ class Evaluation[Out]:
             previous_turns=options.get("previous_turns", 0),
             content=session.content,
             parent_meter=parent.meter if parent else None,
-            config=_rules(
-                adapter,
+            config=rules(
+                adapter.config,
                 options.get("budget") or adapter.budget,
-                deadline,
-                prompt.deadline,
-                parent.deadline if parent else None,
+                adapter.clock(),
+                [deadline, prompt.deadline, parent.deadline if parent else None],
+                supports_dynamic_tools=adapter.supports_dynamic_tools,
             ),
             model=adapter.model,
         )
@@ -281,14 +269,20 @@ class Evaluation[Out]:
             operation=self._operation,
             call_history=options.get("call_history"),
         )
+        self._open = OpenCalls(self.meter, self._log)
+        approver, can_wait = options.get("approver"), not self._is_nested or self._log is not None
         self._approved = ApprovedCalls(
             self.tools,
             session,
             self._publish,
-            options.get("approver"),
-            self._resumption,
+            approver,
+            self._open,
+            records=approver is None and can_wait,
             streamed=streamed,
         )
+        self._recorded: RecordedRun | None = None
+        if self._log is not None:
+            self._recorded = RecordedRun(self._log, self.tools, self._open, source, session)
         if earlier is not None:  # its last turn, and not the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
         self._accept = source.template.accept
@@ -297,8 +291,15 @@ class Evaluation[Out]:
         new = conversation.messages[len(goes_on.messages) if goes_on else 0 :]
         self._conversation: Conversation | None = None
         message = None if self._resumption else options.get("message")
-        self._announce = partial(
-            self._publish_prompt, rendered, source, message, new, continued=goes_on is not None
+        self._opening = opening_events(
+            rendered,
+            source,
+            self._operation,
+            message,
+            new,
+            continued=goes_on is not None,
+            event_id=self._id,
+            parent_id=parent.evaluation_id if parent else None,
         )
 
     def _nested_adapter(self, evaluator: Evaluator, options: LoopOptions) -> Evaluator:
@@ -310,96 +311,52 @@ class Evaluation[Out]:
         parent = ParentRun(self._run, options["session"], meter, bus, deadline, self._id, approver)
         return NestedAdapter(evaluator, parent, self._clock)
 
-    def _publish_prompt(
-        self,
-        rendered: RenderedPrompt[Out],
-        prompt: Prompt[Out],
-        message: str | Sequence[Part] | None,
-        new: Sequence[Message],
-        *,
-        continued: bool,
-    ) -> None:
-        """Publishes the rendered prompt, its stale overrides, and sections that cannot open."""
-        changes = [item.content for item in new if isinstance(item, Instructions) and continued]
-        self._publish(
-            PromptRendered(
-                ns=prompt.ns,
-                key=prompt.key,
-                name=prompt.name,
-                adapter=self._operation.provider,
-                text=rendered.text,
-                tool_names=tuple([tool.name for tool in rendered.tools]),
-                message=text_of(to_content(message)) if message else "",
-                changes="\n\n".join(changes),
-                media=tuple([media for item in new for media in media_of(item)]),
-                parent_id=self._parent_id,
-                event_id=self._id,
-                visibility={
-                    **{node.path: None for node in rendered.registry.sections},
-                    **rendered.visibility,
-                },
-                measure=partial(measure, rendered.view),
-                session_id=self._session_id,
-            )
-        )
-        overrides = rendered.overrides
-        if overrides is not None and overrides.stale:
-            self._publish(
-                OverridesDropped(
-                    ns=prompt.ns,
-                    key=prompt.key,
-                    tag=overrides.tag,
-                    texts=tuple([str(text.id) for text in overrides.stale]),
-                    session_id=self._session_id,
-                )
-            )
-        if rendered.missing_params:
-            types = sorted({type_.__name__ for type_ in rendered.missing_params.values()})
-            sections = tuple([".".join(path) for path in rendered.missing_params])
-            remedy = f"bind them: prompt.bind({', '.join([f'{name}(…)' for name in types])})"
-            fields = {"sections": sections}
-            _log.warning("Params of hidden sections are missing; %s", remedy, extra=fields)
-            self._publish(
-                ParamsMissing(
-                    ns=prompt.ns,
-                    key=prompt.key,
-                    sections=sections,
-                    remedy=remedy,
-                    session_id=self._session_id,
-                )
-            )
-
     def __enter__(self) -> Self:
-        self._announce()
+        for event in self._opening:
+            self._publish(event)
         self._operation.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # An error of an evaluation inside a handler has its progress: replace it.
-        if isinstance(error, VisibilityExpansionRequired):
-            decisions = self.tools.available.decisions
-            complete: WeakIncentivesError = error.with_progress(
-                self._loop.meter.usage, decisions, self._loop.turns
-            )
-        elif isinstance(error, PromptEvaluationError):
-            self._stop()
-            complete = self._loop.failed(error)
-        elif isinstance(error, CompactionRequired):
-            self._stop()
-            conversation = self._loop.conversation_now
-            complete = error.with_progress(self._loop.meter.usage, conversation, self._loop.turns)
-        else:
-            if not isinstance(error, RunSuspended):
-                self._save_conversation()
-            self._operation.__exit__(kind, error, trace)
+        if isinstance(error, ChangedRunError):
+            wait_on(error, self._log, self._resumption, self._loop, self._session)
+        complete = self._with_progress(error)
+        if not isinstance(error, RunSuspended):
+            self._save_conversation()
+        try:
+            if complete is not None:
+                self._publish_stop(complete)
+        finally:  # an interrupt of an event's handler does not keep the operation open
+            self._operation.__exit__(kind, complete, trace)
+        if error is None or complete is None or complete is error:
             return
-        self._save_conversation()
-        self._operation.__exit__(kind, complete, trace)
         try:
             raise complete
         finally:
             complete.__context__ = error.__context__  # and not the error that it replaces
             del complete  # else the exception's traceback would refer to the exception
+
+    def _with_progress(self, error: BaseException | None) -> BaseException | None:
+        """Returns the error with the progress of this evaluation.
+
+        An error of an evaluation inside a handler has its own progress, which it replaces.
+        """
+        loop = self._loop
+        if isinstance(error, VisibilityExpansionRequired):
+            return error.with_progress(loop.meter.usage, self.tools.available.decisions, loop.turns)
+        if isinstance(error, PromptEvaluationError):
+            self._stop()
+            return loop.failed(error)
+        if isinstance(error, CompactionRequired):
+            self._stop()
+            return error.with_progress(loop.meter.usage, loop.conversation_now, loop.turns)
+        return error
+
+    def _publish_stop(self, error: BaseException) -> None:
+        loop, seconds = self._loop, perf_counter() - self._started
+        stopped = stop_event(error, self._operation, loop.usage, loop.turns, seconds)
+        if stopped is not None:
+            self._publish(stopped)
 
     def _save_conversation(self) -> None:
         if self._save is None:
@@ -441,16 +398,33 @@ class Evaluation[Out]:
         if self._resumption is None:
             return self._loop.start(self._clock())
         suspension, outcomes = recall_calls(self.tools, self._resumption)
+        self._begin_turn(suspension.calls_of_turn, self._resumption.waiting)
         return self._loop.resume(
             suspension.spent, suspension.turns, suspension.repairs, outcomes, self._clock()
         )
 
-    def _suspend(self, first: Preview, later: Sequence[ToolCall]) -> Effects[RunSuspended]:
-        """Returns the error that ends the run until people have decided."""
-        pending = yield from self._approved.pending(first, later)
+    def _begin_turn(self, calls: Sequence[ToolCall], waited: Waiting | None = None) -> None:
+        """Takes the calls of an answer, and the decisions on them if the run has `waited`."""
+        if self._log is not None:
+            waited = self._log.resume()
+        self._open.begin_turn(calls, waited)
+        self._approved.begin_turn()
+
+    def _suspend(
+        self, undecided: UndecidedError, calls: Sequence[ToolCall], *, reserved: int = 0
+    ) -> Effects[RunSuspended]:
+        """Returns the error that ends the run until people have decided on the first of `calls`.
+
+        Of these calls, `reserved` are counted, and have not run.
+        """
+        self.meter.add(TokenUsage(), tool_calls=-reserved)
+        approved, ids = self._approved, self._open.ids(calls)
+        approved.decisions |= undecided.decisions
+        later = list(zip(calls[1:], ids[1:], strict=True))
+        pending = yield from approved.pending(undecided.previews, later)
+        waiting = waiting_for(pending, approved.decisions, calls, self._open, self._prompt)
         return suspend(
-            pending,
-            self._approved.decisions,
+            waiting,
             loop=self._loop,
             prompt=self._prompt,
             session=self._session,
@@ -463,10 +437,13 @@ class Evaluation[Out]:
         if self._operation.streamed:
             for change in changes:  # noqa: UP028 - `yield from` a list cannot take the outcomes
                 yield change
-        if journal is None:
-            answer = yield from self._requests.send(request)
-        else:
+        if journal is not None:
             answer = journal.ask(request, partial(run, self._requests.send(request)))
+        elif self._recorded is not None:
+            answer = yield from self._recorded.ask(self._requests.send(request))
+        else:
+            answer = yield from self._requests.send(request)
+        self._begin_turn(answer.tool_calls)
         return self._loop.receive(answer, self._clock())
 
     def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:
@@ -529,43 +506,77 @@ class Evaluation[Out]:
 
     def _run_calls(self, action: ToolCalls, journal: Journal | None) -> Effects[Action]:
         """Runs the first of the calls, in parallel where that is allowed, and submits them."""
-        tools, streamed = self.tools, self._operation.streamed
-        calls = tools.next_batch(action.calls) if journal is None else action.calls[:1]
-        calls = self._loop.reserve(calls)
-        if streamed:
+        calls = self._open.batch(action.calls)
+        calls = self.tools.next_batch(calls) if journal is None else calls[:1]
+        recorded = self._recorded.take(calls[0]) if self._recorded else None
+        calls = self._loop.reserve(calls if recorded is None else calls[:1])
+        if self._operation.streamed:
             for started in calls:
                 yield ToolCallStarted(started)
+        outcomes, signal = yield from self._execute_calls(action, calls, recorded, journal)
+        if not isinstance(signal, UndecidedError):
+            next_action = yield from self._submit(calls, outcomes)
+            if signal is not None:
+                raise signal
+            return next_action
+        # The call that waits and those after it have not been run.
+        self.meter.add(TokenUsage(), tool_calls=len(outcomes) - len(calls))
+        self._loop.running = ()
+        if outcomes:
+            yield from self._submit(calls, outcomes)
+        raise (yield from self._suspend(signal, action.calls[len(outcomes) :])) from None
+
+    def _execute_calls(
+        self,
+        action: ToolCalls,
+        calls: tuple[ToolCall, ...],
+        recorded: NestedCall | None,
+        journal: Journal | None,
+    ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
+        """Runs the first calls of a turn, or repeats one that is `recorded`."""
+        call, ids, run_ = calls[0], self._open.ids(action.calls), self._recorded
         set_running = partial(setattr, self._loop, "running")
-        call, signal = calls[0], None
-        outcomes: Sequence[ToolExecutionOutcome]
+        if journal is not None or recorded is not None or len(calls) > 1:
+            set_running(calls)
         try:
             if journal is not None:
-                set_running(calls)
-                outcomes = [journal.execute(call, partial(self._execute, call))]
-            elif len(calls) == 1:
-                outcomes = [(yield from self._approved.execute(call, set_running))]
-            else:
-                set_running(calls)
-                outcomes, signal = yield from tools.execute_parallel(calls)
+                wait = partial(self._suspend, calls=action.calls, reserved=1)
+                outcome = journal.execute(call, *self._approved.recorded(call, ids[0], wait))
+                self._approved.forget(ids[0])
+                return [outcome], None
+            if recorded is not None and run_ is not None:
+                return [(yield from run_.repeat(recorded, ids[0]))], None
+            if len(calls) == 1:
+                effects = self._approved.execute(call, ids[0], set_running)
+                if run_ is not None:
+                    effects = run_.execute(call, ids[0], effects)
+                return [(yield from effects)], None
+            pairs = zip(calls, ids, strict=False)
+            identify = [partial(self._approved.identify, *pair) for pair in pairs]
+            outcomes, signal = yield from self.tools.execute_parallel(calls, identify)
+            if run_ is not None:
+                run_.record(calls, ids, outcomes)
+            return outcomes, signal
         except UndecidedError as undecided:
-            raise (yield from self._suspend(undecided.preview, action.calls[1:])) from None
+            return [], undecided
+
+    def _submit(
+        self, calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]
+    ) -> Effects[Action]:
+        """Submits the outcomes of calls to the inner loop and returns the next action."""
+        streamed = self._operation.streamed
         try:  # before a reader of the stream can end the run: these calls have been run
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
             # Apply what the turn opened and closed, since the model has read that it did.
             for change in self._loop.tool_changes:
-                tools.available.apply(change)
+                self.tools.available.apply(change)
             if streamed:
                 yield from _finished(calls, outcomes)
             raise
         if streamed:
             yield from _finished(calls, outcomes)
-        if signal is not None:
-            raise signal
         return next_action
-
-    def _execute(self, call: ToolCall, identity: CallIdentity | None) -> ToolExecutionOutcome:
-        return run(self._approved.execute(call, lambda _: None, identity))
 
     def _apply_changes(self, request: ProviderRequest) -> Sequence[ToolsAdded | ToolsRemoved]:
         """Applies tool changes and returns their transcript entries."""
@@ -583,17 +594,3 @@ class Evaluation[Out]:
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:
     for call, outcome in zip(calls, outcomes, strict=False):
         yield ToolCallFinished(call, outcome.message)
-
-
-def _rules(
-    adapter: LoopAdapter, budget: Budget | None, *deadlines: Deadline | None
-) -> InnerLoopConfig:
-    """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
-    budget_deadline = budget and budget.deadline(adapter.clock())
-    candidates = (*deadlines, adapter.config.deadline, budget_deadline)
-    return replace(
-        adapter.config,
-        supports_dynamic_tools=adapter.supports_dynamic_tools,
-        deadline=min([deadline for deadline in candidates if deadline], default=None),
-        budget=budget,
-    )

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from ..content import MediaSupport, Part, to_content
 from ..limits import Budget, Clock, Meter, RunUsage, check_count, utc_now
@@ -28,6 +28,7 @@ from .call_history import CallHistory
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
 from .errors import CompactionRequired, PromptEvaluationError
+from .evaluation_events import stop_event
 from .execution import (
     Execution,
     ExecutionOptions,
@@ -37,6 +38,7 @@ from .execution import (
     add_run,
     options_of,
 )
+from .journal import CallIdentity
 from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 from .suspension import RunSuspended, Suspension, check_resumable
@@ -256,10 +258,11 @@ class _Evaluations[Out]:
         meter = Meter(budget, parent.meter)
         approver = options.get("approver") or parent.approver
         self._run = Run(prompt.name, options.get("caller") or parent.run)
-        self._parent = ParentRun(
-            self._run, session, meter, bus, self._deadline, parent.evaluation_id, approver
-        )
-        self._nested = NestedAdapter(self.adapter, self._parent)
+        log = None if parent.nested is None else parent.nested.begin(prompt)
+        caller_id = parent.evaluation_id
+        own = ParentRun(self._run, session, meter, bus, self._deadline, caller_id, approver)
+        self._parent, summaries = replace(own, log=log), log.summaries if log else None
+        self._nested = NestedAdapter(self.adapter, replace(own, nested=summaries))
         self._set_options(loop, options)
 
     def _set_options(self, loop: MainLoop, options: ExecutionOptions) -> None:
@@ -401,8 +404,8 @@ class _Evaluations[Out]:
         self._expansions = [
             Expansion(item.section_keys, item.reason) for item in suspension.restarts
         ]
-        if known := suspension.conversation.decisions_for(self._prompt):
-            self._decisions = known
+        known = suspension.conversation.decisions_for(self._prompt)
+        self._decisions = known or self._decisions
         if suspension.previous_turns:
             self._options["previous_turns"] = suspension.previous_turns
         if history := self._options.get("call_history"):
@@ -435,12 +438,11 @@ class _Evaluations[Out]:
 
     def _shortens(self, error: PromptEvaluationError) -> bool:
         """Tells whether a request that the provider refuses as too long is made shorter."""
-        if self._compaction is None or error.code != "context_length" or self._refused:
-            return False
-        if error.conversation is None:
+        conversation = error.conversation if error.code == "context_length" else None
+        if self._compaction is None or self._refused or conversation is None:
             return False
         self._refused = True
-        self._go_on(error.conversation)
+        self._go_on(conversation)
         return True
 
     def compact(self) -> Compacted | None:
@@ -471,8 +473,7 @@ class _Evaluations[Out]:
     def _summary(self, plan: Plan) -> tuple[Prompt[Any], ExecutionOptions] | None:
         """Returns the prompt of the summary and its arguments; `None` if there is none to make."""
         template = None if self._compaction is None else self._compaction.summary
-        text = plan.older_text()
-        if template is None or not text:
+        if template is None or not (text := plan.older_text()):
             return None
         return template.bind(), ExecutionOptions(session=self._session, message=text)
 
@@ -516,13 +517,14 @@ class _Evaluations[Out]:
                 code="expansions",
                 remedy="raise max_expansions, or show the sections it always needs in full",
             )
-            raise self._with_usage(error) from signal
+            complete = self._with_usage(error)
+            self._publish(stop_event(complete, self.operation, complete.usage, self._turns))
+            raise complete from signal
         keys, reason, session = signal.section_keys, signal.reason, self._session
         self._expansions.append(Expansion(keys, reason))
         self._restarted = Restarted(keys, reason)
-        self._publish(
-            VisibilityExpanded(section_keys=keys, reason=reason, session_id=session.session_id)
-        )
+        event = VisibilityExpanded(section_keys=keys, reason=reason, session_id=session.session_id)
+        self._publish(event)
         for path, visibility in signal.requested_overrides.items():
             session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
         decisions = signal.decisions or self._decisions
@@ -588,13 +590,11 @@ class NestedAdapter(ProviderAdapter):
         adapter = options.pop("adapter", None) or self.adapter
         return MainLoop(replace(self, adapter=adapter), clock=self.clock)
 
-    def for_call(self, session: SessionProtocol, bus: EventBus, meter: Meter | None) -> Self:
+    def for_call(
+        self, session: SessionProtocol, bus: EventBus, identity: CallIdentity | None
+    ) -> "NestedAdapter":
         """Returns the adapter of one tool call, which may run on a fork of the session."""
-        parent = self.parent
-        if session is parent.session and meter is None:
-            return self
-        parent = replace(parent, session=session, bus=bus, meter=meter or parent.meter)
-        return replace(self, parent=parent)
+        return NestedAdapter(self.adapter, self.parent.for_call(session, bus, identity), self.clock)
 
 
 _PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}

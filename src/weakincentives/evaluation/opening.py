@@ -1,16 +1,21 @@
-"""The conversation with which an evaluation begins, and the tools that belong to it."""
+"""What an evaluation begins with: its conversation, the tools that belong to it, and its rules."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from ..content import ContentStore, to_content
+from ..limits import Budget, Deadline
 from ..prompt.progressive_disclosure import disclosure_tool
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
+from ..prompt.tool import AnyTool
 from .adapter import LoopOptions
 from .conversation import Conversation, begin, rendered_tools
+from .inner_loop import InnerLoopConfig
 
-__all__ = ["opening", "with_disclosure_tools"]
+__all__ = ["opening", "rules", "with_disclosure_tools", "with_provider_tools"]
 
 
 # Any: a prompt of any output
@@ -41,3 +46,39 @@ def with_disclosure_tools(
     names -= {tool.name for tool in rendered.tools}
     tools = [disclosure_tool(name, rendered.view) for name in sorted(names)]
     return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
+
+
+# Any: as above
+def with_provider_tools(
+    rendered: RenderedPrompt[Any], tools: Sequence[AnyTool], options: LoopOptions
+) -> RenderedPrompt[Any]:
+    """Returns the prompt with the tools that the provider runs.
+
+    Raises `ValueError` if some need approval and there is no approver: their calls cannot outlast
+    the connection, so such a run cannot wait.
+    """
+    asking = [tool.name for tool in tools if tool.approval is not None]
+    if asking and options.get("approver") is None:
+        raise ValueError(
+            f"the provider runs {asking}, which need approval, and their calls cannot wait in a "
+            "suspended run; pass approver="
+        )
+    return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
+
+
+def rules(
+    config: InnerLoopConfig,
+    budget: Budget | None,
+    now: datetime,
+    deadlines: Sequence[Deadline | None],
+    *,
+    supports_dynamic_tools: bool,
+) -> InnerLoopConfig:
+    """Returns an adapter's rules with the budget and the earliest deadline of one evaluation."""
+    candidates = (*deadlines, config.deadline, budget and budget.deadline(now))
+    return replace(
+        config,
+        supports_dynamic_tools=supports_dynamic_tools,
+        deadline=min([deadline for deadline in candidates if deadline], default=None),
+        budget=budget,
+    )

@@ -1,7 +1,6 @@
 """How an evaluation stops when its calls wait for people, and what it recalls when it goes on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..prompt.prompt import Prompt
@@ -10,61 +9,111 @@ from ..protocols import SessionProtocol
 from .adapter import LoopOptions
 from .approval import Approve, Decision, Preview
 from .inner_loop import InnerLoop
-from .messages import AssistantMessage, ToolExecutionOutcome, ToolMessage
-from .suspension import Resumption, RunSuspended, Suspension, suspended, tool_digests
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage
+from .nested_runs import ChangedRunError, OpenCalls, RunLog, Waiting, tool_digests
+from .suspension import Resumption, RunSuspended, SuspendedRun, Suspension, cannot_wait, suspended
 from .tool_executor import ToolExecutor
 
-__all__ = ["recall_calls", "suspend"]
+__all__ = ["recall_calls", "suspend", "wait_on", "waiting_for"]
+
+
+def waiting_for(
+    pending: Sequence[Preview],
+    decisions: Mapping[str, Decision],
+    calls: Sequence[ToolCall],
+    open_calls: OpenCalls,
+    prompt: Prompt[Any],  # Any: a prompt of any output
+) -> Waiting:
+    """Returns for what a run waits; `calls` are the last of its turn, from the first that waits.
+
+    Keeps `decisions` on them, but an approval only if the call would still do what was shown.
+    """
+    nested = open_calls.records(calls)
+    waiting = {preview.call_id for preview in pending} | nested.keys()
+    tools = [
+        call.name
+        for approval_id, call in zip(open_calls.ids(calls), calls, strict=True)
+        if approval_id in waiting
+    ]
+    shown = {preview.call_id: preview.digest for preview in open_calls.waited.pending}
+    return Waiting(
+        pending=tuple(pending),
+        decisions={
+            preview.call_id: decisions[preview.call_id]
+            for preview in pending
+            if preview.call_id in decisions
+            and (
+                shown.get(preview.call_id) == preview.digest
+                or not isinstance(decisions[preview.call_id], Approve)
+            )
+        }
+        | {name: decisions[name] for name in nested if name in decisions},
+        nested=nested,
+        tool_digests=tool_digests(prompt.template, tools),
+    )
 
 
 def suspend(
-    pending: Sequence[Preview],
-    decisions: Mapping[str, Decision],
+    waiting: Waiting,
     *,
     loop: InnerLoop,
     prompt: Prompt[Any],  # Any: a prompt of any output
     session: SessionProtocol,
     options: LoopOptions,
 ) -> RunSuspended:
-    """Returns the error that ends an evaluation until people have decided on `pending`.
+    """Returns the error that ends an evaluation that waits, of which `options` are the arguments.
 
-    Keeps `decisions` on them, but an approval only if the call would still do what was shown.
-    `options` are those of the evaluation.
+    A nested evaluation notes in its log that it waits; without a log, or after a call that can
+    neither be undone nor repeated, it cannot.
     """
     conversation, answers = loop.suspended()
-    spent = loop.meter.usage  # with the first call that waits, which counts when it runs
     resumption = options.get("resume")
     before = resumption.suspension if resumption else None
-    shown = {item.call_id: item.digest for item in before.pending} if before else {}
-    return suspended(
-        Suspension(
-            ns=prompt.ns,
-            key=prompt.key,
-            pending=tuple(pending),
-            conversation=conversation,
-            session="",
-            answers=answers,
-            decisions={
-                preview.call_id: decisions[preview.call_id]
-                for preview in pending
-                if preview.call_id in decisions
-                and (
-                    shown.get(preview.call_id) == preview.digest
-                    or not isinstance(decisions[preview.call_id], Approve)
-                )
-            },
-            tool_digests=tool_digests(prompt, [preview.tool for preview in pending]),
-            spent=replace(spent, tool_calls=spent.tool_calls - 1),
-            turns=loop.turns,
-            repairs=loop.repairs,
-            first_message=before.first_message if before else len(loop.conversation.messages),
-            previous_turns=options.get("previous_turns", 0),
-            start=options.get("conversation"),
-            has_message=options.get("message") is not None,
-            on_change=options.get("on_change", "append"),
-        ),
-        session,
+    suspension = Suspension(
+        ns=prompt.ns,
+        key=prompt.key,
+        pending=waiting.pending,
+        conversation=conversation,
+        session="",
+        answers=answers,
+        decisions=waiting.decisions,
+        tool_digests=waiting.tool_digests,
+        spent=loop.meter.usage,
+        turns=loop.turns,
+        repairs=loop.repairs,
+        first_message=before.first_message if before else len(loop.conversation.messages),
+        previous_turns=options.get("previous_turns", 0),
+        start=options.get("conversation"),
+        has_message=options.get("message") is not None,
+        on_change=options.get("on_change", "append"),
+        nested=waiting.nested,
     )
+    parent = options.get("parent")
+    if parent is None or parent.evaluation_id is None:
+        return suspended(suspension, session)
+    log = parent.log
+    unrepeatable = "" if log is None else log.caller.root.unrepeatable
+    if log is None or unrepeatable:
+        return RunSuspended(suspension, cannot_wait(unrepeatable))
+    log.waiting = waiting
+    return RunSuspended(suspension)
+
+
+def wait_on(
+    error: ChangedRunError,
+    log: RunLog | None,
+    resumption: Resumption | None,
+    loop: InnerLoop,
+    session: SessionProtocol,
+) -> None:
+    """Lets a run that is refused wait on, if it has done nothing yet since it was resumed."""
+    if log is not None:
+        log.refusal = error
+    if resumption is not None:
+        suspension = resumption.suspension
+        known = len(suspension.conversation.messages) + len(suspension.answers)
+        if len(loop.transcript) == known:
+            session[SuspendedRun].append(SuspendedRun(suspension.suspension_id))
 
 
 def recall_calls(

@@ -5,9 +5,8 @@ any process, as if the run had never stopped. The session of a suspended run has
 `resume` removes: so a run goes on once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Self
 
 from .. import serde
@@ -23,7 +22,15 @@ from ..runtime.session.snapshots import SessionSnapshot, library_state
 from .approval import Approve, Decision, Deny, Preview, ReplaceArguments
 from .call_history import RecordedCall
 from .conversation import Conversation, OnChange
-from .messages import AssistantMessage, ToolMessage, UserMessage
+from .messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
+from .nested_runs import (
+    NestedRuns,
+    Waiting,
+    approval_ids,
+    check_nested,
+    pending_inside,
+    tool_digests,
+)
 from .response import Restarted
 
 __all__ = [
@@ -31,10 +38,14 @@ __all__ = [
     "RunSuspended",
     "SuspendedRun",
     "Suspension",
+    "cannot_wait",
+    "check_decisions",
     "check_resumable",
     "suspended",
-    "tool_digests",
 ]
+
+
+_REMEDY = "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
 
 
 @library_state
@@ -52,6 +63,7 @@ class Suspension:
     `conversation` ends with the model's calls, of which the first have `answers`. `session` is the
     JSON of the session's snapshot. `spent` is what the evaluation has used, `spent_before` the
     evaluations of the run before it. `decisions` were made already, on calls that wait for others.
+    `nested` has the runs inside calls that have no answer yet, by the ids of these calls.
     It holds no resources, params of the prompt or credentials; but what the model and the tools
     wrote is in it, as in any conversation.
     """
@@ -76,6 +88,7 @@ class Suspension:
     start: Conversation | None = field(default=None, repr=False)
     has_message: bool = field(default=False, repr=False)
     on_change: OnChange = field(default="append", repr=False)
+    nested: Mapping[str, NestedRuns] = field(default_factory=dict[str, NestedRuns], repr=False)
     suspension_id: str = field(default_factory=new_id)
     version: Literal[1] = 1
 
@@ -85,6 +98,13 @@ class Suspension:
         opening = self.conversation.messages[self.first_message - 1]
         return opening.content if self.has_message and isinstance(opening, UserMessage) else None
 
+    @property
+    def calls_of_turn(self) -> tuple[ToolCall, ...]:
+        """The model's last calls, of which the first have an answer."""
+        messages = self.conversation.messages
+        last = messages[-1] if messages else None
+        return last.tool_calls if isinstance(last, AssistantMessage) else ()
+
     def to_json(self) -> str:
         """Returns JSON text from which `from_json` makes an equal suspension."""
         return serde.dump_json_lossless(Suspension, self)
@@ -93,14 +113,7 @@ class Suspension:
     def from_json(cls, text: str | bytes) -> Self:
         """Parses what `to_json` wrote; raises `SerdeError` for other text or another version."""
         suspension = serde.parse_json(cls, text)
-        messages = suspension.conversation.messages
-        calls: list[str] = []
-        if messages and isinstance(last := messages[-1], AssistantMessage):
-            calls = [call.call_id for call in last.tool_calls]
-        answered = [answer.call_id for answer in suspension.answers]
-        waiting = {preview.call_id for preview in suspension.pending}
-        if answered != calls[: len(answered)] or not waiting <= set(calls[len(answered) :]):
-            issue = ValidationIssue(("conversation",), "it does not end with the pending calls")
+        if issue := _issue(suspension):
             raise SerdeError("suspension", (issue,))
         return suspension
 
@@ -108,16 +121,16 @@ class Suspension:
 class RunSuspended(WeakIncentivesError):
     """A run waits for a person; `suspension` goes on with `MainLoop.resume`."""
 
-    def __init__(self, suspension: Suspension) -> None:
+    def __init__(self, suspension: Suspension, remedy: str = _REMEDY) -> None:
         self.suspension = suspension
-        names = ", ".join([preview.tool for preview in suspension.pending])
-        super().__init__(
-            f"the run waits for the approval of {len(suspension.pending)} calls ({names}); "
-            "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
-        )
+        self.remedy = remedy
+        names = [preview.tool for preview in suspension.pending]
+        count = "1 call" if len(names) == 1 else f"{len(names)} calls"
+        calls = f"{count} ({', '.join(names)})"
+        super().__init__(f"the run waits for the approval of {calls}; {remedy}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.suspension,)
+        return type(self), (self.suspension, self.remedy)
 
 
 class Resumption(NamedTuple):
@@ -125,6 +138,12 @@ class Resumption(NamedTuple):
 
     suspension: Suspension
     decisions: Mapping[str, Decision]
+
+    @property
+    def waiting(self) -> Waiting:
+        """The calls for which the run has waited."""
+        pending, nested = self.suspension.pending, self.suspension.nested
+        return Waiting(pending=pending, decisions=self.decisions, nested=nested)
 
 
 # Any: a prompt of any output
@@ -148,23 +167,16 @@ def check_resumable(
             f"the suspended run is of prompt {name!r}, not of {f'{prompt.ns}/{prompt.key}'!r}; "
             "resume it with its own prompt"
         )
-    tools = [preview.tool for preview in suspension.pending]
-    if (digests := tool_digests(prompt, tools)) != suspension.tool_digests:
-        changed = [
-            tool
-            for tool in dict.fromkeys(tools)
-            if digests.get(tool) != suspension.tool_digests.get(tool)
-        ]
+    digests = tool_digests(prompt.template, list(suspension.tool_digests))
+    if changed := [
+        tool for tool, digest in suspension.tool_digests.items() if digests.get(tool) != digest
+    ]:
         raise ValueError(
             f"the tools {changed} have changed since the run of {name!r} was suspended; "
             "resume it with the code that suspended it"
         )
-    waiting = {preview.call_id for preview in suspension.pending}
-    for call_id, decision in decisions.items():
-        if call_id not in waiting:
-            raise ValueError(f"call {call_id!r} does not wait; decide on {sorted(waiting)}")
-        if not isinstance(decision, Approve | Deny | ReplaceArguments):
-            raise TypeError(f"the decision on {call_id!r} is {decision!r}; pass Approve()")
+    check_nested(prompt.template, suspension.nested)
+    check_decisions(suspension, decisions)
     prompt.declare_state(session)
     if isinstance(session, Session) and _is_new(session.snapshot()):
         session.restore(session.parse_snapshot(suspension.session))
@@ -178,19 +190,27 @@ def check_resumable(
     return Resumption(suspension, {**suspension.decisions, **decisions})
 
 
-# Any: as above
-def tool_digests(prompt: Prompt[Any], names: Sequence[str]) -> dict[str, str]:
-    """Returns a digest of what each tool declares, by name, of those that the prompt has."""
-    tools = [prompt.template.registry.get_tool(name) for name in names]
-    return {
-        tool.name: sha256(
-            serde.dump_json(
-                [tool.name, tool.description, tool.params_schema(), tool.effect]
-            ).encode()
-        ).hexdigest()
-        for tool in tools
-        if tool is not None
-    }
+def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -> None:
+    """Raises `ValueError` for decisions on calls that do not wait, `TypeError` for others."""
+    waiting = {preview.call_id for preview in suspension.pending}
+    for call_id, decision in decisions.items():
+        if call_id not in waiting:
+            raise ValueError(f"call {call_id!r} does not wait; decide on {sorted(waiting)}")
+        if not isinstance(decision, Approve | Deny | ReplaceArguments):
+            raise TypeError(f"the decision on {call_id!r} is {decision!r}; pass Approve()")
+
+
+def cannot_wait(tool: str) -> str:
+    """Returns why a nested run cannot wait and what to do.
+
+    `tool` must not run twice; without one, the call around the run cannot be made again.
+    """
+    if tool:
+        return f"a call of {tool!r}, which must not run twice, has changed files; pass approver="
+    return (
+        "it runs inside a call that must not run twice, or where no run can wait; pass approver= "
+        "or make the tool around it by Tool.from_prompt"
+    )
 
 
 def suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspended:
@@ -211,3 +231,28 @@ def suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspended:
 
 def _is_new(snapshot: SessionSnapshot) -> bool:
     return all(head is EMPTY for head in snapshot.slices.values())
+
+
+def _issue(suspension: Suspension) -> ValidationIssue | None:
+    """Returns what does not fit together in a value that parses."""
+    messages = suspension.conversation.messages
+    calls = suspension.calls_of_turn
+    answered = [answer.call_id for answer in suspension.answers]
+    fits = answered == [call.call_id for call in calls[: len(answered)]]
+    open_calls = [
+        (approval_id, call.name)
+        for approval_id, call in list(zip(approval_ids(calls), calls, strict=True))[len(answered) :]
+    ]
+    nested = pending_inside(suspension.nested)
+    waiting = [(preview.call_id, preview.tool) for preview in suspension.pending]
+    fits = fits and suspension.nested.keys() <= {approval_id for approval_id, _ in open_calls}
+    if not fits or not waiting or not nested <= set(waiting) <= nested.union(open_calls):
+        return ValidationIssue(("conversation",), "it does not end with the pending calls")
+    if len(set(waiting)) != len(waiting):
+        return ValidationIssue(("pending",), "two are of one call")
+    if not 0 < suspension.first_message < len(messages):
+        return ValidationIssue(("first_message",), "the conversation has no such message")
+    turns = suspension.turns, suspension.turns_before, suspension.previous_turns
+    if min(*turns, suspension.repairs) < 0:
+        return ValidationIssue(("turns",), "a count is negative")
+    return None

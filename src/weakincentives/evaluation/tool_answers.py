@@ -33,7 +33,8 @@ _MAX_FAILURE = 1_000
 def result_text(result: object) -> str:
     """Returns the text of a result; raises `TypeError` unless it is a `ToolResult`."""
     if not isinstance(result, ToolResult):
-        raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
+        kind = "None" if result is None else type(result).__name__
+        raise TypeError(f"the handler returned {kind}, not a ToolResult")
     message: object = result.message
     if not isinstance(message, str):
         raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")

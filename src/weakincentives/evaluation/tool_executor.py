@@ -19,7 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ..errors import ControlFlow, SerdeError, message_of
+from ..errors import ControlFlow, message_of
 from ..prompt.context import Evaluator, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
@@ -27,7 +27,6 @@ from ..prompt.errors import (
     ToolValidationError,
     VisibilityExpansionRequired,
 )
-from ..prompt.model_json import read_without_nulls
 from ..prompt.output import OutputCheck
 from ..prompt.progressive_disclosure import (
     OpenSectionsParams,
@@ -43,19 +42,19 @@ from ..runtime.transactions import tool_transaction
 from ..serde import Json
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
-from .call_history import UNKNOWN, CallHistory, CallRecord, call_key
+from .call_history import CallHistory, CallRecord, call_key, messages_of
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
 from .journal import CallIdentity
 from .main_loop import NestedAdapter
 from .messages import (
-    AssistantMessage,
     Message,
     ToolCall,
     ToolExecutionOutcome,
     ToolMessage,
     sendable,
 )
+from .nested_runs import ChangedRunError, UndecidedError
 from .parallel_calls import ForkedCall
 from .tool_answers import (
     check_restart,
@@ -149,19 +148,26 @@ class ToolExecutor:
         return self._run_single(call, identity)
 
     def execute_parallel(
-        self, calls: Sequence[ToolCall]
-    ) -> Effects[tuple[list[ToolExecutionOutcome], ControlFlow | None]]:
+        self,
+        calls: Sequence[ToolCall],
+        identities: Sequence[Callable[[], CallIdentity | None]],
+    ) -> Effects[tuple[list[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the calls of a batch in parallel and returns their outcomes.
 
-        `ControlFlow` ends the batch: it comes with the outcomes of the calls before it.
+        `identities` identify each execution of the calls. `ControlFlow` ends the batch: it comes
+        with the outcomes of the calls before it; so does a call that waits for runs inside it.
         """
-        forks = [self._fork(call, index) for index, call in enumerate(calls)]
+        first = [identify() for identify in identities]
+        forks = [self._fork(call, n, first[n]) for n, call in enumerate(calls)]
         yield Parallel([effects for _, effects in filter(None, forks)])
         outcomes: list[ToolExecutionOutcome] = []
-        for call, fork in zip(calls, forks, strict=True):
+        for call, fork, identity, identify in zip(calls, forks, first, identities, strict=True):
             try:
-                outcomes.append((yield from self._merge_or_run(call, fork[0] if fork else None)))
-            except ControlFlow as signal:
+                if identity is not None and identity.nested is not None:
+                    identity.nested.end()
+                forked = fork[0] if fork else None
+                outcomes.append((yield from self._merge_or_run(call, forked, identify)))
+            except (ControlFlow, UndecidedError) as signal:
                 if not outcomes:
                     raise
                 return outcomes, signal
@@ -215,23 +221,17 @@ class ToolExecutor:
         repeated = {id(record) for record in self._repeated}
         records = [record for record in self._history.records if id(record) not in repeated]
         self._repeated += records
-        calls: list[ToolCall] = []
-        answers: list[ToolMessage] = []
-        for record in records:
-            if record.call is not None:
-                calls.append(record.call)
-                result, unknown = without_bytes(record.result), record.result is UNKNOWN
-                call_id, content, media = record.call.call_id, result.content(), tuple(result.media)
-                answers.append(ToolMessage(call_id, content, result.success, unknown, media))
-        return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
+        return messages_of(records)
 
-    def _fork(self, call: ToolCall, index: int) -> tuple[ForkedCall, Effects[None]] | None:
+    def _fork(
+        self, call: ToolCall, index: int, identity: CallIdentity | None
+    ) -> tuple[ForkedCall, Effects[None]] | None:
         """Returns the call on forks and its effects, or `None` if it is not admitted."""
         try:
             _, handler, params = self.admit(call)
         except ToolValidationError:
             return None
-        return self.fork(call, handler, params, index)
+        return self.fork(call, handler, params, index, identity=identity)
 
     def fork(
         self,
@@ -241,6 +241,7 @@ class ToolExecutor:
         index: int = 0,
         *,
         makes: bool = False,
+        identity: CallIdentity | None = None,
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
@@ -251,16 +252,18 @@ class ToolExecutor:
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources
-        context = replace(
-            self._context(call, forked.resources, forked.session, bus, unanswered=index),
-            prompt=prompt,
-            rendered_prompt=replace(self._rendered, prompt=prompt),
-        )
+        parts = call, forked.resources, forked.session, bus
+        context = self._context(*parts, identity, unanswered=index)
+        rendered = replace(self._rendered, prompt=prompt)
+        context = replace(context, prompt=prompt, rendered_prompt=rendered)
         effects = forked.effects(partial(handler, params, context=context), self._part(call))
         return forked, _revoke_after(context, effects)
 
     def _merge_or_run(
-        self, call: ToolCall, forked: ForkedCall | None
+        self,
+        call: ToolCall,
+        forked: ForkedCall | None,
+        identify: Callable[[], CallIdentity | None],
     ) -> Effects[ToolExecutionOutcome]:
         """Merges a call that ran on forks; runs it by itself if that is not possible."""
         if forked is not None:
@@ -268,7 +271,7 @@ class ToolExecutor:
                 return (yield from self.merge(call, forked))
             except NotIsolatedError:
                 pass
-        return (yield from self.execute(call))
+        return (yield from self.execute(call, identify()))
 
     def context(self, call: ToolCall) -> ToolContext:
         """Returns the context of a call that has not begun; `revoke` it after use."""
@@ -395,11 +398,7 @@ class ToolExecutor:
         except Exception as error:
             failure = error
         if failure is not None:
-            # a `ToolValidationError` is the model's mistake, and the model reads it
-            if not isinstance(failure, ToolValidationError):
-                fields = {"tool_name": call.name, "call_id": call.call_id}
-                _log.error("Tool handler failed", exc_info=failure, extra=fields)
-            result, content = failed(message_of(failure)), ""
+            result, content = self._failed(call, failure, record), ""
         if record is not None:
             record.result = result
         return self._answer(
@@ -412,6 +411,19 @@ class ToolExecutor:
             error=failure,
             changes=changes,
         )
+
+    def _failed(self, call: ToolCall, failure: Exception, record: CallRecord | None) -> _Result:
+        """Returns the result of a call that failed; raises if a run inside it waits."""
+        if isinstance(failure, UndecidedError | ChangedRunError):  # the call does not count
+            if record is not None:
+                self._record.forget(record)
+                self._repeated.pop()
+            raise failure
+        # a `ToolValidationError` is the model's mistake, and the model reads it
+        if not isinstance(failure, ToolValidationError):
+            fields = {"tool_name": call.name, "call_id": call.call_id}
+            _log.error("Tool handler failed", exc_info=failure, extra=fields)
+        return failed(message_of(failure))
 
     def check_output(
         self,
@@ -455,9 +467,11 @@ class ToolExecutor:
             ):
                 try:
                     bus = self._operation.bus
-                    context = self._context(call, resources, self._session, bus, identity=identity)
+                    context = self._context(call, resources, self._session, bus, identity)
                     try:
                         outcome: Outcome = yield partial(invoke, context=context)
+                        if identity is not None and identity.nested is not None:
+                            identity.nested.end()
                         if self._operation.records_changes:  # before a failure rolls them back
                             changes = transaction.changes()
                         result = _result_of(outcome)
@@ -481,25 +495,7 @@ class ToolExecutor:
 
         Raises `ToolValidationError`, whose text the model reads.
         """
-        name, limit = call.name, self._config.max_argument_chars
-        tool = self.available.get(name)
-        if tool is None:
-            raise ToolValidationError(self.available.rejection(name))
-        handler = self.available.handler(tool)
-        if handler is None:
-            raise ToolValidationError(f"Tool {name!r} cannot be called here.")
-        size = len(call.arguments)
-        if limit is not None and size > limit:
-            problem = f"{size:,} characters, and at most {limit:,} are read. Send less at once."
-            raise ToolValidationError(f"Invalid arguments for {name!r}: {problem}")
-        try:
-            params, _ = read_without_nulls(
-                tool.parse_params, call.arguments if call.arguments.strip() else "{}"
-            )
-        except SerdeError as error:
-            issues = "; ".join(map(str, error.issues))
-            raise ToolValidationError(f"Invalid arguments for {name!r}: {issues}") from error
-        return tool, handler, params
+        return self.available.admit(call, self._config.max_argument_chars)
 
     def _answer(
         self,
@@ -560,14 +556,14 @@ class ToolExecutor:
         resources: Resources,
         session: SessionProtocol,
         bus: EventBus,
+        identity: CallIdentity | None = None,
         *,
         unanswered: int = 0,
-        identity: CallIdentity | None = None,
     ) -> ToolContext:
         """Returns the context of a call; `unanswered` calls before it have no answer yet."""
         key, adapter = f"{self._id}:{self._answered + unanswered}", self._adapter
         if isinstance(adapter, NestedAdapter):
-            adapter = adapter.for_call(session, bus, identity.meter if identity else None)
+            adapter = adapter.for_call(session, bus, identity)
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,

@@ -69,7 +69,7 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
                 case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
                     before = evaluations.pop(logged.restarted, None) if logged.restarted else None
                     evaluations[logged] = _Evaluation(record, f"{ns}/{key}", before, totals)
-                case {"event": "PromptExecuted"}:
+                case {"event": "PromptExecuted" | "EvaluationStopped"}:
                     evaluations.pop(logged, None)
                 case _ if logged in evaluations:
                     evaluations[logged].add(record)

@@ -27,7 +27,7 @@ __all__ = [
 type Record = dict[str, Json]
 """An event as plain JSON values; `event` is the name of its type."""
 
-_VERSION = 3
+_VERSION = 4
 LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
 """The first line of a log. 0.1.0 wrote none, and events of earlier versions have fewer fields."""
 
@@ -128,9 +128,10 @@ class LoggedEvaluation:
 class RunningEvaluations:
     """Follows a log record by record and knows which evaluations run inside which.
 
-    A log has a record for the start of an evaluation and one for its response, but none for its
-    failure, which follows from the next record of the session. Evaluations of different sessions
-    may overlap. `parent_id` says in which evaluation one runs; 0.1.0 did not write it, and there an
+    A log has a record for the start of an evaluation and one for its end. Before version 4 it had
+    none for an end without a response, which follows from the next record of the session; it still
+    does where another evaluation goes on with this one. Evaluations of different sessions may
+    overlap. `parent_id` says in which evaluation one runs; 0.1.0 did not write it, and there an
     evaluation runs only inside those of its own session.
     """
 
@@ -167,7 +168,7 @@ class RunningEvaluations:
             case {"event": "VisibilityExpanded"}:
                 for evaluation in running[-1:]:
                     evaluation.restarting = True
-            case {"event": "PromptExecuted"} if running:
+            case {"event": "PromptExecuted" | "EvaluationStopped"} if running:
                 around = self._by_id.pop(running[-1].event_id, ())
                 running.pop()
                 return around

@@ -1,4 +1,3 @@
-"use strict";
 // Shows the runs whose data stands in script tags. Texts reach the page as text nodes alone.
 
 const data = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -7,6 +6,14 @@ const LONGEST = 20000; // characters of a text that are shown at once
 const CHUNK = 200; // turns or evaluations that come onto the page together, when they are near
 const WINDOW = 400; // bars of the timeline
 const MARKS = {full: "●", summary: "◐", closed: "○", hidden: "·"};
+const DECISIONS = {approve: "approved", deny: "denied", replace: "other arguments"};
+const ENDS = {
+  limit: "Stopped by a limit",
+  failed: "Failed",
+  cancelled: "Cancelled",
+  suspended: "Waits for approval",
+  cut: "The log has no end of this evaluation",
+};
 const STATES = {full: "full", summary: "summarized", closed: "closed", hidden: "hidden"};
 
 /** Makes an element: attributes, then children, which are elements or texts. */
@@ -103,6 +110,13 @@ function turnRow(run, number) {
     entry.failed ? make("span", {class: "chip bad"}, `${entry.failed} failed`) : null,
     entry.error ? make("span", {class: "chip bad"}, "error") : null,
     entry.rejected ? make("span", {class: "chip bad"}, "rejected") : null,
+    entry.decisions.map((decision) =>
+      make(
+        "span",
+        {class: decision === "deny" ? "chip bad" : "chip good"},
+        DECISIONS[decision] || decision,
+      ),
+    ),
     make("span", {class: "quiet", title: "fresh + cached input → output tokens"}, numbers),
   );
   const details = make("details", {class: "turn"}, summary);
@@ -118,23 +132,36 @@ function turnRow(run, number) {
   return details;
 }
 
+/** The view, or a word on a record that `wink` has not written; the rest of the page stands. */
+function safely(view) {
+  try {
+    return view();
+  } catch (error) {
+    const words = `The log has here what wink does not write: ${error.message}`;
+    return make("p", {class: "quiet"}, words);
+  }
+}
+
 function fill(turn) {
   if (turn.details.children.length > 1) return;
+  turn.details.append(safely(() => turnView(turn)));
+}
+
+function turnView(turn) {
   const body = data(`t${turn.run}-${turn.number}`);
   const {rejected} = turn.entry;
-  turn.details.append(
-    make(
-      "div",
-      {class: rejected ? "body rejected" : "body"},
-      body.requests.map((request) =>
-        block(
-          [request.line, request.model || request.adapter].filter(Boolean).join(" · "),
-          "quiet said",
-        ),
+  return make(
+    "div",
+    {class: rejected ? "body rejected" : "body"},
+    body.requests.map((request) =>
+      block(
+        [request.line, request.model || request.adapter].filter(Boolean).join(" · "),
+        "quiet said",
       ),
-      body.text ? block(body.text, "said model") : null,
-      body.steps.map((step) => stepView(turn.run, step)),
     ),
+    body.text ? block(body.text, "said model") : null,
+    body.steps.map((step) => safely(() => stepView(turn.run, step))),
+    inlineChanges(body.steps),
   );
 }
 
@@ -150,8 +177,13 @@ function stepView(run, step) {
   const inner = (step.evaluations || []).map((number) =>
     make("div", {class: "inner"}, evaluationView(run, number)),
   );
-  if (step.event !== "ToolInvoked")
-    return make("div", {}, block(step.line.trim(), "quiet said"), inner);
+  if (step.event === "ApprovalDecided") return decisionView(step);
+  if (step.event !== "ToolInvoked") {
+    const previews = step.previews.map((preview) =>
+      make("section", {class: "call", "aria-label": "call that waits"}, diffView(preview)),
+    );
+    return make("div", {}, block(step.line.trim(), "quiet said"), previews, inner);
+  }
   const chip = make(
     "span",
     {class: step.success ? "chip good" : "chip bad"},
@@ -217,7 +249,13 @@ function evaluationView(run, number) {
   return make(
     "article",
     {class: "evaluation"},
-    make("div", {class: "lead"}, make("h3", {}, entry.line), make("small", {}, entry.at)),
+    make(
+      "div",
+      {class: "lead"},
+      make("h3", {}, entry.line),
+      make("small", {}, entry.at),
+      entry.end ? [" ", make("span", {class: "chip bad"}, ENDS[entry.end] || entry.end)] : null,
+    ),
     folded("Prompt", body("text")),
     entry.changes ? folded("Changed sections", body("changes")) : null,
     entry.message
@@ -228,127 +266,6 @@ function evaluationView(run, number) {
     entry.steps.map((line) => make("p", {class: "quiet"}, line)),
     chunked("t", run, entry.turns, turnRow),
     entry.unfinished.map((inner) => make("div", {class: "inner"}, evaluationView(run, inner))),
-  );
-}
-
-// ------------------------------------------------------------ what is beside them
-
-function treeView(turn) {
-  const rows = runs[turn.run].trees[turn.entry.tree];
-  const size = (row) => (row.visibility === "hidden" ? 0 : row.size + row.tool_size);
-  const total = rows.reduce((all, row) => all + size(row), 0) || 1;
-  const largest = Math.max(1, ...rows.map(size));
-  return rows.map((row) => {
-    const depth = row.path.split(".").length - 1;
-    const {cost, input} = turn.entry;
-    const tokens = Math.ceil(size(row) / 4);
-    const price =
-      cost === null || !input ? "" : ` · ~$${(cost * Math.min(1, tokens / input)).toFixed(5)}`;
-    const bar = make("span", {class: "size"});
-    bar.style.width = `${(100 * size(row)) / largest}%`;
-    const item = make(
-      "li",
-      {class: row.visibility},
-      make(
-        "div",
-        {class: "name"},
-        make("span", {class: "mark", "aria-hidden": "true"}, MARKS[row.visibility] || "?"),
-        make("b", {}, row.path.split(".").pop()),
-        make("small", {}, STATES[row.visibility] || row.visibility),
-      ),
-      size(row)
-        ? make(
-            "small",
-            {title: `${Math.round((100 * size(row)) / total)} % of the prompt`},
-            `${count(size(row))} characters · ~${plural(tokens, "token")}${price}`,
-          )
-        : null,
-      row.opened_by ? make("small", {}, `opened by ${row.opened_by}`) : null,
-      size(row) ? bar : null,
-    );
-    item.style.paddingLeft = `${14 * depth}px`;
-    return item;
-  });
-}
-
-function diffView(text) {
-  const pre = make("pre", {class: "diff"});
-  const kinds = {"+": "added", "-": "removed"};
-  for (const line of text.slice(0, 10 * LONGEST).split("\n")) {
-    const kind = /^(\+\+\+|---|@@)/.test(line) ? "place" : kinds[line[0]] || "same";
-    pre.append(make("span", {class: kind}, line || " "));
-  }
-  return pre;
-}
-
-function differenceView(difference) {
-  const side = (name, sign, kind) => {
-    const text = name in difference ? `${sign} ${pretty(difference[name])}` : "";
-    return (
-      text &&
-      make("span", {class: kind}, text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text)
-    );
-  };
-  return [
-    make(
-      "div",
-      {class: "path"},
-      difference.path.map((key) => (typeof key === "number" ? `[${key}]` : key)).join(" › "),
-    ),
-    make("pre", {}, side("before", "-", "removed"), side("after", "+", "added")),
-  ];
-}
-
-function changeViews(steps) {
-  return steps
-    .filter((step) => Object.keys(step.changes || {}).length)
-    .map((step) =>
-      make(
-        "div",
-        {class: "change"},
-        make(
-          "h3",
-          {},
-          step.name,
-          step.success ? null : make("span", {class: "chip bad"}, "rolled back"),
-        ),
-        Object.entries(step.changes.state || {})
-          .map(([name, differences]) => [
-            make("p", {class: "quiet"}, name),
-            ...differences.slice(0, 200).flatMap(differenceView),
-          ])
-          .flat(),
-        Object.entries(step.changes.files || {})
-          .map(([name, diff]) => [make("p", {class: "quiet"}, name), diffView(diff)])
-          .flat(),
-        Object.entries(step.changes)
-          .filter(([kind]) => kind !== "state" && kind !== "files")
-          .map(([kind, values]) => [make("p", {class: "quiet"}, kind), block(pretty(values))])
-          .flat(),
-      ),
-    );
-}
-
-function timeViews(body) {
-  const parts = [
-    ...body.requests.map((request) => [
-      request.model || request.adapter || "request",
-      request.seconds,
-      "",
-    ]),
-    ...body.steps
-      .filter((step) => step.event === "ToolInvoked")
-      .map((step) => [step.name, step.seconds || 0, "tool"]),
-  ];
-  const longest = Math.max(...parts.map((part) => part[1]), 0.0001);
-  return make(
-    "div",
-    {class: "times"},
-    parts.flatMap(([name, time, kind]) => {
-      const bar = make("i", {class: kind});
-      bar.style.width = `${(100 * time) / longest}%`;
-      return [make("span", {}, name), bar, make("span", {}, seconds(time))];
-    }),
   );
 }
 
@@ -389,7 +306,7 @@ function choose(turn, focus = true) {
       : `turn ${turn.entry.number}`;
   tree.replaceChildren(
     make("h2", {}, `Sections at ${where}`),
-    make("ul", {class: "tree"}, treeView(turn)),
+    safely(() => make("ul", {class: "tree"}, treeView(turn))),
   );
   const changed = changeViews(body.steps);
   changes.replaceChildren(
@@ -398,7 +315,7 @@ function choose(turn, focus = true) {
       ? changed
       : [make("p", {class: "quiet"}, "Its calls changed nothing that the log knows.")]),
     make("h2", {}, "Time"),
-    timeViews(body),
+    safely(() => timeViews(body)),
   );
   const bar = barOf(turn),
     strip = bar.parentElement;
@@ -463,10 +380,14 @@ function drawBars(number, first) {
     strip = strips[number],
     last = Math.min(first + WINDOW, run.turns.length);
   strip.first = first;
-  strip.note.textContent =
+  strip.note.textContent = [
+    runs.length > 1 ? run.name : "",
     last - first < run.turns.length
       ? `requests ${count(first + 1)} to ${count(last)} of ${count(run.turns.length)}`
-      : "";
+      : "",
+  ]
+    .filter(Boolean)
+    .join(": ");
   strip.bars.replaceChildren(
     ...run.turns.slice(first, last).map((entry, index) => {
       const parts = {output: entry.output, fresh: entry.input - entry.cached, cached: entry.cached};

@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
 from hashlib import sha256
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ..content import ContentError, ContentStore, Image
 from .event_log import Record
-from .runs import LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
+from .runs import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
 
 __all__ = ["ReportedRun", "readable", "write_report"]
@@ -67,6 +68,8 @@ def readable(value: _Json, *, name: str = "", secrets: bool = False) -> _Json:
             }
         case list():
             return [readable(item, secrets=secrets) for item in value]
+        case float() if not isfinite(value):  # Python reads what JSON does not have
+            return str(value)
         case _:
             return value
 
@@ -75,7 +78,7 @@ def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) ->
     """Passes the page of one run, or of two beside each other, to `write` in pieces."""
     pages = [_Page(number, run) for number, run in enumerate(runs)]
     head, _, tail = _asset("report.html").partition("{{body}}")
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = _asset("report.css"), _asset("report_views.js") + _asset("report.js")
     values = {
         "title": escape(" and ".join(run.name for run in runs)),
         "style": style,
@@ -151,6 +154,7 @@ class _Page:
         entry["changes"] = bool(record.get("changes"))
         entry["media"] = self._media(record)
         entry["steps"] = [_cut(step.line) for step in evaluation.steps]
+        entry["end"] = _end(evaluation)
         entry["unfinished"] = [self._add_evaluation(each, turn) for each in evaluation.unfinished]
         body = {name: record.get(name, "") for name in ("text", "message", "changes")}
         self.bodies.append((f"e{self.number}-{number}", body))
@@ -160,6 +164,7 @@ class _Page:
         number = len(self.turns)
         requests = [step.record for step in turn.requests]
         calls: list[_Json] = [step.record for step in turn.steps if _is_call(step)]
+        decisions: list[_Json] = [step.record for step in turn.steps if _is_decision(step)]
         usages: list[_Json] = [record["usage"] for record in requests]
         entry: _Json = {
             "line": _cut("; ".join(step.line for step in turn.requests)),
@@ -177,6 +182,7 @@ class _Page:
             "failed": sum(not call["result"]["success"] for call in calls),
             "error": bool(requests[-1]["error"]),
             "rejected": turn.rejected,
+            "decisions": [record["decision"] for record in decisions],
         }
         self.turns.append(entry)
         body = {
@@ -194,11 +200,15 @@ class _Page:
         return self._tree_numbers[sections]
 
     def _step(self, step: RunStep, turn: int | None) -> _Json:
-        shown: _Json = {"event": step.record["event"]}
-        if not _is_call(step):
-            shown["line"] = step.line
+        shown: _Json = {"event": step.record["event"], "name": step.record.get("name", "")}
+        names: tuple[str, ...]
+        if _is_decision(step):
+            names = ("approval", "decision", "reason", "seconds", "preview")
+            shown |= {name: step.record.get(name, "") for name in names}
+        elif not _is_call(step):
+            shown |= {"line": step.line, "previews": _previews(step)}
         else:
-            names = ("name", "call_id", "params", "arguments", "content", "seconds", "changes")
+            names = ("call_id", "params", "arguments", "content", "seconds", "changes")
             shown |= {name: step.record[name] for name in names if name in step.record}
             shown["success"] = _success(step.record)
             shown["media"] = self._media(step.record["result"])
@@ -225,6 +235,20 @@ class _Page:
 
 def _is_call(step: RunStep) -> bool:
     return step.record["event"] == "ToolInvoked"
+
+
+def _is_decision(step: RunStep) -> bool:
+    return step.record["event"] == "ApprovalDecided"
+
+
+def _end(evaluation: RunEvaluation) -> str:
+    """Returns why an evaluation has no answer, as one word; empty if the log says how it went on.
+
+    `cut` stands for a log without its end.
+    """
+    if evaluation.stop is None:
+        return "" if evaluation.has_end else "cut"
+    return str(evaluation.stop.record["reason"])
 
 
 def _success(record: _Json) -> bool:
@@ -292,6 +316,8 @@ def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
         yield "</details>\n"
     for inner in evaluation.unfinished:
         yield from _static_evaluation(inner)
+    if not evaluation.has_end:
+        yield f"<p>{NO_END}</p>\n"
     yield "</article>\n"
 
 
@@ -305,7 +331,15 @@ def _static_steps(steps: Iterable[RunStep]) -> Iterator[str]:
             if changes := record.get("changes"):
                 undone = "" if _success(record) else " (rolled back)"
                 pieces.append(f"<p>changed{undone}:</p>{_pre(json.dumps(changes, indent=1))}")
+        else:
+            pieces += [_pre(preview) for preview in _previews(step)]
         yield from _folded(step.line, pieces) if pieces else [f"<p>{_text(step.line)}</p>\n"]
+
+
+def _previews(step: RunStep) -> list[_Json]:
+    """Returns what a person was shown to decide on, as text."""
+    shown: _Json = step.record.get("preview") or step.record.get("pending") or []
+    return [shown] if isinstance(shown, str) else list(shown)
 
 
 def _folded(title: str, pieces: Sequence[str]) -> Iterator[str]:

@@ -13,9 +13,21 @@ from typing import Any, NamedTuple
 from ..serde import Json
 from .event_log import LoggedEvaluation, Record, RunningEvaluations
 
-__all__ = ["Line", "LoggedRun", "RunEvaluation", "RunSection", "RunStep", "RunTurn", "read_run"]
+__all__ = [
+    "NO_END",
+    "Line",
+    "LoggedRun",
+    "RunEvaluation",
+    "RunSection",
+    "RunStep",
+    "RunTurn",
+    "read_run",
+]
 
 type _Json = Any  # Any: records are JSON, read key by key
+
+NO_END = "the log has no end of this evaluation"
+_STOPS = {"limit": "stopped by a limit", "suspended": "waits for approval"}
 
 
 class Line(NamedTuple):
@@ -65,8 +77,9 @@ class RunTurn:
 
 @dataclass(slots=True, eq=False)
 class RunEvaluation:
-    """One evaluation; `steps` come before its first turn, and `answer` ends it if it succeeded.
+    """One evaluation; `steps` come before its first turn.
 
+    It ends with an `answer`, a `stop` or a `restart`; a log that was cut off has none of these.
     `unfinished` has evaluations inside a call that has not ended.
     """
 
@@ -76,12 +89,20 @@ class RunEvaluation:
     steps: list[RunStep] = field(default_factory=list[RunStep])
     turns: list[RunTurn] = field(default_factory=list[RunTurn])
     answer: RunStep | None = None
+    stop: RunStep | None = None
     restart: RunStep | None = None
     unfinished: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
     unjudged: bool = False  # the last text is an answer that was neither accepted nor rejected
     opened_by: dict[str, str] = field(default_factory=dict[str, str])  # shared with later ones
     tools: set[str] = field(default_factory=set[str])
     tool_sizes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the log says how the evaluation ended."""
+        steps = self.turns[-1].steps if self.turns else self.steps
+        compacted = bool(steps) and steps[-1].record["event"] == "Compacted"
+        return compacted or any((self.answer, self.stop, self.restart))
 
     @property
     def text(self) -> str:
@@ -109,6 +130,8 @@ class LoggedRun:
         evaluation = self._evaluation(running, step)
         if record["event"] == "AnswerRejected" and evaluation.unjudged:
             lines.append(Line(depth, f"  rejected: {evaluation.text}"))
+        elif record["event"] == "EvaluationStopped":
+            lines += _unjudged_answers([evaluation])
         lines.append(Line(depth, step.line))
         match record["event"]:
             case "PromptRendered":
@@ -125,7 +148,8 @@ class LoggedRun:
         """Returns the lines that are left when no record follows."""
         evaluations = [*self._by_log.values()]
         self._by_log.clear()
-        return _unjudged_answers(evaluations)
+        open_ones = [Line(each.depth, NO_END) for each in evaluations if not each.has_end]
+        return [*_unjudged_answers(evaluations), *open_ones]
 
     def _unjudged(self, running: tuple[LoggedEvaluation, ...], session_id: Json) -> list[Line]:
         """Returns the answers of evaluations of the session that have failed."""
@@ -204,6 +228,9 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
         case "PromptExecuted":
             evaluation.unjudged = False
             evaluation.answer = step
+        case "EvaluationStopped":
+            evaluation.unjudged = False
+            evaluation.stop = step
         case _:
             pass
     step.evaluations, evaluation.unfinished = evaluation.unfinished, []
@@ -283,6 +310,11 @@ def headline(record: _Json) -> str:
         case "PromptExecuted":
             turns = "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
             return f"answer after {turns}: {record['text']}"
+        case "EvaluationStopped":
+            code = f" ({record['code']})" if record["code"] else ""
+            turns = "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
+            reason = _STOPS.get(record["reason"], record["reason"])
+            return f"{reason} after {turns}{code}: {record['error']}"
         case _:
             return _headline_of_change(record)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
-from types import MethodType
+from types import MethodType, NoneType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -494,5 +494,6 @@ def _check_returned(name: str, handler: AnyHandler, returned: Any) -> None:  # A
     if not issubclass(returned, (ToolResult, Awaitable)):
         raise PromptValidationError(
             f"tool {name!r}: handler {_handler_name(handler)} is annotated to return "
-            f"{returned.__name__}; declare ToolResult[…] and return ToolResult(message=…)"
+            f"{'None' if returned is NoneType else returned.__name__}; "
+            "declare ToolResult[…] and return ToolResult(message=…)"
         )

@@ -22,6 +22,7 @@ __all__ = [
     "AnswerRejected",
     "ApprovalDecided",
     "Compacted",
+    "EvaluationStopped",
     "Event",
     "EventBus",
     "InProcessEventBus",
@@ -244,7 +245,8 @@ class VisibilityExpanded(Event):
 class ApprovalDecided(Event):
     """A person decided on a tool call, `seconds` after being asked.
 
-    `approval` says what was shown: the arguments, or the effects too. `reason` is that of a denial.
+    `approval` says what was shown: the arguments, or the effects too. `preview` is the text that
+    was shown, with the difference that the call would make. `reason` is that of a denial.
     """
 
     name: str
@@ -253,6 +255,7 @@ class ApprovalDecided(Event):
     decision: Literal["approve", "deny", "replace"]
     reason: str = ""
     seconds: float = 0.0
+    preview: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +287,27 @@ class PromptExecuted(Event):
     usage: TokenUsage
     turns: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationStopped(Event):
+    """An evaluation ended without a response.
+
+    `reason` is `"limit"` for a limit of the caller, such as a deadline or a budget, `"suspended"`
+    for a run that waits for people, `"cancelled"` if the caller stopped it, and else `"failed"`.
+    `code` is that of a `PromptEvaluationError`, `error` the text of the exception. `pending` has
+    the previews of the calls that wait, as text.
+    """
+
+    prompt_name: str
+    adapter: str
+    reason: Literal["limit", "failed", "suspended", "cancelled"]
+    code: str = ""
+    error: str = ""
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    turns: int = 0
+    seconds: float = 0.0
+    pending: tuple[str, ...] = field(default=(), repr=False)
 
 
 type OperationKind = Literal["execution", "evaluation", "request", "tool"]

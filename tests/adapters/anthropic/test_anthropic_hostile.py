@@ -7,7 +7,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from time import monotonic
+from threading import Event as Signal
 from typing import Any
 
 import pytest
@@ -15,8 +15,9 @@ from hypothesis import given, settings
 
 from support.agents import answers, prompt, tool
 from support.codecs import Talk, broken, encoded
+from support.deadlines import NEVER, SOON, with_growing_limit
 from support.hostile_server import SSE, Connection, HostileServer
-from support.scripted_server import Call, Fail, Raw, Say, ScriptedServer
+from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
 from weakincentives.adapters.codec import decode_reply
@@ -342,21 +343,29 @@ def test_a_refused_connection_is_a_connection_error(door: Door) -> None:
 
 @doors
 def test_a_slow_answer_is_a_time_out(door: Door) -> None:
-    error = failure(door, Raw(b"{}", delay=5), timeout=0.2)
+    with (
+        ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
+        door(connect(server.url, timeout=0.2), prompt(tool()))
+    error = caught.value
     assert (error.phase, error.code) == ("request", "timeout")
 
 
 @doors
 def test_a_deadline_passes_during_a_later_request(door: Door) -> None:
-    started = monotonic()
-    with (
-        ScriptedServer(Say(calls=(Call("probe"),)), Raw(b"{}", delay=20)) as server,
-        pytest.raises(DeadlineExceededError) as caught,
-    ):
-        door(connect(server.url), prompt(tool()), deadline=Deadline.after(1))
-    assert monotonic() - started < 5
-    assert (caught.value.turns, caught.value.usage) == (2, TokenUsage(10, 5))
-    assert [message.content for message in answers(caught.value.transcript)] == ["ok"]
+    def attempt(seconds: float) -> DeadlineExceededError | None:
+        steps = Say(calls=(Call("probe"),)), Raw(b"{}", delay=NEVER)
+        with (
+            ScriptedServer(*steps, strict=False) as server,
+            pytest.raises(DeadlineExceededError) as caught,
+        ):
+            door(connect(server.url), prompt(tool()), deadline=Deadline.after(seconds))
+        return caught.value if len(server.requests) == 2 else None
+
+    error = with_growing_limit(attempt)
+    assert (error.turns, error.usage) == (2, TokenUsage(10, 5))
+    assert [message.content for message in answers(error.transcript)] == ["ok"]
 
 
 def test_a_deadline_before_the_start_sends_nothing() -> None:
@@ -366,15 +375,21 @@ def test_a_deadline_before_the_start_sends_nothing() -> None:
 
 
 def test_cancelling_a_request_leaves_the_adapter_usable() -> None:
+    asked = Signal()
+
+    def slow(request: Request) -> Raw:
+        asked.set()
+        return Raw(b"{}", delay=NEVER)
+
     async def main(adapter: AnthropicAdapter) -> str:
         running = asyncio.create_task(adapter.evaluate_async(prompt(), session=Session()))
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(asked.wait, SOON)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         return (await adapter.evaluate_async(prompt(), session=Session())).text
 
-    with ScriptedServer(Raw(b"{}", delay=5), Say("Still here.")) as server:
+    with ScriptedServer(slow, Say("Still here.")) as server:
         assert asyncio.run(main(connect(server.url))) == "Still here."
 
 

@@ -30,7 +30,7 @@ from weakincentives.contrib.durable.executor_lock import lock_executor, release
 from weakincentives.contrib.durable.failover import WorkerFailover
 
 AT_ONCE = 4  # runs in one worker
-SILENT = 3.0  # seconds after which a worker counts as frozen
+SILENT = 6.0  # seconds after which a worker counts as frozen
 SHORT = (calls(("note", '{"a": 1}'), ("send", '{"a": 3}')), STORY[-1])
 
 
@@ -126,7 +126,7 @@ def processes(
                 wait_for_process(pid)
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(what: Callable[[], bool], seconds: float = 180) -> None:
     over = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < over, "it did not happen"

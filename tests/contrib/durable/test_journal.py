@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Note
+from support.deadlines import with_growing_limit
 from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.content import text_of
@@ -24,7 +26,8 @@ from weakincentives.contrib.durable import (
     durable,
     execute_run,
 )
-from weakincentives.contrib.durable.journal import StepFailedError, to_execution, to_input
+from weakincentives.contrib.durable.execution import to_execution, to_input
+from weakincentives.contrib.durable.journal import StepFailedError
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.errors import (
     DeadlineExceededError,
@@ -466,33 +469,45 @@ def test_what_is_no_failure_of_an_evaluation_ends_every_life_the_same() -> None:
             )
 
 
-def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
-    deadline = Deadline.after(0.3)
-    steps = RecordedSteps(run_id="run")
-    durable_agent = agent(facts)
-    given = to_input(Job("it"), deadline=deadline, budget=Budget(max_seconds=100, max_calls=50))
-    result = execute_run(durable_agent, given, steps)
-    assert "error" not in result
+def wait_for(deadline: Deadline) -> None:
     while not deadline.has_passed(utc_now()):
-        pass
-    assert attempt(durable_agent, steps.records, given)[0] == result
+        sleep(0.01)
+
+
+def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
+    durable_agent = agent(facts)
+    budget = Budget(max_seconds=100, max_calls=50)
+
+    def run_in_time(seconds: float) -> tuple[Any, Records, Any] | None:
+        deadline = Deadline.after(seconds)
+        given = to_input(Job("it"), deadline=deadline, budget=budget)
+        result, records = attempt(durable_agent, run_input=given)
+        wait_for(deadline)
+        return None if "error" in result else (result, records, given)
+
+    result, records, given = with_growing_limit(run_in_time, 0.3)
+    assert attempt(durable_agent, records, given)[0] == result
 
 
 def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_life() -> None:
-    deadline = Deadline.after(0.3)
+    def run_until(seconds: float) -> tuple[Any, Records, Any] | None:
+        deadline = Deadline.after(seconds)
 
-    def slow(seen: SeenRequest) -> Exception:
-        while not deadline.has_passed(utc_now()):
-            pass
-        return PromptEvaluationError("no answer in time", phase="request", code="timeout")
+        def slow(seen: SeenRequest) -> Exception:
+            wait_for(deadline)
+            return PromptEvaluationError("no answer in time", phase="request", code="timeout")
 
-    given = to_input(deadline=deadline)
-    result, records = attempt(failing(slow), run_input=given)
-    assert [name for name, _ in records] == ["start", "provider"]
-    again, _ = attempt(failing(ValueError("never asked")), records, given)
+        given = to_input(deadline=deadline)
+        result, records = attempt(failing(slow), run_input=given)
+        names = [name for name, _ in records]
+        return (result, records, given) if names == ["start", "provider"] else None
+
+    result, records, given = with_growing_limit(run_until, 0.3)
+    never = failing(ValueError("never asked"))
+    again, _ = attempt(never, records, given)
     assert again == result
     with pytest.raises(DeadlineExceededError, match="during a request"):
-        to_execution(failing(slow), result)
+        to_execution(never, result)
 
 
 def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:

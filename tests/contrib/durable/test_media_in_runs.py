@@ -10,7 +10,7 @@ import pytest
 from support.media import PNG, png
 from weakincentives.content import ContentError, FolderContentStore, Image
 from weakincentives.contrib.durable import DurableAgent, RecordedSteps, durable, execute_run
-from weakincentives.contrib.durable.journal import to_input
+from weakincentives.contrib.durable.execution import to_input
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import media_of
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.deadlines import SOON
 from support.mcp_prompts import children
 from weakincentives.adapters.portal import portal
 
@@ -30,7 +31,7 @@ def nothing_left_over() -> Generator[None]:
     """Counts the processes and threads that a test leaves."""
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + SOON
     while children() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert children() == []

@@ -95,9 +95,12 @@ def test_properties_stay_in_the_order_of_the_server() -> None:
 
 
 def test_a_reviewer_sees_lines_of_text_and_hidden_characters() -> None:
-    hidden = replace(WRITE, description="Writes.\u200b\u202eevil\U000e0041")
+    hidden = replace(
+        WRITE, description="Writes.\u200b\u202eevil\U000e0041\x9b\u0378\ue000\u2028\u2029"
+    )
     text = lock_text(replace(FILES, tools=(hidden,)))
-    assert '"Writes.\\u200b\\u202eevil\\udb40\\udc41"' in text
+    escapes = "\\u200b\\u202eevil\\udb40\\udc41\\u009b\\u0378\\ue000\\u2028\\u2029"
+    assert f'"Writes.{escapes}"' in text
     assert '\n    "Be careful.",\n    "Always."\n' in text
     assert text.isprintable() is False
     assert [char for char in text if not char.isprintable()] == ["\n"] * text.count("\n")
@@ -151,10 +154,11 @@ def test_a_name_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
         lock_path(name, tmp_path)
 
 
+@pytest.mark.parametrize("marker", [".weakincentives", ".git", "pyproject.toml"])
 def test_the_file_stands_at_the_top_of_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str
 ) -> None:
-    (tmp_path / ".git").mkdir()
+    (tmp_path / marker).mkdir()
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
@@ -183,6 +187,12 @@ def test_names_for_models_are_valid_unique_and_lead_back(names: list[str]) -> No
 )
 def test_a_name_begins_with_its_server(server: str, tool: str, name: str) -> None:
     assert model_names(server, [tool]) == {name: tool}
+
+
+def test_a_name_of_64_characters_stays_and_a_longer_one_ends_in_its_hash() -> None:
+    assert model_names("s", ["t" * 62]) == {"s_" + "t" * 62: "t" * 62}
+    [name] = model_names("s", ["t" * 63])
+    assert re.fullmatch(r"s_t{53}_[0-9a-f]{8}", name)
 
 
 def test_of_names_that_meet_the_unchanged_one_stays() -> None:
@@ -269,3 +279,30 @@ def test_words_are_bounded() -> None:
     schema = {"properties": {f"p{index}": {"enum": ["x" * 10_000]} for index in range(1_000)}}
     [text] = words(with_tools(replace(READ, input_schema=schema), WRITE))
     assert len(text) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("count", "last"), [(20, "annotations /a19: added 19"), (21, "… and 1 lines more")]
+)
+def test_a_difference_has_twenty_lines_and_says_what_it_leaves_out(count: int, last: str) -> None:
+    annotations: dict[str, Any] = {f"a{index:02}": index for index in range(count)}
+    changed = replace(READ, annotations={**READ.annotations, **annotations})
+    [difference] = differences(with_tools(READ, WRITE), with_tools(changed, WRITE))
+    assert len(difference.details) == count
+    assert difference.details[-1] == last
+
+
+def test_a_value_is_shown_by_its_first_120_characters() -> None:
+    def shown(length: int) -> str:
+        changed = replace(READ, title="x" * (length - 2))  # beside its quotes
+        return differences(with_tools(READ), with_tools(changed))[0].details[0]
+
+    assert shown(120) == 'title: "Read" → "' + "x" * 118 + '"'
+    assert shown(121) == 'title: "Read" → "' + "x" * 119 + "…"
+
+
+def test_an_object_that_becomes_a_list_is_shown_whole() -> None:
+    changed = replace(WRITE, input_schema={"a": {"b": 1}})
+    other = replace(WRITE, input_schema={"a": [1]})
+    [difference] = differences(with_tools(changed), with_tools(other))
+    assert difference.details == ('input schema /a: {"b": 1} → [1]',)

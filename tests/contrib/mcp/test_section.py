@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from support import plain_mcp_server
+from support.deadlines import NEVER, with_growing_limit
 from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
 from support.plain_mcp_server import TOOLS
 from weakincentives.content import Document, Image, MediaSupport
@@ -52,7 +54,7 @@ def test_the_prompt_is_built_from_the_lock_alone(tmp_path: Path) -> None:
         "plain",
         lock=lock_of(tmp_path),
         exclude=["hang", "die*"],
-        groups={"Writing": ["append", "fail"], "Looking": ["e*"]},
+        groups={"Writing": ["append", "fail"], "Looking": ["ec*", "en*"]},
     )
     rendered = template_of(section).bind().render()
     assert "Tools of plain: Writing, Looking, plain_ask, plain_content" in rendered.text
@@ -68,6 +70,48 @@ def test_the_prompt_is_built_from_the_lock_alone(tmp_path: Path) -> None:
     assert {"plain_ask", "plain_pid"} <= {tool.name for tool in opened.tools}
     assert not {"plain_append", "plain_hang"} & {tool.name for tool in opened.tools}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_description_has_at_most_1024_characters(tmp_path: Path) -> None:
+    def description(**fields: object) -> str:
+        lock = lock_of(tmp_path, changed("echo", **fields))
+        section = section_of(tmp_path, lock=lock, include=["echo"])
+        return section.tools()[0].description
+
+    assert description(description="x" * 1024) == "x" * 1024
+    assert description(description="x" * 1025) == "x" * 1023 + "…"
+    assert description(description=" ", title="Says it again") == "Says it again"
+    assert description(description="") == "echo"
+
+
+def test_a_summary_has_300_characters_of_names(tmp_path: Path) -> None:
+    def summary(length: int) -> str:
+        section = section_of(tmp_path, title="x" * (length - len(": plain_echo")), include=["echo"])
+        assert section.summary is not None
+        return section.summary
+
+    assert summary(300 - len("Tools of ")).endswith("x: plain_echo")
+    assert summary(301 - len("Tools of ")).endswith("x: plain_ech…")
+
+
+def test_a_title_may_hold_dollar_signs(tmp_path: Path) -> None:
+    section = section_of(tmp_path, title="In $", visibility=SectionVisibility.SUMMARY)
+    assert "Tools of In $: plain_append" in template_of(section).render().text
+
+
+def test_the_first_glob_that_fits_says_the_effect(tmp_path: Path) -> None:
+    section = section_of(tmp_path, effects={"ec*": "pure", "*": "repeatable"})
+    effects = {tool.name: tool.effect for tool in section.tools()}
+    assert effects.pop("plain_echo") == "pure"
+    assert set(effects.values()) == {"repeatable"}
+
+
+def test_a_tool_belongs_to_the_first_group_that_fits(tmp_path: Path) -> None:
+    groups = {"One": ["echo", "append"], "Two": ["append", "fail"]}
+    section = section_of(tmp_path, groups=groups, include=["echo", "append", "fail", "pid"])
+    names = [[tool.name for tool in child.tools()] for child in section.children]
+    assert names == [["plain_append", "plain_echo"], ["plain_fail"]]
+    assert [tool.name for tool in section.tools()] == ["plain_pid"]
 
 
 def test_effects_follow_annotations_unless_the_author_says_otherwise(tmp_path: Path) -> None:
@@ -129,25 +173,26 @@ def test_a_server_that_died_between_two_calls_is_started_for_any_call(tmp_path: 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_hanging_server_is_ended_after_the_timeout(tmp_path: Path, mode: str) -> None:
-    section = section_of(tmp_path, timeout=2.0)
-    calls: list[Call] = [("hang", {"text": "stubborn"}), ("echo", {"text": "hi"})]
-    watcher = run(section, *calls, mode=mode)
-    (hung, text), after = answers(watcher)
-    assert not hung
-    assert text.startswith("MCP server 'plain' gave no answer within 2 seconds and was ended.")
-    assert after == (True, "hi")
+    def attempt(seconds: float) -> str | None:
+        section = section_of(tmp_path, timeout=seconds)
+        calls: list[Call] = [("hang", {"text": "stubborn"}), ("echo", {"text": "hi"})]
+        (hung, text), after = answers(run(section, *calls, mode=mode))
+        assert not hung
+        return text if after == (True, "hi") and (tmp_path / "hangs").exists() else None
+
+    text = with_growing_limit(attempt, 2)
+    assert re.match(r"MCP server 'plain' gave no answer within \d+ seconds and was ended\.", text)
 
 
 def test_the_deadline_of_the_run_bounds_a_call(tmp_path: Path) -> None:
-    loop = MainLoop(ScriptedAdapter([call(("plain_hang", {})), say("done")]))
-    started = time.monotonic()
-    with pytest.raises(Exception, match="deadline"):
-        loop.execute(
-            template_of(section_of(tmp_path)).bind(),
-            session=Session(),
-            deadline=Deadline.after(1.0),
-        )
-    assert time.monotonic() - started < 8
+    def attempt(seconds: float) -> bool | None:
+        loop = MainLoop(ScriptedAdapter([call(("plain_hang", {})), say("done")]))
+        prompt = template_of(section_of(tmp_path)).bind()
+        with pytest.raises(Exception, match="deadline"):
+            loop.execute(prompt, session=Session(), deadline=Deadline.after(seconds))
+        return (tmp_path / "hangs").exists() or None
+
+    with_growing_limit(attempt, 1)
 
 
 def test_a_cancelled_run_ends_its_server(tmp_path: Path) -> None:
@@ -170,7 +215,7 @@ def test_a_cancelled_run_ends_its_server(tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('no such token: ' + 'sesame-open-wide')", "no such token: ***"),
         ("print('Welcome!', flush=True); input()", "failed: Connection closed"),
-        ("import time; print('Welcome!', flush=True); time.sleep(60)", "no answer within 2 sec"),
+        ("import time; print('Welcome!', flush=True); time.sleep(600)", "no answer within "),
     ],
 )
 def test_a_server_that_does_not_start_is_an_answer(
@@ -178,9 +223,14 @@ def test_a_server_that_does_not_start_is_an_answer(
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
     lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program), env=("DOOR_TOKEN",))
-    (answer,) = answers(run(section_of(tmp_path, lock=lock, timeout=2.0), ("echo", {})))
-    assert not answer[0]
-    assert words in answer[1]
+
+    def attempt(seconds: float) -> str | None:
+        section = section_of(tmp_path, lock=lock, timeout=seconds)
+        ((success, text),) = answers(run(section, ("echo", {})))
+        assert not success
+        return text if words in text else None
+
+    with_growing_limit(attempt, 2)
 
 
 def test_a_missing_program_or_variable_is_an_answer(tmp_path: Path) -> None:
@@ -264,11 +314,12 @@ def test_structured_content_is_the_value_and_must_fit_its_schema(tmp_path: Path)
 
 
 def test_the_model_reads_the_beginning_of_a_large_answer(tmp_path: Path) -> None:
-    (large,) = run(section_of(tmp_path), ("large", {})).of(ToolInvoked)
+    section = section_of(tmp_path, timeout=NEVER)
+    (large,) = run(section, ("large", {})).of(ToolInvoked)
     assert large.success
     assert len(large.content) < 101_000
     assert "characters" in large.content[-200:]
-    assert len(str(large.result.value)) > 10_000_000
+    assert len(str(large.result.value)) > 2_000_000
 
 
 def deep(depth: int) -> list[dict[str, Any]]:
@@ -307,6 +358,34 @@ def test_sections_of_one_server_share_it(tmp_path: Path) -> None:
     script = [call(("plain_echo", {})), call(("plain_append", {})), say("done")]
     MainLoop(ScriptedAdapter(script)).execute(template.bind(), session=Session())
     assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_sections_of_one_name_with_other_locks_have_servers_of_their_own(tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    sections = [
+        section_of(folder, title=folder.name, include=[tool])
+        for folder, tool in zip(folders, ["echo", "append"], strict=True)
+    ]
+    template = PromptTemplate(ns="tests", key="two", sections=sections)
+    script = [call(("plain_echo", {})), call(("plain_append", {})), say("done")]
+    MainLoop(ScriptedAdapter(script)).execute(template.bind(), session=Session())
+    assert [(folder / "calls").read_text() for folder in folders] == ["echo \n", "append \n"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_section_of_a_server_puts_its_own_folder_back(tmp_path: Path, order: int) -> None:
+    (tmp_path / "data").mkdir()
+    plain = section_of(tmp_path, title="Plain", include=["echo"])
+    undone = section_of(tmp_path, title="Undone", include=["fail"], folder=tmp_path / "data")
+    sections = [plain, undone][::order]
+    template = PromptTemplate(ns="tests", key="two", sections=sections)
+    script = [call(("plain_echo", {})), call(("plain_fail", {"text": "a"})), say("done")]
+    MainLoop(ScriptedAdapter(script)).execute(template.bind(), session=Session())
+    assert (tmp_path / "calls").read_text() == "echo \nfail a\n"
+    assert (tmp_path / "starts").read_text() == "x"
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_refused_when_the_prompt_opens(tmp_path: Path) -> None:

@@ -449,7 +449,7 @@ def hundred() -> PromptTemplate[None]:
 def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
     writing = "for number in range(int(sys.argv[2]), 100, 2): put(number, f'by {number}')"
     processes = [start(writing, tmp_path, first) for first in (0, 1)]
-    assert [process.communicate(timeout=60)[1] for process in processes] == ["", ""]
+    assert [process.communicate(timeout=300)[1] for process in processes] == ["", ""]
     override = LocalPromptOverridesStore(tmp_path).resolve(hundred().descriptor)
     assert override.texts == {TextId("body", f"s{number}"): f"by {number}" for number in range(100)}
 
@@ -486,7 +486,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
         for _ in range(writes):
             last = int(process.stdout.readline())
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         store = LocalPromptOverridesStore(tmp_path)
         ((_, text),) = store.resolve(hundred().descriptor).texts.items()
         assert int(text.split()[0]) >= last
@@ -510,7 +510,7 @@ def test_a_writer_killed_in_the_middle_of_a_file_leaves_the_old_one(tmp_path: Pa
         put(0, "x" * 100_000)
     """
     process = start(dying, tmp_path)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode < 0
     (left,) = tmp_path.rglob("*.new")
     assert 0 < left.stat().st_size < 100_000
@@ -531,7 +531,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
         except Exception as error:
             print(type(error).__name__, error)
     """
-    out, err = start(filling, tmp_path).communicate(timeout=60)
+    out, err = start(filling, tmp_path).communicate(timeout=300)
     assert err == ""
     assert out.startswith(
         "OverridesStoreError overrides of 'tests/nested' 'store', tag 'latest': cannot write"
@@ -550,7 +550,7 @@ def test_without_filelock_reading_works_and_writing_says_what_to_install(tmp_pat
         except ImportError as error:
             print(error)
     """
-    out, err = start(bare, tmp_path).communicate(timeout=60)
+    out, err = start(bare, tmp_path).communicate(timeout=300)
     assert (out, err) == (
         "Writing overrides needs filelock: pip install 'weakincentives[overrides]'\n",
         "",

@@ -13,7 +13,7 @@ import os
 from binascii import a2b_base64, b2a_base64
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,9 +35,10 @@ from ...evaluation.messages import (
 )
 from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
+from ...prompt.approval import Approval
 from ...prompt.context import ToolContext
 from ...prompt.renderer import RenderedPrompt
-from ...prompt.tool import Tool, ToolResult
+from ...prompt.tool import JsonParams, Tool, ToolResult
 from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError
 from ..claude_media import CLAUDE_MEDIA, encode_claude_media
@@ -45,6 +46,7 @@ from ..codec import AnyJson, Wire
 from ..core import Connection, LoopAdapter
 from ..portal import Portal, run_on
 from ..provider_errors import error_from_request, redact_error
+from .approval import approval_options, check_builtin_approval, selector
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
 from .session import count_earlier, encode_new, media_message, write_session
@@ -68,13 +70,6 @@ _SECONDS_TO_LOOK_AGAIN = 0.02
 _NO_STDERR = "\nError output: Check stderr output for details"  # a hint of the SDK's, without use
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltinCall:
-    """Params of a tool that the CLI runs by itself, as the model gave them."""
-
-    arguments: dict[str, AnyJson]
-
-
 class ClaudeAgentSDKAdapter(LoopAdapter):
     """Evaluates prompts on a Claude model; each evaluation runs one process of the SDK's CLI.
 
@@ -83,10 +78,12 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     proxies and certificates; `env` adds others. `start_timeout` bounds the seconds until the CLI is
     ready, `max_reply_bytes` each message of the model. `builtin_tools` are the CLI's own tools to
     offer, such as `("Read", "Bash")`; they run in `cwd`, by default the root of the prompt's
-    `HostFilesystem`, else the empty home. `dynamic_tools` adds the tools of an opened section to
-    the running conversation instead of starting it again. `options` are further
-    `ClaudeAgentOptions`; `transport` replaces the process, for tests: a function from these options
-    to the SDK's `Transport`.
+    `HostFilesystem`, else the empty home. `approval` says which calls of built-in tools a person
+    approves first, by name: `"arguments"`, or a function of the arguments as in `Tool(approval=)`.
+    Runs then need `approver=`, because a call of the CLI cannot wait for days. `dynamic_tools` adds
+    the tools of an opened section to the running conversation instead of starting it again.
+    `options` are further `ClaudeAgentOptions`; `transport` replaces the process, for tests: a
+    function from these options to the SDK's `Transport`.
 
     The prompt beside a user's message is the system prompt, unless `options` has one. A
     conversation goes on as a session that the adapter writes and the CLI resumes: with all texts,
@@ -105,6 +102,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         base_url: str | None = None,
         max_retries: int = 2,
         builtin_tools: Sequence[str] = (),
+        approval: Mapping[str, Approval] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         isolated: bool = True,
@@ -132,10 +130,12 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             raise ValueError(
                 "built-in tools run in order: parallel_tool_calls='isolated' does not go with them"
             )
+        check_builtin_approval(approval or {}, builtin_tools, options or {})
         self.sdk: AnySDK = import_module("claude_agent_sdk")
         self.sdk.ClaudeAgentOptions(**(options or {}))  # a wrong name fails here
         self.model = model
         self.builtin_tools = tuple(builtin_tools)
+        self.approval: dict[str, Approval] = dict(approval or {})
         self.cwd = cwd
         self.transport = transport
         variables = {_KEY: api_key, "ANTHROPIC_BASE_URL": base_url}
@@ -239,13 +239,16 @@ class _CLIConnection(Connection):
                 f"the prompt has tools {names!r} of the same names as built-in tools; leave one out"
             )
         self.provider_tools = [
-            Tool(
+            Tool.from_schema(
                 name=name,
                 description="The CLI's own.",
+                parameters=None,
                 handler=self._run_builtin,
                 result_type=object,
+                approval=selector(adapter.approval.get(builtin_name)),
+                check_schema=False,
             )
-            for name in builtin_names
+            for name, builtin_name in builtin_names.items()
         ]
         self._turns = TurnReader(adapter.sdk, self._bridge)
         self._stderr = adapter.stderr_tail()
@@ -331,15 +334,22 @@ class _CLIConnection(Connection):
         remedy = "check the adapter's options and the CLI"
         return error_from_request(PROVIDER, "client_error", reason, remedy)
 
-    def _run_builtin(self, params: BuiltinCall, *, context: ToolContext) -> ToolResult[object]:
+    def _run_builtin(self, params: JsonParams, *, context: ToolContext) -> ToolResult[object]:
         """Handles the CLI's own tools for our loop: the CLI runs them, and this waits for it."""
-        return run_on(self._open(), self._builtin_result(context.call_id, context.deadline))
+        result = self._builtin_result(context.call_id, params, context.deadline)
+        return run_on(self._open(), result)
 
-    async def _builtin_result(self, call_id: str, deadline: Deadline | None) -> ToolResult[object]:
+    async def _builtin_result(
+        self, call_id: str, arguments: JsonParams, deadline: Deadline | None
+    ) -> ToolResult[object]:
+        if self._client is None:  # the call is of a run that has waited for a person since
+            return ToolResult(message="Not run: its CLI has ended. Call it again.", success=False)
         # the CLI runs the calls of a turn one after another, and may be waiting for one before
         self._send_answers()
         try:
             async with asyncio.timeout(self._adapter.seconds_left(deadline)):
+                self._adapter.check_deadline(deadline)  # may have passed while a person decided
+                self._bridge.allow(call_id, arguments)
                 answer = await asyncio.shield(self._bridge.reply(call_id))
         except TimeoutError:
             return ToolResult(message="The deadline passed.", success=False)
@@ -358,6 +368,8 @@ class _CLIConnection(Connection):
             "env": self._env,
             **self._write_files(request.transcript),
         }
+        if adapter.approval:
+            further |= approval_options(adapter.sdk, self._bridge, tuple(adapter.approval))
         options = adapter.options(further, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)

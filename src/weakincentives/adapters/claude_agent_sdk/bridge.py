@@ -13,6 +13,7 @@ from typing import Any
 
 from ...evaluation.messages import ToolCall, ToolMessage
 from ...evaluation.schemas import ToolSpec
+from ...prompt.tool import JsonParams
 from ..codec import AnyJson, Wire
 
 __all__ = ["MAX_RESULT_CHARS", "Bridge"]
@@ -49,6 +50,9 @@ class Bridge:
         self._next_spare_server = cycle(spare_servers)
         self._on_call = on_call
         self._answers: dict[str, asyncio.Future[ToolMessage]] = {}
+        self._allowed: dict[str, asyncio.Future[JsonParams]] = {}
+        # arguments of built-in tools, as the model wrote them
+        self._written: dict[str, AnyJson] = {}
         self._media: dict[str, list[Wire]] = {}
         self._waiting: set[str] = set()
         self._ended = False
@@ -83,7 +87,8 @@ class Bridge:
             case _:
                 text = json.dumps(arguments, ensure_ascii=False)
         if name in self.builtin_names.values():
-            return ToolCall(call_id, name.lower(), f'{{"arguments": {text}}}')
+            self._written[call_id] = arguments
+            return ToolCall(call_id, name.lower(), text)
         return ToolCall(call_id, self.find_tool(name) or name, text)
 
     def encode_call(self, call: ToolCall) -> Wire:
@@ -95,7 +100,7 @@ class Bridge:
         if not isinstance(arguments, dict):
             arguments = {"__unparsedToolInput": {"raw": call.arguments}}
         if call.name in self.builtin_names:
-            return {"name": self.builtin_names[call.name], "input": arguments.get("arguments", {})}
+            return {"name": self.builtin_names[call.name], "input": arguments}
         return {"name": f"mcp__{_SERVER}__{call.name}", "input": arguments}
 
     def awaits(self, call_id: str) -> bool:
@@ -116,6 +121,36 @@ class Bridge:
             if self._ended:
                 self.end()
         return self._answers[call_id]
+
+    def allow(self, call_id: str, arguments: JsonParams) -> None:
+        """Lets the CLI run a call of a built-in tool with these arguments."""
+        permission = self._permission(call_id)
+        if not permission.done():
+            permission.set_result(arguments)
+
+    async def decision(self, call_id: str) -> JsonParams | str:
+        """Returns the arguments that the CLI may run a call with, or why it may not.
+
+        Waits until our loop has allowed the call or answered it.
+        """
+        self._waiting.add(call_id)
+        self._on_call()
+        allowed, answer = self._permission(call_id), self.reply(call_id)
+        either: list[asyncio.Future[Any]] = [allowed, answer]  # Any: of two types
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return allowed.result() if allowed.done() else answer.result().content
+
+    def replacement(self, call_id: str) -> JsonParams | None:
+        """Returns the arguments that a call was allowed with, if the model wrote other ones."""
+        allowed = self._allowed.get(call_id)
+        if allowed is None or not allowed.done() or allowed.result() == self._written.get(call_id):
+            return None
+        return allowed.result()
+
+    def _permission(self, call_id: str) -> asyncio.Future[JsonParams]:
+        if call_id not in self._allowed:
+            self._allowed[call_id] = asyncio.get_running_loop().create_future()
+        return self._allowed[call_id]
 
     def end(self) -> None:
         """Answers all waiting and later calls with a failure, since the CLI has ended."""

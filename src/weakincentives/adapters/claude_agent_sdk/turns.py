@@ -12,14 +12,14 @@ from ..codec import AnyJson, Wire, read_hour_writes
 from ..provider_errors import error_from_reply, error_from_request, error_from_status
 from .bridge import Bridge
 
-__all__ = ["PROVIDER", "AnySDK", "TurnReader"]
+__all__ = ["OUTPUT_TOOL", "PROVIDER", "AnySDK", "TurnReader"]
 
 # Any: the SDK's module and its objects; it is often not installed where types are checked.
 type AnySDK = Any
 
 PROVIDER = "claude_agent_sdk"
 
-_OUTPUT_TOOL = "StructuredOutput"  # by which the CLI takes typed output
+OUTPUT_TOOL = "StructuredOutput"  # by which the CLI takes typed output
 _FIRST_BACKOFF_MS = 500
 _MOST_BACKOFF_MS = 32_000
 _JITTER = 1.25
@@ -106,7 +106,7 @@ class TurnReader:
         for block in message.content:
             if isinstance(block, sdk.TextBlock):
                 self._texts.append(block.text)
-            elif isinstance(block, sdk.ToolUseBlock) and block.name != _OUTPUT_TOOL:
+            elif isinstance(block, sdk.ToolUseBlock) and block.name != OUTPUT_TOOL:
                 self._calls.append(self._bridge.read_call(block.id, block.name, block.input))
         self._complete = any(self._bridge.awaits(call.call_id) for call in self._calls)
 

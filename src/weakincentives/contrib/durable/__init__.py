@@ -1,6 +1,7 @@
 """Runs that survive a crash."""
 
-from .engine import DurableRun, DurableRuns, SqliteConnection, install
+from .engine import DurableRun, DurableRuns, install
+from .execution import execute_run, to_input, to_resumed
 from .failover import WorkerFailover
 from .journal import (
     DurableAgent,
@@ -9,9 +10,9 @@ from .journal import (
     StepFailedError,
     Steps,
     durable,
-    execute_run,
-    to_input,
 )
+from .sqlite import SqliteConnection
+from .waiting import WaitingRun, WaitingRuns, open_waiting_runs
 
 __all__ = [
     "DurableAgent",
@@ -22,9 +23,13 @@ __all__ = [
     "SqliteConnection",
     "StepFailedError",
     "Steps",
+    "WaitingRun",
+    "WaitingRuns",
     "WorkerFailover",
     "durable",
     "execute_run",
     "install",
+    "open_waiting_runs",
     "to_input",
+    "to_resumed",
 ]

@@ -5,28 +5,20 @@ and only when `install` is called.
 """
 
 import logging
-import sqlite3
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.main_loop import Execution
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
+from .execution import execute_run, to_execution, to_input
 from .executor_lock import lock_executor
-from .journal import (
-    DurableAgent,
-    Record,
-    combined_version,
-    execute_run,
-    succeeded,
-    to_execution,
-    to_input,
-)
+from .journal import DurableAgent, Record, combined_version, succeeded
+from .sqlite import SqliteConnection
+from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting
 
 __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
 
@@ -34,13 +26,6 @@ _log = logging.getLogger(__name__)
 
 # Any below: DBOS is an extra that type checkers need not find.
 
-
-def dbos() -> Any:
-    """Imports the package, which takes a second."""
-    return import_module("dbos")
-
-
-_WORKFLOW = "weakincentives.run"  # stands in databases, so it stays
 _UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 
 
@@ -53,26 +38,51 @@ class DurableRun:
         self._handle = handle
 
     def result(self) -> Execution[Any]:
-        """Waits for the end and returns the execution.
+        """Waits for the end, for people's decisions too, and returns the execution.
 
         Raises the `PromptEvaluationError` in which the run ended, and what DBOS raises.
         """
-        return to_execution(self._agent, self._handle.get_result())
+        return to_execution(self._agent, self._end())
+
+    @property
+    def status(self) -> Literal["running", "waiting", "ended"]:
+        """Whether the run goes on or is to start, waits for people, or has ended somehow."""
+        status = _last_status(self.run_id)
+        if status is None:
+            return "waiting"
+        return "running" if status.status in _UNFINISHED else "ended"
 
     def session(self) -> Session:
         """Waits for the end and returns the session, also of a run that failed."""
         session = self._agent.session(self.run_id)
-        snapshot = self._handle.get_result()["session"]
+        snapshot = self._end()["session"]
         session.restore(session.parse_snapshot(snapshot, types=self._agent.types))
         return session
 
+    def _end(self, **options: float) -> Record:
+        """Waits for the result, of the last part of a run that has waited."""
+        result: Record = self._handle.get_result(**options)
+        while "wait_id" in result:
+            rest = dbos().DBOS.retrieve_workflow(result["wait_id"], existing_workflow=False)
+            result = rest.get_result(**options)
+        return result
 
-class DurableRuns:
-    """Starts and finds runs of agents; made by `install`."""
+
+def _last_status(run_id: str) -> Any:
+    """Returns DBOS's status of the last part of a run; `None` if it waits for people."""
+    status = dbos().DBOS.get_workflow_status(run_id)
+    while status is not None and isinstance(output := status.output, dict) and "wait_id" in output:
+        status = dbos().DBOS.get_workflow_status(output["wait_id"])
+    return status
+
+
+class DurableRuns(WaitingRuns):
+    """Starts and finds runs of agents, and decides for those that wait; made by `install`."""
 
     def __init__(
         self, agents: Mapping[str, DurableAgent[Any]], workflow: Callable[[str, Record], Record]
     ) -> None:
+        super().__init__(dbos().DBOS)
         self._agents = agents
         self._workflow = workflow
         self.version = combined_version(agents)
@@ -133,6 +143,7 @@ class DurableRuns:
             conversation=conversation,
             on_change=on_change,
         )
+        run_input["queue"] = queue  # which the rest of the run is for, if it waits
         with nullcontext() if run_id is None else dbos().SetWorkflowID(run_id):
             if queue is None:
                 handle = engine.start_workflow(self._workflow, agent, run_input)
@@ -146,8 +157,12 @@ class DurableRuns:
         Logs a warning if the run is unfinished and waits for another version of the code.
         """
         run = DurableRun(self._agents[agent], dbos().DBOS.retrieve_workflow(run_id))
-        status = dbos().DBOS.get_workflow_status(run_id)
-        if status.status in _UNFINISHED and status.app_version not in (None, self.version):
+        status = _last_status(run_id)
+        if (
+            status
+            and status.status in _UNFINISHED
+            and status.app_version not in (None, self.version)
+        ):
             _log.warning(
                 "Run %r waits for a process of version %s, and this one is of version %s: "
                 "keep the old code running until the run is over, or cancel it",
@@ -173,9 +188,12 @@ def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) 
                 )
 
     def run(agent: str, run_input: Record) -> Record:
-        return execute_run(agents[agent], run_input, _DbosSteps(datasource))
+        result = execute_run(agents[agent], run_input, _DbosSteps(datasource))
+        if "suspension" in result:
+            return {"wait_id": keep_waiting(dbos().DBOS, agent, run_input, result)}
+        return result
 
-    return DurableRuns(agents, dbos().DBOS.workflow(name=_WORKFLOW)(run))
+    return DurableRuns(agents, dbos().DBOS.workflow(name=WORKFLOW)(run))
 
 
 class _DbosSteps:
@@ -217,18 +235,3 @@ def _begin(connection: Any) -> None:
     sqlite = connection.dialect.name == "sqlite"
     if sqlite and not connection.connection.dbapi_connection.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _unixepoch(_subsec: str) -> float:
-    return time.time()
-
-
-class SqliteConnection(sqlite3.Connection):
-    """Adds what DBOS needs to SQLite before 3.42, and saves one fsync for each step."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:  # Any: those of sqlite3.connect
-        super().__init__(*args, **options)
-        if sqlite3.sqlite_version_info < (3, 42):
-            self.create_function("unixepoch", 1, _unixepoch)
-        self.execute("PRAGMA journal_mode=WAL")
-        self.execute("PRAGMA synchronous=NORMAL")

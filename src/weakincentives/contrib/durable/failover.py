@@ -10,8 +10,8 @@ from importlib import import_module
 from threading import Event, Thread
 from typing import Any, Self
 
-from .engine import dbos
 from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_failover, release
+from .waiting import dbos
 
 __all__ = ["WorkerFailover"]
 

@@ -6,7 +6,6 @@ database; `Steps` stores the records.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,10 +14,8 @@ from os import urandom
 from typing import Any, Protocol
 
 from ... import serde
-from ...adapters.core import Connection, LoopAdapter, PromptResponse
-from ...content import Content, ContentError, Part, media_in, to_content
+from ...adapters.core import Connection, LoopAdapter
 from ...errors import WeakIncentivesError
-from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -28,26 +25,25 @@ from ...evaluation.errors import (
 )
 from ...evaluation.inner_loop import ProviderRequest
 from ...evaluation.journal import CallIdentity, Journal
-from ...evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
+from ...evaluation.main_loop import ExpansionLimitError, MainLoop
 from ...evaluation.messages import (
     AssistantMessage,
     ToolCall,
     ToolExecutionOutcome,
     ToolMessage,
     sendable,
-    sendable_content,
 )
+from ...evaluation.suspension import RunSuspended, SuspendedRun, Suspension
 from ...evaluation.tool_executor import ToolExecutor
-from ...limits import Budget, Deadline, Meter, RunUsage, TokenUsage, utc_now
+from ...limits import Budget, Meter, RunUsage, utc_now
 from ...prompt.context import Evaluator
 from ...prompt.errors import VisibilityExpansionRequired
-from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
 from ...prompt.registry import RESERVED_TOOL_NAMES
 from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import AnyTool
 from ...runtime.session import Session
-from ...runtime.session.snapshots import parse_changes, type_name, types_by_name
+from ...runtime.session.snapshots import parse_changes, types_by_name
 from ...visibility import SetVisibilityOverride, ShownSection
 
 __all__ = [
@@ -57,8 +53,6 @@ __all__ = [
     "StepFailedError",
     "Steps",
     "durable",
-    "execute_run",
-    "to_input",
 ]
 
 # Part of an agent's version, so that runs with records of another format wait for their own code.
@@ -137,7 +131,7 @@ class DurableAgent[Out]:
         return _digest(
             _RECORD_FORMAT,
             self.prompt().descriptor.hash,
-            [(tool.name, tool.effect) for tool in self.tools],
+            [(tool.name, tool.effect, *_approval(tool)) for tool in self.tools],
         )
 
     @property
@@ -172,140 +166,13 @@ def durable[Out](
     )
 
 
-# Any: prompts of every output.
-def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Record:
-    """Executes a run, or the rest of it, and returns its result as JSON.
-
-    `run_input` is what `to_input` returned.
-    """
-    if asking := [tool.name for tool in agent.tools if tool.approval is not None]:
-        raise ValueError(
-            f"the tools {asking} ask for approval, for which a durable run cannot wait; "
-            "run the prompt by MainLoop, whose Suspension can be stored"
-        )
-    session = agent.session(steps.run_id)
-    if run_input["session"] is not None:
-        session.restore(session.parse_snapshot(run_input["session"], types=agent.types))
-    session.snapshot().to_json()  # fails now for state that could not be written at the end
-    attempt = RunAttempt(steps, session, agent.types)
-    attempt.step("start", agent.version, dict)
-    prompt, params = agent.prompt(), run_input["params"]
-    types = types_by_name(params, prompt.template.registry.params_types)
-    prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
-    loop = copy(agent.main_loop)
-    loop.adapter, loop.clock = _RecordedAdapter(agent.adapter, attempt), attempt.clock
-    conversation = run_input["conversation"]
-    # Any: pyright takes no alias for the form of a type
-    message: Any = serde.parse(Content | None, run_input["message"])
-    try:
-        execution = loop.execute(
-            prompt,
-            session=session,
-            deadline=serde.parse(Deadline | None, run_input["deadline"]),
-            budget=serde.parse(Budget | None, run_input["budget"]),
-            message=message,
-            conversation=conversation and Conversation.from_json(conversation),
-            on_change=run_input["on_change"],
-        )
-    except PromptEvaluationError as error:
-        conversation = error.conversation
-        result: Record = {
-            "error": _error_to_json(error),
-            "usage": serde.dump(error.usage),
-            "turns": error.turns,
-        }
-    else:
-        response, conversation = execution.response, execution.conversation
-        result = {
-            "text": response.text,
-            "output": serde.dump(response.output),
-            "turns": response.turns,
-            "expansions": serde.dump(execution.expansions),
-            "usage": serde.dump(execution.usage),
-            "last_usage": serde.dump(response.usage),
-        }
-    return {
-        **result,
-        "conversation": conversation and conversation.to_json(),
-        "session": session.snapshot().to_json(),
-    }
-
-
-def to_input(
-    *params: object,
-    session: Session | None = None,
-    deadline: Deadline | None = None,
-    budget: Budget | None = None,
-    message: str | Sequence[Part] | None = None,
-    conversation: Conversation | None = None,
-    on_change: OnChange = "append",
-) -> Record:
-    """Returns the input of a run as JSON.
-
-    Raises `ContentError` for a message whose media still have their bytes: put them into the store
-    of the agent's sessions.
-    """
-    return {
-        "params": {
-            type_name(type(value)): serde.dump_lossless(type(value), value) for value in params
-        },
-        "session": None if session is None else session.snapshot().to_json(),
-        "deadline": serde.dump(deadline),
-        "budget": serde.dump(budget),
-        "message": None if message is None else _message_to_json(message),
-        "conversation": conversation and conversation.to_json(),
-        "on_change": on_change,
-    }
-
-
-def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out]:
-    """Returns the execution of a result of `execute_run`.
-
-    Raises the `PromptEvaluationError` in which the run ended.
-    """
-    usage = serde.parse(TokenUsage, result["usage"])
-    text = result["conversation"]
-    conversation = None if text is None else Conversation.from_json(text)
-    if "error" in result:
-        error = _error_from_json(result["error"])
-        if isinstance(error, PromptEvaluationError):
-            error = error.with_progress(
-                usage=usage, turns=result["turns"], conversation=conversation
-            )
-        raise error
-    prompt = agent.prompt()
-    declared: Any = prompt.template.structured_output  # Any: Out is what it declares
-    response = PromptResponse[Any](
-        prompt_name=prompt.name,
-        text=result["text"],
-        # as the evaluation did
-        output=None if declared is None else parse_output(result["text"], declared)[0],
-        usage=serde.parse(TokenUsage, result["last_usage"]),
-        turns=result["turns"],
-        conversation=conversation,
-    )
-    expansions = serde.parse(tuple[Expansion, ...], result["expansions"])
-    return Execution(response=response, expansions=expansions, usage=usage)
-
-
-def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
-    content = sendable_content(to_content(message))
-    for media in media_in(content):
-        if media.data is not None:
-            raise ContentError(
-                f"{media} has its bytes here, and a run may go on elsewhere; put it into the store "
-                "that the agent's session= makes, and pass the reference: store.put(image)"
-            )
-    return serde.dump_lossless(Content, content)
-
-
 class RunAttempt:
     """One attempt of a run, from its start to its end or to a crash; the next one replays it."""
 
     def __init__(self, steps: Steps, session: Session, types: Collection[type[Any]]) -> None:
         self._steps = steps
         self._session = session
-        self._types = {*types, *session.snapshot().slices}
+        self._types = {*types, *session.snapshot().slices, SuspendedRun}
         self._now: datetime | None = utc_now()
         self._calls = 0
 
@@ -376,7 +243,7 @@ class RunAttempt:
         return CallIdentity(f"{self._steps.run_id}:{self._calls}", began=began)
 
 
-class _RecordedAdapter(LoopAdapter):
+class RecordedAdapter(LoopAdapter):
     """The application's adapter, whose evaluations an attempt of a run records."""
 
     def __init__(self, inner: LoopAdapter, attempt: RunAttempt) -> None:
@@ -425,7 +292,7 @@ class _RunJournal:
         operation = partial(_answer_to_json, ask)
         outcome, _ = self._attempt.step("provider", self._digest(request), operation)
         if "error" in outcome:
-            raise _error_from_json(outcome["error"])
+            raise error_from_json(outcome["error"])
         return serde.parse(AssistantMessage, outcome["answer"])
 
     def _digest(self, request: ProviderRequest) -> str:
@@ -441,10 +308,17 @@ class _RunJournal:
         self,
         call: ToolCall,
         execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
+        check_decided: Callable[[], None] | None = None,
         /,
     ) -> ToolExecutionOutcome:
         available, meter = self._tools.available, Meter(parent=self._meter)
         tool = available.get(call.name)
+        if check_decided and tool and tool.approval and tool.effect == "at_most_once":
+            # before its intent, after which the call would count as begun
+            asked, _ = self._attempt.step(
+                f"ask:{tool.name}", _digest(call), partial(_check_to_json, check_decided)
+            )
+            _wait_if_recorded(asked)
         identity = replace(self._attempt.identify(tool), meter=meter)
         outcome, performed = self._attempt.step(
             f"tool:{'unknown' if tool is None else tool.name}",
@@ -454,6 +328,7 @@ class _RunJournal:
         )
         if not performed and "nested_usage" in outcome:
             meter.add_run(serde.parse(RunUsage, outcome["nested_usage"]), "of a nested run")
+        _wait_if_recorded(outcome)
         if "signal" in outcome:
             if not performed:
                 self._tools.recall(call, None)
@@ -489,7 +364,7 @@ def _answer_to_json(ask: Callable[[], AssistantMessage]) -> Record:
         answer = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
         return {"answer": serde.dump(answer)}
     except Exception as error:
-        return {"error": _error_to_json(error)}
+        return {"error": error_to_json(error)}
 
 
 def _call_to_json(execute: Callable[[], ToolExecutionOutcome], meter: Meter) -> Record:
@@ -501,6 +376,8 @@ def _call_to_json(execute: Callable[[], ToolExecutionOutcome], meter: Meter) -> 
 def _outcome_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
     try:
         outcome = execute()
+    except RunSuspended as waiting:
+        return {"suspension": waiting.suspension.to_json()}
     except VisibilityExpansionRequired as request:
         return _request_to_json(request)
     if outcome.request is not None:
@@ -515,6 +392,19 @@ def _outcome_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
         "closed": outcome.closed,
     }
     return {"call": serde.dump(fields)}
+
+
+def _check_to_json(check_decided: Callable[[], None]) -> Record:
+    try:
+        check_decided()
+    except RunSuspended as waiting:
+        return {"suspension": waiting.suspension.to_json()}
+    return {}
+
+
+def _wait_if_recorded(outcome: Record) -> None:
+    if "suspension" in outcome:
+        raise RunSuspended(Suspension.from_json(outcome["suspension"]))
 
 
 def _request_to_json(request: VisibilityExpansionRequired) -> Record:
@@ -545,6 +435,17 @@ def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:
     return _digest([(name, agent.version) for name, agent in sorted(agents.items())])
 
 
+def _approval(tool: AnyTool) -> list[str]:
+    """Returns when calls need approval, which decides about steps; nothing if they never do."""
+    match tool.approval:
+        case None:
+            return []
+        case str() as mode:
+            return [mode]
+        case _:
+            return ["selected"]
+
+
 def _digest(*parts: object) -> str:
     return sha256(serde.dump_json(parts).encode()).hexdigest()[:16]
 
@@ -568,7 +469,7 @@ _ERRORS: dict[str, type[PromptEvaluationError]] = {
 _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 
-def _error_to_json(error: Exception) -> Record:
+def error_to_json(error: Exception) -> Record:
     if not isinstance(error, PromptEvaluationError):
         return {"is": "", "message": f"{type(error).__name__}: {error}"}
     return {
@@ -578,7 +479,7 @@ def _error_to_json(error: Exception) -> Record:
     }
 
 
-def _error_from_json(fields: Record) -> PromptEvaluationError | StepFailedError:
+def error_from_json(fields: Record) -> PromptEvaluationError | StepFailedError:
     if not fields["is"]:
         return StepFailedError(fields["message"])
     error = _ERRORS[fields["is"]](**{name: fields[name] for name in _ARGUMENTS})

@@ -18,30 +18,37 @@ from typing import Any, TextIO
 import httpx2
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
-from mcp.client import IncomingMessage
+from mcp.client import ClientRequestContext, IncomingMessage
+from mcp.client.session import ElicitationFnT
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
     Implementation,
     LoggingMessageNotificationParams,
     ToolListChangedNotification,
 )
 
 from ...errors import message_of
+from ...evaluation.approval import cut
 from ...prompt.tool import ToolResult
 from ...redaction import Redactor, credentials_in
 from ...serde import Json
 from ...version import __version__
-from .events import MCPLogMessage, MCPProgress
-from .live_server import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
+from .elicitation import MAX_MESSAGE, Accept, Ask, Elicitation, form_problem
+from .events import MCPElicitationAnswered, MCPLogMessage, MCPProgress
 from .lock import ServerLock, ToolLock
 from .results import to_tool_result
+from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 
 __all__ = ["OpenServer", "open_server"]
 
 _MAX_PAGES = 100
 _LOGGERS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.stdio")
+_LOST = ("Connection closed", "SSE stream ")  # how the SDK's own errors of this kind begin
 _TIMEOUT = httpx2.Timeout(30, read=300)  # as the SDK's own client over HTTP has
 _STDERR_LINES, _STDERR_CHARS, _STDERR_SECONDS = 3, 300, 0.2
 
@@ -50,11 +57,14 @@ type _Streams = Any  # Any: both directions of a transport, whose type the SDK d
 
 
 @asynccontextmanager
-async def open_server(lock: ServerLock, notify: Notify) -> AsyncGenerator["OpenServer"]:
+async def open_server(
+    lock: ServerLock, notify: Notify, ask: Ask | None = None
+) -> AsyncGenerator["OpenServer"]:
     """Starts or reaches the server that `lock` names; the end of the block ends it.
 
-    Enter and leave the block in the same task. `notify` receives the server's log messages. Raises
-    `ServerError` if the server cannot be reached or is lost meanwhile.
+    Enter and leave the block in the same task. `notify` receives the server's log messages. The
+    server learns that it may ask a person if there is `ask`. Raises `ServerError` if the server
+    cannot be reached or is lost meanwhile.
     """
     variables = _Variables(lock)
     wire = _Wire()
@@ -74,21 +84,22 @@ async def open_server(lock: ServerLock, notify: Notify) -> AsyncGenerator["OpenS
         logging_callback=log,
         message_handler=listen,
         log_level="info",
-        # Without callbacks for elicitation and sampling, the client says that it can do neither,
-        # and refuses requests for them. A person who answers would be called from here.
+        # Without a callback, the client says that it cannot do it, and refuses requests for it.
+        elicitation_callback=None
+        if ask is None
+        else _elicitation(lock.name, variables, ask, notify),
     )
     try:
         with _masked_logs(variables):
             async with client:
                 yield OpenServer(client, wire, await _list(client, lock), variables.redact)
-    except ServerError:
-        raise
     except Exception as error:
+        cause = _first_cause(error)
+        if isinstance(cause, ServerError):
+            raise cause from None
         lines = "".join(f"\n{line}" for line in wire.last_lines)
         raise ServerError(
-            variables.redact(
-                f"MCP server {lock.name!r} failed: {message_of(_first_cause(error))}{lines}"
-            )
+            variables.redact(f"MCP server {lock.name!r} failed: {message_of(cause)}{lines}")
         ) from None  # the causes may hold credentials
 
 
@@ -129,9 +140,7 @@ class OpenServer:
             notify(replace(event, message=self._redact(message or "")))
 
         with self._errors():
-            result = await self._client.session.call_tool(
-                tool, dict(arguments), progress_callback=report
-            )
+            result = await self._client.call_tool(tool, dict(arguments), progress_callback=report)
             return to_tool_result(result)
 
     @contextmanager
@@ -141,7 +150,8 @@ class OpenServer:
         try:
             yield
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
+            # Servers use this code for errors of their own, too.
+            if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
                 message = f"MCP server {name!r} ended before it answered. {UNKNOWN_EFFECT}"
                 raise ServerEndedError(message, sent=sent) from None
             if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
@@ -153,6 +163,30 @@ class OpenServer:
             reason = message_of(error).partition("\n")[0]
             problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
             raise ServerError(self._redact(problem)) from None
+
+
+def _elicitation(server: str, variables: "_Variables", ask: Ask, notify: Notify) -> ElicitationFnT:
+    """Returns the SDK's callback for questions to a person; none but right forms reach `ask`."""
+
+    async def answer(
+        context: ClientRequestContext,  # noqa: ARG001 - the SDK's name for it
+        params: ElicitRequestParams,
+    ) -> ElicitResult:
+        message = cut(variables.redact(params.message), MAX_MESSAGE)
+        event = MCPElicitationAnswered(server=server, message=message, action="decline")
+        if not isinstance(params, ElicitRequestFormParams):
+            notify(replace(event, reason="it wants a person to visit a URL"))
+            return ElicitResult(action="decline")
+        if problem := form_problem(params.requested_schema):
+            notify(replace(event, reason=problem))
+            return ElicitResult(action="decline")
+        schema = json.loads(variables.redact(json.dumps(params.requested_schema)))
+        answer = await ask(Elicitation(server=server, message=message, schema=schema))
+        notify(replace(event, action=answer.action))
+        content = dict(answer.content) if isinstance(answer, Accept) else None
+        return ElicitResult.model_validate({"action": answer.action, "content": content})
+
+    return answer
 
 
 async def _list(client: Client, lock: ServerLock) -> ServerLock:

@@ -6,17 +6,23 @@ any thread or event loop run beside this task. Nothing here imports the SDK.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ...adapters.portal import portal, run_on
+from ...prompt.context import ToolContext
 from ...prompt.tool import ToolResult
 from ...serde import Json
 from .differences import ToolDifference, differences
+from .elicitation import Ask, Cancel, Elicit, Elicitation, ElicitationAnswer, asking
 from .events import MCPServerChanged
-from .live_server import UNKNOWN_EFFECT, LiveServer, Notify, ServerEndedError, ServerError
 from .lock import ServerLock
+from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
+
+if TYPE_CHECKING:  # it imports the SDK
+    from .client import OpenServer
 
 __all__ = ["Connection", "ServerKey"]
 
@@ -25,9 +31,14 @@ _END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """The key by which a prompt's resources hold the connection to the server of this name."""
+    """The key by which a prompt's resources hold the connection to a server.
+
+    Sections whose locks and `elicit` are equal share it.
+    """
 
     name: str
+    lock: ServerLock = field(repr=False, hash=False)
+    elicit: Elicit | None = field(repr=False, hash=False)
 
     def __call__(self) -> "Connection":
         raise TypeError("a ServerKey only names a resource; use resources.get(key)")
@@ -37,7 +48,7 @@ class ServerKey:
 class _ServerRun:
     """One run of the server, from its start to its end."""
 
-    ready: asyncio.Future[LiveServer]
+    ready: asyncio.Future["OpenServer"]
     task: asyncio.Task[None] | None = None
     ended: bool = False
     differences: Mapping[str | None, ToolDifference] = field(default_factory=dict)
@@ -55,10 +66,14 @@ class Connection:
 
     The first call starts the server, and a call after its end starts it again. A server that does
     not answer in time, or whose call is cancelled, is ended, so that nothing goes on unseen.
+
+    `elicit` answers what the server asks a person. Its calls then run one after the other, since a
+    server does not say which of them a question belongs to.
     """
 
-    def __init__(self, lock: ServerLock) -> None:
+    def __init__(self, lock: ServerLock, elicit: Elicit | None = None) -> None:
         self._lock = lock
+        self._elicit = elicit
         self._reset(None)
 
     def _reset(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -68,6 +83,8 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()  # the owners of the run and of ended ones
         self._calls: set[asyncio.Task[object]] = set()
         self._listeners: list[Notify] = []
+        self._turn = nullcontext() if self._elicit is None else asyncio.Lock()
+        self._ask: Ask | None = None
 
     async def call(
         self,
@@ -77,12 +94,15 @@ class Connection:
         repeatable: bool,
         seconds: float,
         publish: Callable[[object], object],
+        context: ToolContext | None = None,
     ) -> ToolResult[Json]:
         """Returns the answer to a call; a failed one if the tool differs from its lock.
 
         `publish` receives the server's progress and log messages in the caller's thread, while the
-        caller waits. If the server ends, a `repeatable` call runs once more on a new one. Raises
-        `ServerError` if there is no answer after `seconds`, the start of the server included.
+        caller waits. `elicit` receives `context`, and is not asked without one. If the server ends,
+        a `repeatable` call runs once more on a new one. Raises `ServerError` if there is no answer
+        after `seconds`, the start of the server and the answers of a person included, and what
+        `elicit` raises once the server has answered.
         """
         caller = asyncio.get_running_loop()
 
@@ -90,8 +110,10 @@ class Connection:
             with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
                 caller.call_soon_threadsafe(publish, event)
 
-        call = self._call(tool, arguments, notify, repeatable=repeatable, seconds=seconds)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, portal.loop()))
+        async with asking(self._elicit, context) as ask:
+            call = self._call(tool, arguments, notify, ask, repeatable=repeatable, seconds=seconds)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, portal.loop()))
+        raise AssertionError("the block returns or raises")
 
     def end_calls(self) -> None:
         """Ends calls that nobody waits for, and waits for the end of the servers they ran on."""
@@ -118,6 +140,7 @@ class Connection:
         tool: str,
         arguments: Mapping[str, Json],
         notify: Notify,
+        ask: Ask | None,
         *,
         repeatable: bool,
         seconds: float,
@@ -129,7 +152,8 @@ class Connection:
         self._calls.add(task)
         self._listeners.append(notify)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds), self._turn:
+                self._ask = ask
                 for last in (False, True):
                     run = self._usable_run(loop)
                     try:
@@ -145,6 +169,11 @@ class Connection:
                             raise
             raise AssertionError("the last round returns or raises")
         except TimeoutError:
+            if run is None:
+                raise ServerError(
+                    f"MCP server {self._lock.name!r} was busy with other calls for {seconds:.3g} "
+                    "seconds; the call did not begin."
+                ) from None
             self._end(run)
             raise ServerError(
                 f"MCP server {self._lock.name!r} gave no answer within {seconds:.3g} seconds and "
@@ -184,7 +213,8 @@ class Connection:
         try:
             # In a thread, since the import takes 0.7 s and the portal serves others too.
             open_server = await asyncio.to_thread(_load_client)
-            async with open_server(self._lock, self._notify) as server:
+            ask = None if self._elicit is None else self._ask_newest
+            async with open_server(self._lock, self._notify, ask) as server:
                 self._compare(run, server)
                 run.ready.set_result(server)
                 await asyncio.Event().wait()
@@ -200,7 +230,7 @@ class Connection:
             run.ready.set_exception(failure)
             run.ready.exception()  # perhaps nobody waits any more
 
-    def _compare(self, run: _ServerRun, server: LiveServer) -> None:
+    def _compare(self, run: _ServerRun, server: "OpenServer") -> None:
         """Stores how the tools differ from their locks, and publishes it."""
         changes = differences(self._lock, server.lock)
         run.differences = {difference.tool: difference for difference in changes}
@@ -211,6 +241,10 @@ class Connection:
         """Passes what the server says on to the newest call; the others have the same bus."""
         for listener in self._listeners[-1:]:
             listener(event)
+
+    async def _ask_newest(self, request: Elicitation) -> ElicitationAnswer:
+        """Passes a question on to the call that runs."""
+        return Cancel() if self._ask is None else await self._ask(request)
 
     def _refusal(self, difference: ToolDifference) -> str:
         # Where the tool differs, not how: nobody has reviewed the new text, so no model reads it.
@@ -223,7 +257,9 @@ class Connection:
         )
 
 
-def _load_client() -> Callable[[ServerLock, Notify], AbstractAsyncContextManager[LiveServer]]:
+def _load_client() -> Callable[
+    [ServerLock, Notify, Ask | None], AbstractAsyncContextManager["OpenServer"]
+]:
     from .client import open_server
 
     return open_server

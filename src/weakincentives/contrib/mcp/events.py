@@ -1,11 +1,12 @@
 """Events of MCP servers, which a connection publishes on the bus of the call that runs."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ...runtime.events import Event
 from .differences import ToolDifference
 
-__all__ = ["MCPLogMessage", "MCPProgress", "MCPServerChanged"]
+__all__ = ["MCPElicitationAnswered", "MCPLogMessage", "MCPProgress", "MCPServerChanged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,16 @@ class MCPServerChanged(Event):
 
     server: str
     differences: tuple[ToolDifference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCPElicitationAnswered(Event):
+    """A server asked a person; `reason` says why the library has answered instead.
+
+    The content of an answer is not here.
+    """
+
+    server: str
+    message: str
+    action: Literal["accept", "decline", "cancel"]
+    reason: str = ""

@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import wraps
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from ...content import MediaSupport
 from ...limits import utc_now
+from ...prompt.approval import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, Section, SectionArguments
@@ -21,8 +23,9 @@ from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
 from ...visibility import SectionPath, SectionVisibility
 from .connection import Connection, ServerKey
-from .live_server import ServerError
+from .elicitation import Elicit
 from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
+from .server_errors import ServerError
 
 __all__ = ["MCPSection"]
 
@@ -41,10 +44,16 @@ class MCPSection(Section[None]):
     child sections to globs; each tool goes to the first group that fits, or else stays here.
     `effects` maps globs to effects, the first that fits counts; for other tools the annotations do:
     `"pure"` if read-only, `"repeatable"` if idempotent, else `"at_most_once"`. `folder` is the
-    folder of the server's data: if a call that is not pure fails, the folder is put back. A call
-    takes at most `timeout` seconds.
+    folder of the server's data: if a call that is not pure fails, the folder is put back. `elicit`
+    answers what the server asks a person; without it the server is told that nobody can be asked. A
+    call takes at most `timeout` seconds, the person's answers included: 60 by default, 600 with
+    `elicit`.
 
-    Raises `PromptValidationError` for a lock that cannot be read and for globs that fit no tool.
+    `approval` holds for all tools that are not pure, those of groups too. It cannot be `"effects"`,
+    since a server acts when it is called; a selector's `"effects"` means `"arguments"`.
+
+    Raises `PromptValidationError` for a lock that cannot be read, for globs that fit no tool and
+    for `approval="effects"`.
     """
 
     literal = True  # a server's texts may hold any `$`
@@ -60,13 +69,17 @@ class MCPSection(Section[None]):
         effects: Mapping[str, Effect] | None = None,
         lock: str | os.PathLike[str] | ServerLock | None = None,
         folder: str | os.PathLike[str] | None = None,
-        timeout: float = 60.0,
+        elicit: Elicit | None = None,
+        timeout: float | None = None,
         **others: Unpack[SectionArguments[None]],
     ) -> None:
         if not isinstance(lock, ServerLock):
             lock = read_lock(lock_path(server) if lock is None else Path(lock))
         self.lock = lock = replace(lock, name=server)
-        self.folder, self.timeout = folder, timeout
+        self.server_key = ServerKey(server, lock, elicit)
+        self.folder = None if folder is None else os.fspath(folder)
+        default = 60.0 if elicit is None else 600.0
+        self.timeout = default if timeout is None else timeout
         title = title or server
         names = [tool.name for tool in lock.tools]
         for option, globs in {
@@ -77,7 +90,8 @@ class MCPSection(Section[None]):
         }.items():
             _check_globs(server, option, globs, names)
         chosen = [name for name in names if _fits(name, include) and not _fits(name, exclude)]
-        tools = self._tools_by_name(effects or {})
+        approval = _by_arguments(server, others.pop("approval", None))
+        tools = self._tools_by_name(effects or {}, approval)
         children: list[AnySection] = []
         for group, globs in (groups or {}).items():
             members = [name for name in chosen if _fits(name, globs)]
@@ -88,7 +102,13 @@ class MCPSection(Section[None]):
         others.setdefault("visibility", SectionVisibility.SUMMARY)
         others["summary"] = others.get("summary") or _summary(f"Tools of {title}", shown)
         others["children"] = (*children, *(others.get("children") or ()))
-        others["tools"] = (*own, *(others.get("tools") or ()))
+        others["tools"] = (
+            *own,
+            *[
+                tool if tool.approval is not None else replace(tool, approval=approval)
+                for tool in others.get("tools") or ()
+            ],
+        )
         super().__init__(title=title, **others)
 
     def body_text(self) -> str:
@@ -101,8 +121,8 @@ class MCPSection(Section[None]):
     def resources(self) -> ResourceRegistry:
         """Binds the connection to the server, and its state if there is one."""
         # Eager, so that the rollback of the first call does not close them.
-        server, folder = self.lock.name, self.folder
-        connection = Binding(ServerKey(server), lambda _: Connection(self.lock), eager=True)
+        key, folder = self.server_key, self.folder
+        connection = Binding(key, lambda _: Connection(key.lock, key.elicit), eager=True)
         if folder is None:
             return ResourceRegistry.of(connection)
         # A third of what this package takes to import, and only servers with a state need it.
@@ -110,22 +130,26 @@ class MCPSection(Section[None]):
 
         def open_state(resources: Resources) -> ServerState:
             try:
-                return ServerState(folder, resources.get(ServerKey(server)))
+                return ServerState(folder, resources.get(key))
             except (OSError, ValueError) as error:
                 remedy = "; create it, or correct folder=" * isinstance(error, FileNotFoundError)
                 raise ResourceError(
-                    f"the folder of MCP server {server!r} cannot be opened: {error}{remedy}"
+                    f"the folder of MCP server {key.name!r} cannot be opened: {error}{remedy}"
                 ) from error
 
-        return ResourceRegistry.of(connection, Binding(StateKey(server), open_state, eager=True))
+        return ResourceRegistry.of(
+            connection, Binding(StateKey(key, folder), open_state, eager=True)
+        )
 
-    def _tools_by_name(self, effects: Mapping[str, Effect]) -> dict[str, AnyTool]:
+    def _tools_by_name(
+        self, effects: Mapping[str, Effect], approval: Approval | None
+    ) -> dict[str, AnyTool]:
         """Returns the tools of the whole lock by the server's names."""
         locks = {tool.name: tool for tool in self.lock.tools}
         tools: dict[str, AnyTool] = {}
         for model_name, name in model_names(self.lock.name, list(locks)).items():
             effect = _effect(locks[name], effects)
-            handler = _Handler(self.lock.name, name, effect, self.timeout, self.folder is not None)
+            handler = _Handler(self.server_key, name, effect, self.timeout, self.folder)
             tools[name] = Tool.from_schema(
                 name=model_name,
                 description=_description(locks[name]),
@@ -133,6 +157,7 @@ class MCPSection(Section[None]):
                 handler=handler.call,
                 result_type=object,  # which needs no look at the handler's annotations
                 effect=effect,
+                approval=None if effect == "pure" else approval,
                 check_schema=False,  # `wink mcp lock` has checked it
             )
         return tools
@@ -142,29 +167,31 @@ class MCPSection(Section[None]):
 class _Handler:
     """Calls one tool of a server."""
 
-    server: str
+    server: ServerKey
     tool: str
     effect: Effect
     timeout: float
-    has_state: bool
+    folder: str | None
 
     async def call(self, params: JsonParams, /, *, context: ToolContext) -> ToolResult[Json]:
         """Returns the server's answer, or a failure that says why there is none."""
-        connection = context.resources.get(ServerKey(self.server))
+        connection = context.resources.get(self.server)
         seconds = self.timeout
         if context.deadline is not None:
             seconds = min(seconds, context.deadline.remaining(utc_now()).total_seconds())
         try:
-            if self.has_state and self.effect != "pure":
+            if self.folder is not None and self.effect != "pure":
                 from .state import StateKey
 
-                context.resources.get(StateKey(self.server)).record(seconds=seconds)
+                key = StateKey(self.server, self.folder)
+                context.resources.get(key).record(seconds=seconds)
             result = await connection.call(
                 self.tool,
                 params,
                 repeatable=self.effect in {"pure", "repeatable"},
                 seconds=seconds,
                 publish=context.event_bus.publish,
+                context=context,
             )
             return _without_unsupported(result, context.adapter.media)
         except (ServerError, OSError) as error:  # OSError: the state cannot be copied
@@ -193,6 +220,25 @@ def _check_globs(server: str, option: str, globs: Iterable[str], names: Sequence
                 f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
                 f"it has {', '.join(names)}"
             )
+
+
+def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
+    """Returns the approval with which no call is made before the person has decided."""
+    check_approval(f"MCPSection({server!r})", approval)
+    if approval == "effects":
+        raise PromptValidationError(
+            f"MCPSection({server!r}): what a server does cannot be shown before it happens; "
+            "use approval='arguments'"
+        )
+    if not callable(approval):
+        return approval
+    selector = approval
+
+    @wraps(selector)  # the names of its parameters say what it is called with
+    def select(*args: Any, **names: Any) -> ApprovalMode | None:  # Any: whatever it takes
+        return None if selector(*args, **names) is None else "arguments"
+
+    return select
 
 
 def _group(title: str, tools: Sequence[AnyTool]) -> AnySection:

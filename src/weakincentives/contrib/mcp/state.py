@@ -12,9 +12,9 @@ from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
 from ...prompt.tool import ToolResult
 from ...serde import Json
-from .connection import Connection
-from .live_server import Notify
+from .connection import Connection, ServerKey
 from .lock import ServerLock
+from .server_errors import Notify
 
 __all__ = ["ServerState", "StateKey", "UndoVerdict", "probe_undo"]
 
@@ -30,9 +30,10 @@ _END_SECONDS = 10.0  # for which a server may go on writing when its client has 
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """The key by which a prompt's resources hold the state of the server of this name."""
+    """The key by which a prompt's resources hold the folder of a server."""
 
-    server: str
+    server: ServerKey
+    folder: str
 
     def __call__(self) -> "ServerState":
         raise TypeError("a StateKey only names a resource; use resources.get(key)")

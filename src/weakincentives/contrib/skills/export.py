@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...filesystem import FilesystemLimits, HostFilesystem
 from ...prompt.prompt import Prompt
 from ...prompt.registry import SectionNode
@@ -131,6 +129,8 @@ def _parts(part: Part, key: str) -> Iterator[tuple[str, Part]]:
 
 def _quoted(text: str) -> str:
     """A YAML string in double quotes, on one line."""
+    import yaml  # here, so that `front_matter` is first and names the extra
+
     quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**30).strip()
     return quoted.replace("---", r"\x2D--")  # the validator ends the front matter at any ---
 

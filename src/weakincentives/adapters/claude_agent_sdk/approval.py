@@ -1,0 +1,107 @@
+"""Approval of the CLI's own tools: the CLI asks before it runs a call, and our loop decides.
+
+By its own rules the CLI runs some calls without a question, such as `ls`. So a hook makes it ask
+about every call, and the SDK's permission callback answers once our loop has decided.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from ...prompt.approval import Approval, ApprovalMode, approval_mode, check_approval
+from ...prompt.context import ToolContext
+from ...prompt.tool import JsonParams
+from ...protocols import StateView
+from ..codec import Wire
+from .bridge import Bridge
+from .turns import OUTPUT_TOOL, AnySDK
+
+__all__ = ["approval_options", "check_builtin_approval", "selector"]
+
+# options of the SDK that decide on calls, too
+_DECIDING = "allowed_tools can_use_tool hooks permission_mode permission_prompt_tool_name"
+
+
+def check_builtin_approval(
+    approval: Mapping[str, Approval], builtin_tools: Sequence[str], options: Mapping[str, object]
+) -> None:
+    """Raises `ValueError` for tools that are not offered, for effects and for `options` beside it.
+
+    Raises `PromptValidationError` for what is no `Approval`.
+    """
+    if unknown := sorted(approval.keys() - set(builtin_tools)):
+        raise ValueError(f"approval={unknown!r} are not among builtin_tools={list(builtin_tools)}")
+    for name, value in approval.items():
+        check_approval(f"the built-in tool {name!r}", value)
+        if value == "effects":
+            raise ValueError(f"the effects of {name!r} cannot be shown; use approval='arguments'")
+    if approval and (names := sorted(options.keys() & _DECIDING.split())):
+        raise ValueError(f"options {names!r} decide on calls, as approval= does; leave one out")
+
+
+def selector(approval: Approval | None) -> Approval | None:
+    """Returns the approval of a built-in tool, which no call runs under for its effects."""
+    if not callable(approval):
+        return approval
+
+    def select(
+        params: JsonParams, *, session: StateView, context: ToolContext
+    ) -> ApprovalMode | None:
+        mode = approval_mode(approval, params, session, context)
+        if mode == "effects":
+            raise TypeError("the effects of a built-in tool cannot be shown; return 'arguments'")
+        return mode
+
+    return select
+
+
+def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> Wire:
+    """Returns the SDK's options by which calls of the built-in tools in `names` wait.
+
+    Subagents cannot call these tools, because our loop does not know their calls.
+    """
+
+    async def ask(call: Wire, *_: object) -> Wire:
+        name = call["tool_name"]
+        if name in names and call.get("agent_id"):
+            return _deny(call, "Not available to subagents: a person has to approve it.")
+        if name in names:
+            return _hook(call, permissionDecision="ask")
+        if name in bridge.builtin_names.values() or bridge.find_tool(name):
+            return _hook(call, permissionDecision="allow")
+        if name == OUTPUT_TOOL or name.startswith("mcp__"):
+            return {}  # the CLI's rules decide
+        return _deny(call, "Not available.")  # such as an older name of a tool
+
+    async def decide(name: str, _: Wire, context: AnySDK) -> object:
+        if name not in names:
+            return sdk.PermissionResultDeny(message="Not allowed.")
+        decision = await bridge.decision(context.tool_use_id)
+        if isinstance(decision, str):
+            return sdk.PermissionResultDeny(message=decision)
+        return sdk.PermissionResultAllow(updated_input=dict(decision))
+
+    async def explain(call: Wire, *_: object) -> Wire:
+        arguments = bridge.replacement(call["tool_use_id"])
+        if arguments is None:
+            return {}
+        text = json.dumps(arguments, ensure_ascii=False)
+        return _hook(call, additionalContext=f"The arguments were replaced by {text}")
+
+    after = [sdk.HookMatcher(matcher="|".join(names), hooks=[explain])]
+    return {
+        "allowed_tools": [],  # the SDK warns of others beside `can_use_tool`
+        "can_use_tool": decide,
+        "hooks": {
+            "PreToolUse": [sdk.HookMatcher(hooks=[ask], on_failure="block")],
+            "PostToolUse": after,
+            "PostToolUseFailure": after,
+        },
+    }
+
+
+def _deny(call: Wire, reason: str) -> Wire:
+    return _hook(call, permissionDecision="deny", permissionDecisionReason=reason)
+
+
+def _hook(call: Wire, **output: str) -> Wire:
+    return {"hookSpecificOutput": {"hookEventName": call["hook_event_name"], **output}}

@@ -1,0 +1,220 @@
+"""A durable run from its input to its result, both as JSON; it may wait for people on the way."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from ... import serde
+from ...content import Content, ContentError, Part, media_in, to_content
+from ...evaluation.approval import Decision
+from ...evaluation.conversation import Conversation, OnChange
+from ...evaluation.errors import PromptEvaluationError
+from ...evaluation.main_loop import Execution, Expansion
+from ...evaluation.messages import sendable_content
+from ...evaluation.response import PromptResponse
+from ...evaluation.suspension import RunSuspended, Suspension, check_decisions
+from ...limits import Budget, Deadline, TokenUsage
+from ...prompt.output import parse_output
+from ...prompt.prompt import Prompt
+from ...runtime.session import Session
+from ...runtime.session.snapshots import type_name, types_by_name
+from .journal import (
+    DurableAgent,
+    Record,
+    RecordedAdapter,
+    RunAttempt,
+    Steps,
+    error_from_json,
+    error_to_json,
+)
+
+__all__ = ["execute_run", "to_execution", "to_input", "to_resumed"]
+
+
+# Any: prompts of every output.
+def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Record:
+    """Executes a run, or the rest of it, and returns its result as JSON.
+
+    `run_input` is what `to_input` returned, or `to_resumed` for a run that has waited. The result
+    of a run that must wait for people has its `suspension`.
+    """
+    resumed = run_input.get("resumed")
+    run_id, suspension = steps.run_id, None
+    if resumed is not None:
+        run_id, suspension = resumed["run_id"], Suspension.from_json(resumed["suspension"])
+    session = agent.session(run_id)
+    before = run_input["session"] if suspension is None else suspension.session
+    if before is not None:
+        session.restore(session.parse_snapshot(before, types=agent.types))
+    session.snapshot().to_json()  # fails now for state that could not be written at the end
+    attempt = RunAttempt(steps, session, agent.types)
+    attempt.step("start", agent.version, dict)
+    loop = copy(agent.main_loop)
+    loop.adapter, loop.clock = RecordedAdapter(agent.adapter, attempt), attempt.clock
+    deadline, budget = _limits(agent, run_input, attempt.clock())
+    conversation = run_input["conversation"]
+    # Any: pyright takes no alias for the form of a type
+    message: Any = serde.parse(Content | None, run_input["message"])
+    try:
+        execution = loop.execute(
+            _bound_prompt(agent, run_input),
+            session=session,
+            deadline=deadline,
+            budget=budget,
+            message=message,
+            conversation=conversation and Conversation.from_json(conversation),
+            on_change=run_input["on_change"],
+            suspension=suspension,
+            decisions=serde.parse(dict[str, Decision], resumed["decisions"]) if resumed else None,
+        )
+    except RunSuspended as waiting:
+        left = deadline and deadline.remaining(attempt.clock()).total_seconds()
+        return {
+            "suspension": waiting.suspension.to_json(),
+            "run_id": run_id,
+            "seconds_left": left,
+            "waits": 1 if resumed is None else resumed["waits"] + 1,
+        }
+    except PromptEvaluationError as error:
+        return _failure_to_json(error, session)
+    return _execution_to_json(execution, session)
+
+
+# Any: as above
+def _bound_prompt(agent: DurableAgent[Any], run_input: Record) -> Prompt[Any]:
+    prompt, params = agent.prompt(), run_input["params"]
+    types = types_by_name(params, prompt.template.registry.params_types)
+    prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
+    return prompt
+
+
+# Any: as above
+def _limits(
+    agent: DurableAgent[Any], run_input: Record, now: datetime
+) -> tuple[Deadline | None, Budget | None]:
+    """Returns deadline and budget of a run that starts or goes on `now`.
+
+    The time in which it has waited does not count.
+    """
+    budget = serde.parse(Budget | None, run_input["budget"]) or agent.adapter.budget
+    deadline = serde.parse(Deadline | None, run_input["deadline"])
+    if resumed := run_input.get("resumed"):
+        left = resumed["seconds_left"]
+        deadline = None if left is None else Budget(max_seconds=max(left, 0.0)).deadline(now)
+    elif budget is not None and (bound := budget.deadline(now)):
+        deadline = min(deadline or bound, bound)
+    return deadline, budget and replace(budget, max_seconds=None)
+
+
+def _failure_to_json(error: PromptEvaluationError, session: Session) -> Record:
+    return {
+        "error": error_to_json(error),
+        "usage": serde.dump(error.usage),
+        "turns": error.turns,
+        "conversation": error.conversation and error.conversation.to_json(),
+        "session": session.snapshot().to_json(),
+    }
+
+
+# Any: as above
+def _execution_to_json(execution: Execution[Any], session: Session) -> Record:
+    response, conversation = execution.response, execution.conversation
+    return {
+        "text": response.text,
+        "output": serde.dump(response.output),
+        "turns": response.turns,
+        "expansions": serde.dump(execution.expansions),
+        "usage": serde.dump(execution.usage),
+        "last_usage": serde.dump(response.usage),
+        "conversation": conversation and conversation.to_json(),
+        "session": session.snapshot().to_json(),
+    }
+
+
+def to_resumed(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:
+    """Returns the input of the rest of a run that has waited, with decisions by call id.
+
+    `waiting` is the result of `execute_run` for `run_input`. Raises `ValueError` for a decision on
+    a call that does not wait, and `TypeError` for what is no decision. Calls without a decision
+    wait on: the run then runs those before the first of them.
+    """
+    check_decisions(Suspension.from_json(waiting["suspension"]), decisions)
+    decided = serde.dump_lossless(dict[str, Decision], dict(decisions))
+    return {
+        **run_input,
+        **dict.fromkeys(("session", "deadline", "message", "conversation")),
+        "resumed": {**waiting, "decisions": decided},
+    }
+
+
+def to_input(
+    *params: object,
+    session: Session | None = None,
+    deadline: Deadline | None = None,
+    budget: Budget | None = None,
+    message: str | Sequence[Part] | None = None,
+    conversation: Conversation | None = None,
+    on_change: OnChange = "append",
+) -> Record:
+    """Returns the input of a run as JSON.
+
+    Raises `ContentError` for a message whose media still have their bytes: put them into the store
+    of the agent's sessions.
+    """
+    return {
+        "params": {
+            type_name(type(value)): serde.dump_lossless(type(value), value) for value in params
+        },
+        "session": None if session is None else session.snapshot().to_json(),
+        "deadline": serde.dump(deadline),
+        "budget": serde.dump(budget),
+        "message": None if message is None else _message_to_json(message),
+        "conversation": conversation and conversation.to_json(),
+        "on_change": on_change,
+    }
+
+
+def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out]:
+    """Returns the execution of a result of `execute_run`.
+
+    Raises the `PromptEvaluationError` in which the run ended, and `RunSuspended` for a run that
+    waits.
+    """
+    if "suspension" in result:
+        raise RunSuspended(Suspension.from_json(result["suspension"]))
+    usage = serde.parse(TokenUsage, result["usage"])
+    text = result["conversation"]
+    conversation = None if text is None else Conversation.from_json(text)
+    if "error" in result:
+        error = error_from_json(result["error"])
+        if isinstance(error, PromptEvaluationError):
+            error = error.with_progress(
+                usage=usage, turns=result["turns"], conversation=conversation
+            )
+        raise error
+    prompt = agent.prompt()
+    declared: Any = prompt.template.structured_output  # Any: Out is what it declares
+    response = PromptResponse[Any](
+        prompt_name=prompt.name,
+        text=result["text"],
+        # as the evaluation did
+        output=None if declared is None else parse_output(result["text"], declared)[0],
+        usage=serde.parse(TokenUsage, result["last_usage"]),
+        turns=result["turns"],
+        conversation=conversation,
+    )
+    expansions = serde.parse(tuple[Expansion, ...], result["expansions"])
+    return Execution(response=response, expansions=expansions, usage=usage)
+
+
+def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
+    content = sendable_content(to_content(message))
+    for media in media_in(content):
+        if media.data is not None:
+            raise ContentError(
+                f"{media} has its bytes here, and a run may go on elsewhere; put it into the store "
+                "that the agent's session= makes, and pass the reference: store.put(image)"
+            )
+    return serde.dump_lossless(Content, content)

@@ -1,0 +1,281 @@
+"""Elicitation: what a server asks a person in the middle of a call, and the answers to it.
+
+Everything in a question is the server's own words. Nothing here needs the SDK.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any, Literal, Protocol
+
+from ...errors import SerdeError, ValidationIssue
+from ...evaluation.approval import visible
+from ...json_validation import check_schema, validation_issues
+from ...prompt.context import ToolContext
+from ...redaction import Redactor, credentials_in
+from ...serde import Json, JsonSchema
+from .server_errors import ServerError
+
+__all__ = [
+    "MAX_MESSAGE",
+    "Accept",
+    "Ask",
+    "Cancel",
+    "Decline",
+    "Elicit",
+    "Elicitation",
+    "ElicitationAnswer",
+    "asking",
+    "form_problem",
+]
+
+MAX_MESSAGE, _MAX_SCHEMA, _MAX_FIELD = 4_000, 20_000, 300  # characters
+_MAX_FIELDS = 50
+_PRIMITIVES = {"string", "number", "integer", "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The person has filled in the form; `content` must fit the schema of the question."""
+
+    content: Mapping[str, Json]
+    action: Literal["accept"] = field(default="accept", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """The person says no."""
+
+    action: Literal["decline"] = field(default="decline", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The person has dismissed the question without a choice."""
+
+    action: Literal["cancel"] = field(default="cancel", repr=False)
+
+
+type ElicitationAnswer = Accept | Decline | Cancel
+"""What a person answers to a server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elicitation:
+    """A question of an MCP server to a person, with the form that the person fills in.
+
+    `message`, at most 4,000 characters, and `schema`, a JSON Schema of an object with flat
+    properties, are the server's words as they came. `str()` marks them as the server's and writes
+    out characters that steer a terminal.
+    """
+
+    server: str
+    message: str
+    schema: JsonSchema
+
+    @property
+    def fields(self) -> Mapping[str, JsonSchema]:
+        """The schema of each field of the form, in the server's order."""
+        return dict(self.schema.get("properties", {}))
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The names of the fields that must be filled in."""
+        return frozenset(self.schema.get("required", ()))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the fields that seem to ask for a credential, which MCP forbids."""
+        return tuple(
+            [
+                name
+                for name, schema in self.fields.items()
+                if any(credentials_in({name: "x", f"{schema.get('title')}": "x"}))
+            ]
+        )
+
+    def issues(self, content: Mapping[str, Json]) -> tuple[ValidationIssue, ...]:
+        """Returns what does not fit the schema; the issues name fields and rules, not the data."""
+        return validation_issues(json.dumps(self.schema), dict(content))
+
+    def describe(self, name: str) -> str:
+        """Returns a line on a field: its name, type, choices and the server's words."""
+        schema = self.fields[name]
+        kind = "required" if name in self.required else "optional"
+        parts = [f"{name} ({schema.get('type')}, {kind})"]
+        choices = schema.get("enum") or [choice.get("const") for choice in schema.get("oneOf", ())]
+        texts = [schema.get("title"), schema.get("description")]
+        parts += [f"{text}" for text in texts if text]
+        parts += [f"one of {json.dumps(choices, ensure_ascii=False)}"] if choices else []
+        return visible(": ".join(parts).replace("\n", " ")[:_MAX_FIELD])
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"MCP server {self.server!r} asks, in its own words:"
+        yield from (f"| {visible(line)}" for line in self.message.split("\n"))
+        for name in self.fields:
+            yield f"- {self.describe(name)}"
+        if self.secrets:
+            names = visible(", ".join(self.secrets))
+            yield f"Careful: it may want a secret ({names}), which no server may ask for in a form."
+
+
+type Ask = Callable[[Elicitation], Awaitable[ElicitationAnswer]]
+"""Asks a person in the course of a call."""
+
+
+class Elicit(Protocol):
+    """Answers the questions of a server; a plain function or a coroutine function.
+
+    A plain function runs in a thread, which is left behind if the call ends before the answer.
+    """
+
+    def __call__(
+        self, request: Elicitation, /, *, context: ToolContext
+    ) -> ElicitationAnswer | Awaitable[ElicitationAnswer]: ...
+
+
+def form_problem(schema: JsonSchema) -> str | None:
+    """Returns why nobody is asked to fill in a form of this schema; `None` for one that is right.
+
+    MCP allows objects with flat properties: texts, numbers, booleans, and lists of choices.
+    """
+    try:
+        if len(json.dumps(schema)) > _MAX_SCHEMA:
+            return f"its schema has more than {_MAX_SCHEMA:,} characters"
+        check_schema(schema)
+    except (SerdeError, RecursionError):
+        return "its schema is not valid"
+    fields = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(fields, dict):
+        return "its schema is not that of an object"
+    if len(fields) > _MAX_FIELDS:
+        return f"its form has more than {_MAX_FIELDS} fields"
+    if not all(map(_is_flat, fields.values())):
+        return "its form is not flat"
+    return None
+
+
+def _is_flat(field_schema: Json) -> bool:
+    match field_schema:
+        case {"type": "array", "items": {"enum": _} | {"anyOf": _}}:
+            return True
+        case {"type": str(kind)}:
+            return kind in _PRIMITIVES
+        case _:
+            return False
+
+
+@asynccontextmanager
+async def asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGenerator[Ask | None]:
+    """Yields what passes questions of one call from any loop to `elicit`, on the loop of the block.
+
+    They are asked one after the other. A question that is open at the end of the block, or on which
+    `elicit` raises, is cancelled. Raises at the end what `elicit` raised, and what `check_answer`
+    did.
+    """
+    if elicit is None or context is None:
+        yield None
+        return
+    questions = _Questions(elicit, context)
+    answering = asyncio.create_task(questions.answer())
+    try:
+        yield questions.ask
+    except ServerError:
+        if questions.error is None:
+            raise
+    finally:
+        answering.cancel()
+        await asyncio.wait([answering])
+    if questions.error is not None:
+        raise questions.error
+
+
+class _Questions:
+    """The questions of one call, and the first error of an answer."""
+
+    def __init__(self, elicit: Elicit, context: ToolContext) -> None:
+        self._elicit = elicit
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._waiting = asyncio.Queue[tuple[Elicitation, Future[ElicitationAnswer]]]()
+        self.error: Exception | None = None
+
+    async def ask(self, request: Elicitation) -> ElicitationAnswer:
+        """Returns the answer; any loop may call it."""
+        answer: Future[ElicitationAnswer] = Future()
+        self._loop.call_soon_threadsafe(self._waiting.put_nowait, (request, answer))
+        return await asyncio.wrap_future(answer)
+
+    async def answer(self) -> None:
+        """Answers questions until it is cancelled."""
+        try:
+            while True:
+                request, future = await self._waiting.get()
+                if not future.set_running_or_notify_cancel():
+                    continue
+                answer: ElicitationAnswer = Cancel()
+                try:
+                    answer = check_answer(request, await self._answer(request))
+                except Exception as error:  # the call raises it once the server has answered
+                    self.error = self.error or error
+                finally:
+                    future.set_result(answer)
+        finally:
+            while not self._waiting.empty():
+                _, future = self._waiting.get_nowait()
+                if future.set_running_or_notify_cancel():
+                    future.set_result(Cancel())
+
+    async def _answer(self, request: Elicitation) -> object:
+        """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
+
+        def elicit() -> Any:  # Any: the answer itself, or a coroutine that returns it
+            return self._elicit(request, context=self._context)
+
+        if inspect.iscoroutinefunction(self._elicit):
+            return await elicit()
+        answer: Future[object] = Future()
+
+        def run() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(elicit())
+            except BaseException as error:  # raised where the answer is awaited
+                answer.set_exception(error)
+
+        name, work = "weakincentives-elicit", copy_context().run
+        Thread(target=work, args=(run,), name=name, daemon=True).start()
+        returned = await asyncio.wrap_future(answer)
+        return await returned if inspect.isawaitable(returned) else returned
+
+
+def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:
+    """Returns the answer; raises `TypeError` for anything else, and `ValueError` for wrong content.
+
+    Content must fit the schema and hold no credential of this process's environment.
+    """
+    place = f"elicit= of MCP server {request.server!r} returned"
+    match answer:
+        case Accept(content):
+            if issues := request.issues(content):
+                problems = "; ".join(map(str, issues))
+                raise ValueError(f"{place} content that does not fit the form: {problems}")
+            text = json.dumps(dict(content), ensure_ascii=False)
+            if Redactor(tuple(credentials_in(os.environ)))(text) != text:
+                raise ValueError(f"{place} a credential of this process; nothing was sent")
+            return answer
+        case Decline() | Cancel():
+            return answer
+        case _:
+            raise TypeError(f"{place} {answer!r}; return Accept(content), Decline() or Cancel()")

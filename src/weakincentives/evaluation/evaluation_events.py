@@ -1,0 +1,121 @@
+"""The events with which an evaluation begins, and with which it stops without a response."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from ..content import Part, text_of, to_content
+from ..errors import ControlFlow, message_of
+from ..limits import TokenUsage
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.sizes import measure
+from ..runtime.events import (
+    EvaluationStopped,
+    Event,
+    Operation,
+    OverridesDropped,
+    ParamsMissing,
+    PromptRendered,
+)
+from .errors import LimitError, PromptEvaluationError
+from .messages import Instructions, Message, media_of
+from .suspension import RunSuspended
+
+__all__ = ["opening_events", "stop_event"]
+
+_log = logging.getLogger(__name__)
+
+
+# Any: a prompt of any output
+def opening_events(
+    rendered: RenderedPrompt[Any],
+    prompt: Prompt[Any],
+    operation: Operation,
+    message: str | Sequence[Part] | None,
+    new: Sequence[Message],
+    *,
+    continued: bool,
+    event_id: str,
+    parent_id: str | None,
+) -> Iterator[Event]:
+    """Yields the rendered prompt, its stale overrides, and sections that cannot open.
+
+    `new` are the messages that this evaluation adds; `continued` says that it goes on with a
+    conversation. Missing params are logged as a warning, too.
+    """
+    ns, key, session_id = prompt.ns, prompt.key, operation.session_id
+    changes = [item.content for item in new if isinstance(item, Instructions) and continued]
+    yield PromptRendered(
+        ns=ns,
+        key=key,
+        name=operation.name,
+        adapter=operation.provider,
+        text=rendered.text,
+        tool_names=tuple([tool.name for tool in rendered.tools]),
+        message=text_of(to_content(message)) if message else "",
+        changes="\n\n".join(changes),
+        media=tuple([media for item in new for media in media_of(item)]),
+        parent_id=parent_id,
+        event_id=event_id,
+        visibility={
+            **{node.path: None for node in rendered.registry.sections},
+            **rendered.visibility,
+        },
+        measure=partial(measure, rendered.view),
+        session_id=session_id,
+    )
+    overrides = rendered.overrides
+    if overrides is not None and overrides.stale:
+        texts = tuple([str(text.id) for text in overrides.stale])
+        yield OverridesDropped(
+            ns=ns, key=key, tag=overrides.tag, texts=texts, session_id=session_id
+        )
+    if rendered.missing_params:
+        types = sorted({type_.__name__ for type_ in rendered.missing_params.values()})
+        sections = tuple([".".join(path) for path in rendered.missing_params])
+        remedy = f"bind them: prompt.bind({', '.join([f'{name}(…)' for name in types])})"
+        _log.warning(
+            "Params of hidden sections are missing; %s", remedy, extra={"sections": sections}
+        )
+        yield ParamsMissing(ns=ns, key=key, sections=sections, remedy=remedy, session_id=session_id)
+
+
+def stop_event(
+    error: BaseException,
+    operation: Operation,
+    usage: TokenUsage,
+    turns: int,
+    seconds: float = 0.0,
+) -> EvaluationStopped | None:
+    """Returns the event for an evaluation that `error` ended.
+
+    `None` for control flow, after which the loop around the evaluation goes on.
+    """
+    code = error.code if isinstance(error, PromptEvaluationError) else ""
+    text, pending = f"{type(error).__name__}: {message_of(error)}", tuple[str, ...]()
+    reason: Literal["limit", "failed", "suspended", "cancelled"] = "failed"
+    match error:
+        case ControlFlow():
+            return None
+        case RunSuspended(suspension=suspension):
+            reason, pending = "suspended", tuple([str(preview) for preview in suspension.pending])
+        case LimitError():
+            reason = "limit"
+        case Exception():
+            pass
+        case _:  # an interrupt, a cancelled task, a stream that its reader has closed
+            reason, text = "cancelled", type(error).__name__
+    return EvaluationStopped(
+        prompt_name=operation.name,
+        adapter=operation.provider,
+        reason=reason,
+        code=code,
+        error=text,
+        usage=usage,
+        turns=turns,
+        seconds=seconds,
+        pending=pending,
+        session_id=operation.session_id,
+    )

@@ -1,0 +1,582 @@
+"""What the runs inside tool calls have done, so that they go on after their root run has waited.
+
+A call whose handler runs another prompt is undone while its root run waits for people. Later the
+handler runs again, and each of its runs repeats what it had done: the model's answers come from the
+run's record, and so do the answers of calls that failed, change nothing or must not run twice. The
+other calls run again. `RunLog` and `CallLog` record a nested run and one execution of a call,
+`NestedRun` and `NestedRuns` are these records as values and JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Literal
+
+from .. import serde
+from ..errors import WeakIncentivesError
+from ..limits import Meter, RunUsage, TokenUsage
+from ..prompt.prompt import Prompt
+from ..prompt.template import PromptTemplate
+from ..prompt.tool import NON_REPEATABLE, AnyTool, PromptHandler
+from ..runtime.events import new_id
+from ..runtime.session.snapshots import Changes
+from .approval import Decision, Preview
+from .errors import EvaluationPhase, PromptEvaluationError, ThrottleError
+from .messages import AssistantMessage, ToolCall, ToolMessage
+
+__all__ = [
+    "CallLog",
+    "ChangedRunError",
+    "NestedCall",
+    "NestedRun",
+    "NestedRuns",
+    "OpenCalls",
+    "ProviderFailure",
+    "RunLog",
+    "UndecidedError",
+    "Waiting",
+    "approval_ids",
+    "check_nested",
+    "may_wait",
+    "pending_inside",
+    "tool_digests",
+]
+
+type Decisions = Mapping[str, Decision]
+
+_NO_USAGE = RunUsage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderFailure:
+    """A request of a nested run that failed, in place of the model's answer."""
+
+    message: str
+    phase: EvaluationPhase
+    code: str
+    provider: str
+    status: int | None
+    remedy: str
+    is_throttle: bool = False
+    retry_after: timedelta | None = None
+    kind: Literal["failure"] = "failure"
+
+    @classmethod
+    def of(cls, error: PromptEvaluationError) -> "ProviderFailure":
+        """Returns the failure of which `error` tells."""
+        return cls(
+            message=error.message,
+            phase=error.phase,
+            code=error.code,
+            provider=error.provider,
+            status=error.status,
+            remedy=error.remedy,
+            is_throttle=isinstance(error, ThrottleError),
+            retry_after=error.retry_after if isinstance(error, ThrottleError) else None,
+        )
+
+    def to_error(self) -> PromptEvaluationError:
+        """Returns an equal error."""
+        kind = ThrottleError if self.is_throttle else PromptEvaluationError
+        error = kind(
+            self.message,
+            phase=self.phase,
+            code=self.code,
+            provider=self.provider,
+            status=self.status,
+            remedy=self.remedy,
+        )
+        if isinstance(error, ThrottleError):
+            error.retry_after = self.retry_after
+        return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRuns:
+    """The runs inside one call, in the order in which its handler began them.
+
+    `arguments` are those with which the call ran, and `spent` is what its runs have used.
+    """
+
+    tool: str
+    arguments: str
+    idempotency_key: str
+    spent: RunUsage = _NO_USAGE
+    runs: "tuple[NestedRun, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedCall:
+    """A call of a nested run that has an answer, with the arguments with which it ran.
+
+    `state` are the changes of the session by a call that must not run twice.
+    """
+
+    call: ToolCall
+    answer: ToolMessage
+    nested: NestedRuns
+    state: Changes = field(default_factory=dict[str, dict[str, serde.Json]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRun:
+    """What a nested run has done; it goes on from there.
+
+    `pending` are the calls on which people must decide, in order. Their ids in the run around this
+    one are `ids`. `open` has the runs inside calls without an answer, by their approval ids;
+    `decisions` were made on such calls before they ran. `summaries` are the runs that have made the
+    conversation shorter.
+    """
+
+    ns: str
+    key: str
+    answers: tuple[AssistantMessage | ProviderFailure, ...] = ()
+    calls: tuple[NestedCall, ...] = ()
+    open: Mapping[str, NestedRuns] = field(default_factory=dict[str, NestedRuns])
+    decisions: Decisions = field(default_factory=dict[str, Decision])
+    pending: tuple[Preview, ...] = ()
+    ids: tuple[str, ...] = ()
+    tool_digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    summaries: "tuple[NestedRun, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The calls of one turn for which a run waits, with the decisions on them so far."""
+
+    pending: tuple[Preview, ...] = ()
+    decisions: Decisions = field(default_factory=dict[str, Decision])
+    nested: Mapping[str, NestedRuns] = field(default_factory=dict[str, NestedRuns])
+    tool_digests: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_NOTHING_WAITS = Waiting()
+
+
+class UndecidedError(Exception):
+    """Nobody has decided on the calls of `previews`, so the run must wait.
+
+    `decisions` were made on some of them that wait for others.
+    """
+
+    def __init__(self, previews: Sequence[Preview], decisions: Decisions | None = None) -> None:
+        super().__init__(", ".join([preview.tool for preview in previews]))
+        self.previews = tuple(previews)
+        self.decisions = decisions or {}
+
+
+class ChangedRunError(WeakIncentivesError, ValueError):
+    """A nested run that waits cannot go on, since its prompt or its tools have changed."""
+
+
+class RunLog:
+    """Records one nested run; with a record, the run first repeats what that tells."""
+
+    def __init__(
+        self,
+        prompt: Prompt[Any],  # Any: a prompt of any output
+        recorded: NestedRun | None,
+        decisions: Decisions,
+        caller: "CallLog",
+    ) -> None:
+        self.caller = caller
+        self._ns, self._key = prompt.ns, prompt.key
+        self._recorded = recorded
+        self._decisions = decisions
+        self._answers: list[AssistantMessage | ProviderFailure] = []
+        self._calls: list[NestedCall] = []
+        self._is_resumed = recorded is None
+        self.waiting: Waiting | None = None
+        self.refusal: ChangedRunError | None = None
+        summaries = NestedRuns(
+            tool="", arguments="", idempotency_key="", runs=recorded.summaries if recorded else ()
+        )
+        self.summaries = CallLog(
+            ToolCall("", "", ""), caller.meter, recorded=summaries, around=self
+        )
+
+    def take_answer(self) -> AssistantMessage | ProviderFailure | None:
+        """Returns the model's next answer if it is recorded."""
+        index = len(self._answers)
+        if self._recorded is None or index >= len(self._recorded.answers):
+            return None
+        self._answers.append(self._recorded.answers[index])
+        return self._answers[index]
+
+    def add_answer(self, answer: AssistantMessage | ProviderFailure) -> None:
+        """Records what the provider answered, or how the request failed."""
+        self._answers.append(answer)
+
+    def take_call(self, call: ToolCall) -> NestedCall | None:
+        """Returns the record of the next call, if it has one."""
+        index = len(self._calls)
+        if self._recorded is None or index >= len(self._recorded.calls):
+            return None
+        recorded = self._recorded.calls[index]
+        if (recorded.call.call_id, recorded.call.name) != (call.call_id, call.name):
+            return None
+        self._calls.append(recorded)
+        return recorded
+
+    def add_call(self, call: NestedCall) -> None:
+        """Records a call that has an answer."""
+        self._calls.append(call)
+
+    def resume(self) -> Waiting | None:
+        """Returns for what the run has waited, once, in the turn in which it did so."""
+        recorded = self._recorded
+        if self._is_resumed or recorded is None or len(self._answers) < len(recorded.answers):
+            return None
+        self._is_resumed = True
+        return Waiting(pending=recorded.pending, decisions=self._decisions, nested=recorded.open)
+
+    def to_record(self, place: str) -> NestedRun:
+        """Returns the record of the run, whose pending calls have ids that begin with `place`.
+
+        A run that has not yet repeated its record keeps the rest of it.
+        """
+        waiting, recorded = self.waiting or _NOTHING_WAITS, self._recorded
+        answers, calls = self._answers, self._calls
+        if recorded is not None:
+            answers = [*answers, *recorded.answers[len(answers) :]]
+            calls = [*calls, *recorded.calls[len(calls) :]]
+        return NestedRun(
+            ns=self._ns,
+            key=self._key,
+            answers=tuple(answers),
+            calls=tuple(calls),
+            open=waiting.nested,
+            decisions={
+                name: waiting.decisions[name]
+                for name in waiting.nested.keys() & waiting.decisions.keys()
+            },
+            pending=waiting.pending,
+            ids=tuple([f"{place}/{preview.call_id}" for preview in waiting.pending]),
+            tool_digests=waiting.tool_digests,
+            summaries=self.summaries.to_record().runs,
+        )
+
+
+class CallLog:
+    """Records one execution of a call, of which `meter` counts the usage of nested runs.
+
+    `around` is the run that makes the call, if that is a nested run itself, and `root` is the call
+    of the root run. `unrepeatable` names a tool inside it whose call can neither be undone nor
+    repeated, so that no run inside can wait any more. In a preview of a later call no run begins,
+    since that would ask the model; `has_runs` says that one should have begun.
+    """
+
+    def __init__(
+        self,
+        call: ToolCall,
+        meter: Meter,
+        *,
+        approval_id: str = "",
+        idempotency_key: str = "",
+        recorded: NestedRuns | None,
+        decisions: Decisions | None = None,
+        around: RunLog | None,
+        is_counted: bool = False,
+        is_preview: bool = False,
+    ) -> None:
+        self.call = call
+        self.meter = meter
+        self.idempotency_key = idempotency_key
+        self.root: CallLog = around.caller.root if around else self
+        self.unrepeatable = ""
+        self.is_preview = is_preview
+        self.has_runs = False
+        self._id = approval_id
+        self._recorded = recorded
+        self._decisions = decisions or {}
+        self._runs: list[RunLog] = []
+        self._spent = _NO_USAGE if recorded is None else meter.usage
+        if recorded is not None and is_counted:  # what the runs repeat counts again
+            meter.add_run(_negative(recorded.spent), "")
+
+    def repeat(self, recorded: NestedRuns) -> None:
+        """Lets the runs inside the call repeat their record, which nobody has counted yet."""
+        self._recorded, self.idempotency_key = recorded, recorded.idempotency_key
+
+    # Any: a prompt of any output
+    def begin(self, prompt: Prompt[Any]) -> RunLog:
+        """Returns the log of the next run of the call's handler.
+
+        Raises `ChangedRunError` if the run that waits there is of another prompt or other tools.
+        """
+        if self.is_preview:
+            self.has_runs = True
+            raise WeakIncentivesError("runs inside a call that only shows what it would do wait")
+        index = len(self._runs)
+        recorded, decisions = None, dict[str, Decision]()
+        if self._recorded is not None and index < len(self._recorded.runs):
+            recorded = self._recorded.runs[index]
+            decisions = dict(recorded.decisions) | {
+                preview.call_id: self._decisions[approval_id]
+                for preview, approval_id in zip(recorded.pending, recorded.ids, strict=True)
+                if approval_id in self._decisions
+            }
+        log = RunLog(prompt, recorded, decisions, self)
+        self._runs.append(log)
+        if recorded is not None:
+            try:
+                _check_run(prompt.template, recorded)
+            except ChangedRunError as error:
+                log.refusal = error
+                raise
+        return log
+
+    @property
+    def refusal(self) -> ChangedRunError | None:
+        """Why a run inside the call cannot go on."""
+        return next((log.refusal for log in self._runs if log.refusal is not None), None)
+
+    def end(self) -> None:
+        """Ends the log, once the handler has ended.
+
+        Raises `UndecidedError` if a run inside the call waits, and what kept one from going on,
+        also if the handler has caught it.
+        """
+        if self._recorded is None and not self._runs:
+            return  # as most calls
+        self._count_lost()
+        if (refusal := self.refusal) is not None:
+            raise refusal
+        undecided = self.undecided()
+        if undecided.previews:
+            raise undecided
+
+    def undecided(self) -> UndecidedError:
+        """Returns the calls inside this one on which people must decide, if there are any."""
+        previews: list[Preview] = []
+        decisions: dict[str, Decision] = {}
+        for place, log in self._places():
+            if log.waiting is not None:
+                for preview in log.waiting.pending:
+                    approval_id = f"{place}/{preview.call_id}"
+                    inside = (self.call.name, *preview.inside)
+                    previews.append(replace(preview, call_id=approval_id, inside=inside))
+                    if preview.call_id in log.waiting.decisions:
+                        decisions[approval_id] = log.waiting.decisions[preview.call_id]
+        return UndecidedError(previews, decisions)
+
+    def _count_lost(self) -> None:
+        """Counts what the handler has not repeated of its record; it was used before."""
+        before, now = self._spent, self.meter.usage
+        if now.calls < before.calls or now.tool_calls < before.tool_calls:
+            self.meter.add(
+                before.usage + _negative(now).usage,
+                calls=before.calls - now.calls,
+                tool_calls=before.tool_calls - now.tool_calls,
+                cost=(before.cost or 0.0) - (now.cost or 0.0),
+            )
+
+    def to_record(self) -> NestedRuns:
+        """Returns the record of the call's runs."""
+        runs = [log.to_record(place) for place, log in self._places()]
+        if self._recorded is not None:
+            runs += self._recorded.runs[len(runs) :]
+        return NestedRuns(
+            tool=self.call.name,
+            arguments=self.call.arguments,
+            idempotency_key=self.idempotency_key,
+            spent=self.meter.usage,
+            runs=tuple(runs),
+        )
+
+    def _places(self) -> list[tuple[str, RunLog]]:
+        return [(f"{self._id}/{number}", log) for number, log in enumerate(self._runs, 1)]
+
+
+class OpenCalls:
+    """The calls of one turn of an evaluation, by their approval ids, and the runs inside them."""
+
+    def __init__(self, meter: Meter, run: RunLog | None) -> None:
+        self._meter = meter
+        self._run = run
+        self._meters: dict[str, Meter] = {}
+        self._keys: dict[str, str] = {}
+        self._logs: dict[str, CallLog] = {}
+        self._ids: tuple[str, ...] = ()
+        self.waited = _NOTHING_WAITS
+
+    def begin_turn(self, calls: Sequence[ToolCall], waited: Waiting | None) -> None:
+        """Takes the calls of a new turn, and for what the run has `waited` in it."""
+        waited = waited or _NOTHING_WAITS
+        self._meters, self._logs, self.waited = {}, {}, waited
+        self._keys = {name: record.idempotency_key for name, record in waited.nested.items()}
+        self._ids = approval_ids(calls)
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """The decisions on calls of the turn, but not on those inside them."""
+        decisions = self.waited.decisions
+        return {name: decisions[name] for name in self._ids if name in decisions}
+
+    def ids(self, calls: Sequence[ToolCall]) -> tuple[str, ...]:
+        """Returns the approval ids of `calls`, which are the last of the turn."""
+        return self._ids[len(self._ids) - len(calls) :]
+
+    def start(self, approval_id: str, call: ToolCall, *, is_preview: bool = False) -> CallLog:
+        """Returns the log of an execution of a call, which goes on from the call's record."""
+        recorded = self.waited.nested.get(approval_id)
+        meter, is_counted = self._meters.get(approval_id), True
+        if meter is None:
+            meter = self._meters[approval_id] = Meter(parent=self._meter)
+            is_counted = self._run is None  # a nested run counts anew what it repeats
+            if recorded is not None and is_counted:
+                spent = recorded.spent
+                meter.tokens, meter.calls = spent.usage, spent.calls
+                meter.tool_calls, meter.cost = spent.tool_calls, spent.cost or 0.0
+        if recorded is not None and recorded.arguments != call.arguments:
+            recorded = None
+        log = CallLog(
+            call,
+            meter,
+            approval_id=approval_id,
+            idempotency_key=self._keys.setdefault(approval_id, new_id()),
+            recorded=recorded,
+            decisions=self.waited.decisions,
+            around=self._run,
+            is_counted=is_counted,
+            is_preview=is_preview,
+        )
+        self._logs[approval_id] = log
+        return log
+
+    def record(self, approval_id: str, call: ToolCall) -> tuple[ToolCall, NestedRuns]:
+        """Returns a call that has an answer, as it was executed, and the record of its runs."""
+        if (log := self._logs.get(approval_id)) is not None:
+            return log.call, log.to_record()
+        return call, NestedRuns(tool=call.name, arguments=call.arguments, idempotency_key="")
+
+    def has_runs(self, approval_id: str) -> bool:
+        """Whether a run inside a call has not begun, since the call only shows what it would do."""
+        log = self._logs.get(approval_id)
+        return log is not None and log.has_runs
+
+    def undecided(self, approval_id: str) -> UndecidedError:
+        """Returns what people must decide on inside a call of the turn, as it is known so far."""
+        log, record = self._logs.get(approval_id), self.waited.nested.get(approval_id)
+        if log is not None:
+            return log.undecided()
+        ids = {item for run in record.runs for item in run.ids} if record else set[str]()
+        return UndecidedError(
+            [preview for preview in self.waited.pending if preview.call_id in ids],
+            {name: self.waited.decisions[name] for name in ids & self.waited.decisions.keys()},
+        )
+
+    def batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Returns the first of the last calls of the turn; one that has a record runs alone."""
+        nested = self.waited.nested
+        for index, approval_id in enumerate(self.ids(calls) if nested else ()):
+            if approval_id in nested:
+                return calls[: max(index, 1)]
+        return calls
+
+    def records(self, calls: Sequence[ToolCall]) -> dict[str, NestedRuns]:
+        """Returns the records of the runs inside the last calls of the turn, if there are any."""
+        records: dict[str, NestedRuns] = {}
+        for approval_id in self.ids(calls):
+            record = self.waited.nested.get(approval_id)
+            if (log := self._logs.get(approval_id)) is not None:
+                record = log.to_record()
+            if record is not None and record.runs:
+                records[approval_id] = record
+        return records
+
+
+def approval_ids(calls: Sequence[ToolCall]) -> tuple[str, ...]:
+    """Returns for each call of a turn the id under which people decide on it.
+
+    It is the call's id, but no two calls of a turn have the same, and it has no slash: an id with
+    slashes is of a call inside a nested run.
+    """
+    ids: list[str] = []
+    for call in calls:
+        name = call.call_id.replace("/", "~")
+        number, approval_id = 1, name
+        while approval_id in ids:
+            number += 1
+            approval_id = f"{name}#{number}"
+        ids.append(approval_id)
+    return tuple(ids)
+
+
+def pending_inside(nested: Mapping[str, NestedRuns]) -> set[tuple[str, str]]:
+    """Returns the ids and tools of all pending calls in the runs of a record."""
+    return {
+        (approval_id, preview.tool)
+        for record in nested.values()
+        for run in record.runs
+        for approval_id, preview in zip(run.ids, run.pending, strict=False)
+    }
+
+
+def may_wait(tool: AnyTool | None) -> bool:
+    """Whether the runs inside a call of `tool` can wait: its handler then runs twice."""
+    return tool is not None and (
+        tool.effect not in NON_REPEATABLE or isinstance(tool.handler, PromptHandler)
+    )
+
+
+# Any: a prompt of any output
+def tool_digests(template: PromptTemplate[Any], names: Sequence[str]) -> dict[str, str]:
+    """Returns a digest of what each tool declares, by name, of those that the template has."""
+    tools = [template.registry.get_tool(name) for name in names]
+    return {
+        tool.name: sha256(
+            serde.dump_json(
+                [tool.name, tool.description, tool.params_schema(), tool.effect]
+            ).encode()
+        ).hexdigest()
+        for tool in tools
+        if tool is not None
+    }
+
+
+# Any: as above
+def check_nested(template: PromptTemplate[Any], nested: Mapping[str, NestedRuns]) -> None:
+    """Raises `ChangedRunError` if a run inside one of the template's tools cannot go on.
+
+    It finds the prompts of tools that `Tool.from_prompt` makes. Runs of other handlers are checked
+    when they begin.
+    """
+    for record in nested.values():
+        tool = template.registry.get_tool(record.tool)
+        if tool is not None and isinstance(tool.handler, PromptHandler):
+            for run in record.runs:
+                _check_run(tool.handler.template, run)
+
+
+# Any: as above
+def _check_run(template: PromptTemplate[Any], run: NestedRun) -> None:
+    name = f"{run.ns}/{run.key}"
+    if (template.ns, template.key) != (run.ns, run.key):
+        raise ChangedRunError(
+            f"the nested run that waits is of prompt {name!r}, not of "
+            f"{f'{template.ns}/{template.key}'!r}; resume it with the code that suspended it"
+        )
+    digests = tool_digests(template, list(run.tool_digests))
+    if changed := [
+        tool for tool, digest in run.tool_digests.items() if digests.get(tool) != digest
+    ]:
+        raise ChangedRunError(
+            f"the tools {changed} have changed since the nested run of {name!r} was suspended; "
+            "resume it with the code that suspended it"
+        )
+    check_nested(template, run.open)
+
+
+def _negative(spent: RunUsage) -> RunUsage:
+    tokens = spent.usage
+    usage = TokenUsage(
+        -tokens.input_tokens,
+        -tokens.output_tokens,
+        -tokens.cached_tokens,
+        -tokens.cache_write_tokens,
+        -tokens.reasoning_tokens,
+        -tokens.cache_write_1h_tokens,
+    )
+    return RunUsage(usage, -spent.calls, -spent.tool_calls, -(spent.cost or 0.0))

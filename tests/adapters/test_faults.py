@@ -1,0 +1,194 @@
+"""What a hostile server does is the same error at every door: of the adapters, of the main loop and
+of a chat, synchronous, asynchronous and streamed. Nothing of it tells the key.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from support.agents import prompt
+from support.hostile_server import (
+    BEHAVIOURS,
+    Behaviour,
+    Connection,
+    HostileServer,
+    compressed,
+    redirect,
+    retry_later,
+)
+from support.sdk_clients import APIS, sdk_adapter
+from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.limits import Deadline
+from weakincentives.runtime.session import Session
+
+KEY = "sk-marked-0123456789-secret"
+MAX_BYTES = 100_000
+
+# Any: an adapter's, a loop's or a chat's results and events
+type Door = Callable[[LoopAdapter, Session, Deadline | None], Any]
+
+
+def _all(events: Any) -> None:  # Any: as above
+    for _ in events:
+        pass
+
+
+async def _all_async(events: Any) -> None:  # Any: as above
+    async for _ in events:
+        pass
+
+
+def _chat(adapter: LoopAdapter, session: Session) -> Chat[Any]:
+    return Chat(MainLoop(adapter), prompt(), session=session)
+
+
+DOORS: dict[str, Door] = {
+    "evaluate": lambda adapter, session, deadline: adapter.evaluate(
+        prompt(), session=session, deadline=deadline
+    ),
+    "evaluate_async": lambda adapter, session, deadline: asyncio.run(
+        adapter.evaluate_async(prompt(), session=session, deadline=deadline)
+    ),
+    "stream": lambda adapter, session, deadline: _all(
+        adapter.stream(prompt(), session=session, deadline=deadline)
+    ),
+    "stream_async": lambda adapter, session, deadline: asyncio.run(
+        _all_async(adapter.stream_async(prompt(), session=session, deadline=deadline))
+    ),
+    "loop.execute": lambda adapter, session, deadline: MainLoop(adapter).execute(
+        prompt(), session=session, deadline=deadline
+    ),
+    "loop.execute_async": lambda adapter, session, deadline: asyncio.run(
+        MainLoop(adapter).execute_async(prompt(), session=session, deadline=deadline)
+    ),
+    "loop.stream": lambda adapter, session, deadline: _all(
+        MainLoop(adapter).stream(prompt(), session=session, deadline=deadline)
+    ),
+    "loop.stream_async": lambda adapter, session, deadline: asyncio.run(
+        _all_async(MainLoop(adapter).stream_async(prompt(), session=session, deadline=deadline))
+    ),
+    "chat.send": lambda adapter, session, deadline: _chat(adapter, session).send(
+        "Hello", deadline=deadline
+    ),
+    "chat.send_async": lambda adapter, session, deadline: asyncio.run(
+        _chat(adapter, session).send_async("Hello", deadline=deadline)
+    ),
+    "chat.stream": lambda adapter, session, deadline: _all(
+        _chat(adapter, session).stream("Hello", deadline=deadline)
+    ),
+    "chat.stream_async": lambda adapter, session, deadline: asyncio.run(
+        _all_async(_chat(adapter, session).stream_async("Hello", deadline=deadline))
+    ),
+}
+
+
+def _sends(head: str, body: bytes = b"") -> Behaviour:
+    lines = f"HTTP/1.1 {head}\r\nconnection: close\r\n\r\n".encode()
+    return lambda connection: connection.send(lines + body)
+
+
+def _resets(connection: Connection) -> None:
+    """Closes the connection without an answer."""
+
+
+_JSON = "content-type: application/json"
+_QUOTE = b'{"error": {"message": "wrong key %s", "type": "t"}}' % KEY.encode()
+
+FAULTS: Mapping[str, tuple[Behaviour, str]] = {
+    "closes without an answer": (_resets, "connection"),
+    "no HTTP": (lambda connection: connection.send(b"hello\r\n\r\n"), "connection"),
+    "a head without an end": (
+        lambda connection: connection.send(b"HTTP/1.1 200 OK\r\nx: "),
+        "connection",
+    ),
+    "a body that breaks off": (
+        _sends(f"200 OK\r\n{_JSON}\r\ncontent-length: 1000", b'{"id"'),
+        "connection",
+    ),
+    "an empty body": (_sends(f"200 OK\r\n{_JSON}\r\ncontent-length: 0"), "malformed"),
+    "a page": (_sends("200 OK\r\ncontent-type: text/html", b"<html>Hello</html>"), "malformed"),
+    "another form": (_sends(f"200 OK\r\n{_JSON}", b'{"hello": ["you"]}'), "malformed"),
+    "no gzip": (_sends(f"200 OK\r\n{_JSON}\r\ncontent-encoding: gzip", b"plain"), "malformed"),
+    "too many bytes": (compressed(10 * MAX_BYTES), "reply_too_large"),
+    "too many bytes in an error": (compressed(10 * MAX_BYTES, "500 Oops"), "reply_too_large"),
+    "a flood of events": (BEHAVIOURS["flood of events"], "reply_too_large"),
+    "an endless body": (BEHAVIOURS["endless body"], "reply_too_large"),
+    "a redirect with the key": (redirect(f"http://127.0.0.1:9/{KEY}?k={KEY}"), "redirect"),
+    "a redirect to nowhere": (redirect(None), "redirect"),
+    "an error that quotes the key": (_sends(f"401 No\r\n{_JSON}", _QUOTE), "authentication"),
+    "an error without JSON": (
+        _sends("503 No\r\ncontent-type: text/html", b"<p>"),
+        "server_error",
+    ),
+    "retry later": (retry_later(3600), "throttled"),
+}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def adapters(url: str) -> dict[str, Any]:  # Any: an SDK's clients
+    made: dict[str, Any] = {
+        api: sdk_adapter(api, url, api_key=KEY, max_retries=0, max_reply_bytes=MAX_BYTES)
+        for api in APIS
+    }
+    return made
+
+
+def code_of(door: Door, adapter: LoopAdapter, deadline: Deadline | None = None) -> str:
+    """Enters by the door and returns the code of the error, which does not tell the key."""
+    with pytest.raises(PromptEvaluationError) as caught:
+        door(adapter, Session(), deadline)
+    report = "".join([repr(caught.value), *traceback.format_exception(caught.value)])
+    assert KEY not in report
+    return caught.value.code
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_the_same_error_at_every_door(fault: str) -> None:
+    behaviour, expected = FAULTS[fault]
+    with HostileServer(behaviour) as server:
+        made = adapters(server.url)
+        found = {
+            (api, name): code_of(door, adapter)
+            for api, adapter in made.items()
+            for name, door in DOORS.items()
+        }
+        assert found == dict.fromkeys(found, expected)
+        assert len(server.requests) == len(found)
+        for adapter in made.values():
+            adapter.client().close()
+
+
+@pytest.mark.parametrize("behaviour", ["silence", "comments", "spaces", "headers byte by byte"])
+def test_a_deadline_ends_every_door_while_bytes_trickle(behaviour: str) -> None:
+    with HostileServer(BEHAVIOURS[behaviour]) as server:
+        made = adapters(server.url).values()
+        with ThreadPoolExecutor(len(made) * len(DOORS)) as pool:
+            codes = [
+                pool.submit(code_of, door, adapter, Deadline.after(0.5))
+                for adapter in made
+                for door in DOORS.values()
+            ]
+        assert {code.result() for code in codes} == {"deadline"}
+        assert server.left()
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_both_adapters_of_a_fallback_fail_and_tell_no_key(door: str) -> None:
+    with HostileServer(FAULTS["an error without JSON"][0]) as server:
+        made = adapters(server.url)
+        assert code_of(DOORS[door], FallbackAdapter(*made.values())) == "server_error"
+        assert len(server.requests) == len(made)
+        for adapter in made.values():
+            adapter.client().close()

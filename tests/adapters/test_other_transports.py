@@ -1,0 +1,82 @@
+"""OpenAI's SDK over `aiohttp`, which `running.md` recommends for many runs at once: replies, bounds
+and deadlines are as over its own transport.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, DefaultAioHttpClient
+
+from support.agents import prompt
+from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirect
+from support.scripted_server import Say, ScriptedServer
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.response import Completed
+from weakincentives.limits import Deadline
+from weakincentives.runtime.session import Session
+
+pytest.importorskip("aiohttp")
+
+KEY = "sk-marked-0123456789-secret"
+
+type Door = Callable[..., Awaitable[str]]
+
+
+async def evaluate(adapter: OpenAIAdapter, **options: Any) -> str:
+    return (await adapter.evaluate_async(prompt(), session=Session(), **options)).text
+
+
+async def stream(adapter: OpenAIAdapter, **options: Any) -> str:
+    events = adapter.stream_async(prompt(), session=Session(), **options)
+    *_, last = [event async for event in events]
+    assert isinstance(last, Completed)
+    return last.response.text
+
+
+doors = pytest.mark.parametrize("door", [evaluate, stream])
+
+
+def over_aiohttp(url: str, door: Door, **options: Any) -> str:
+    async def main() -> str:
+        http = DefaultAioHttpClient()
+        async with AsyncOpenAI(
+            base_url=f"{url}/v1", api_key=KEY, max_retries=0, http_client=http
+        ) as client:
+            adapter = OpenAIAdapter("m", async_client=client, max_reply_bytes=1_000_000)
+            return await door(adapter, **options)
+
+    return asyncio.run(main())
+
+
+@doors
+def test_replies_are_read(door: Door) -> None:
+    with ScriptedServer(Say("Hello there.")) as server:
+        assert over_aiohttp(server.url, door) == "Hello there."
+
+
+@doors
+@pytest.mark.parametrize(
+    ("behaviour", "code"),
+    [
+        (compressed(3_000_000), "reply_too_large"),
+        (redirect(f"http://127.0.0.1:9/{KEY}"), "redirect"),
+    ],
+)
+def test_what_a_server_must_not_do_is_an_error(behaviour: Any, code: str, door: Door) -> None:
+    with HostileServer(behaviour) as server:
+        with pytest.raises(PromptEvaluationError) as caught:
+            over_aiohttp(server.url, door)
+        assert (caught.value.code, KEY in str(caught.value)) == (code, False)
+
+
+@doors
+@pytest.mark.parametrize("behaviour", ["silence", "comments", "headers byte by byte"])
+def test_a_deadline_ends_the_request_and_its_connection(behaviour: str, door: Door) -> None:
+    with HostileServer(BEHAVIOURS[behaviour]) as server:
+        with pytest.raises(PromptEvaluationError) as caught:
+            over_aiohttp(server.url, door, deadline=Deadline.after(0.5))
+        assert caught.value.code == "deadline"
+        assert server.left()

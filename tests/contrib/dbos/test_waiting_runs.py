@@ -1,0 +1,378 @@
+"""Runs that wait for people hold no worker, survive every kill, and go on once."""
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from contrib.dbos.test_kills import Story, kill_later, together
+from support.agents import Note
+from support.durable_processes import (
+    Kill,
+    RunStore,
+    Work,
+    actions,
+    dbos,
+    kill_me,
+    start_process,
+    wait_for_process,
+)
+from support.durable_runs import STORY, Facts, Job, agent, asking, calls
+from weakincentives.contrib.durable import (
+    RecordedSteps,
+    WaitingRun,
+    WaitingRuns,
+    execute_run,
+    open_waiting_runs,
+    to_input,
+    to_resumed,
+)
+from weakincentives.evaluation.approval import Approve, Decision, Deny
+from weakincentives.evaluation.suspension import Suspension
+
+type NewRunStore = Callable[[], RunStore]
+
+PAID = (
+    calls(("note", '{"a": 1}'), ("pay", '{"a": 2}'), ("draft", '{"a": 3}')),
+    calls(("pay", '{"a": 4}')),
+    STORY[-1],
+)
+
+
+@pytest.fixture
+def new(new_store: NewRunStore) -> NewRunStore:
+    return lambda: replace(new_store(), story=PAID, asks=True)
+
+
+def run_in_process(store: RunStore, work: Work) -> None:
+    """Runs `work` in a process; its failures are failures here."""
+    assert wait_for_process(start_process(work, store.log)) == 0, store.log.read_text()
+
+
+def until[T](look: Callable[[], T]) -> T:
+    """Waits for something that is true."""
+    end = time.monotonic() + 240
+    while not (seen := look()):
+        assert time.monotonic() < end, "nothing has come"
+        time.sleep(0.02)
+    return seen
+
+
+def everything(waiting: WaitingRun, decision: Decision | None = None) -> Mapping[str, Decision]:
+    return {preview.call_id: decision or Approve() for preview in waiting.pending}
+
+
+def decider(store: RunStore, run_ids: Sequence[str] = ("run",)) -> Work:
+    """The work of a process without workers that approves all calls until the runs are over."""
+
+    def work() -> None:
+        until(lambda: ["launched"] in store.facts.read())  # and the database has its tables
+        with open_waiting_runs(store.url) as runs:
+            until(lambda: approve_all(runs) or store.done(run_ids) or over())
+        store.facts.add("approved")
+
+    def approve_all(runs: WaitingRuns) -> bool:
+        for waiting in runs.waiting():
+            runs.decide(waiting.wait_id, everything(waiting))
+        return False
+
+    def over() -> bool:
+        return ["over"] in store.facts.read()
+
+    return work
+
+
+def payments(store: RunStore, run_id: str = "run") -> list[str]:
+    paid = [words for words in store.facts.read() if words[:2] == ["tool", "pay"]]
+    return [words[2] for words in paid if words[3].split(":")[0] == run_id]
+
+
+def notes(store: RunStore, run_id: str = "run") -> list[str]:
+    slices: dict[str, Any] = json.loads(store.result(run_id)["session"])["slices"]
+    return [item["text"] for item in slices["support.agents:Note"]]
+
+
+@cache
+def whole(run_id: str = "run") -> Any:
+    """The result of a run that nobody disturbs."""
+    with TemporaryDirectory() as folder:
+        facts = Facts(Path(folder) / "facts")
+        made = agent(facts, story=PAID, extra=asking(facts))
+        run_input = to_input(Job(run_id))
+        result = execute_run(made, run_input, RecordedSteps(run_id=run_id))
+        while "suspension" in result:
+            pending = Suspension.from_json(result["suspension"]).pending
+            decisions = {preview.call_id: Approve() for preview in pending}
+            run_input = to_resumed(run_input, result, decisions)
+            steps = RecordedSteps(run_id=f"{run_id}:{result['waits']}")
+            result = execute_run(made, run_input, steps)
+        return json.loads(json.dumps(result))
+
+
+def test_a_run_waits_twice_and_ends(new: NewRunStore) -> None:
+    store = new()
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        run = runs.start("agent", Job("it"), run_id="run")
+        [first] = until(runs.waiting)
+        assert (first.run_id, first.agent, run.status) == ("run", "agent", "waiting")
+        assert [preview.tool for preview in first.pending] == ["pay", "draft"]
+        assert "drafted 3" in str(first.pending[1])
+        assert payments(store) == []
+        runs.decide(first.wait_id, {"c1": Approve(), "c2": Deny("not that")})
+        [second] = until(runs.waiting)
+        assert payments(store) == ["2"]
+        assert second.wait_id != first.wait_id
+        assert [preview.arguments for preview in second.pending] == ['{"a": 4}']
+        runs.decide(second.wait_id, everything(second))
+        store.keep(run)
+        assert (run.status, runs.waiting()) == ("ended", [])
+        assert runs.find("agent", "run").result() == run.result()
+        assert runs.start("agent", Job("it"), run_id="run").result() == run.result()
+        assert [note.text for note in run.session()[Note]] == notes(store)
+
+    run_in_process(store, work)
+    assert notes(store) == ["noted 1", "paid 2", "paid 4"]
+
+
+def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> None:
+    store, run_ids = new(), ["run", "another"]
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        dbos.DBOS.register_queue("jobs", worker_concurrency=1, polling_interval_sec=0.05)
+        started = [
+            runs.start("agent", Job(run_id), run_id=run_id, queue="jobs") for run_id in run_ids
+        ]
+        # though one worker takes one at a time, and none of them is unfinished business of it
+        until(lambda: {run.status for run in started} == {"waiting"})
+        assert len(runs.waiting()) == len(run_ids)
+        kill_me()
+
+    assert wait_for_process(start_process(work, store.log)) == -signal.SIGKILL
+    facts = store.facts.read()
+
+    def decide_all() -> None:
+        with open_waiting_runs(store.url) as runs:
+            for waiting in runs.waiting():
+                runs.decide(waiting.wait_id, everything(waiting))
+            assert runs.waiting() == []  # and no worker is there
+
+    run_in_process(store, decide_all)
+    assert store.facts.read() == facts
+
+    def go_on() -> None:
+        runs = store.open("another-worker")
+        store.launch()
+        started = [runs.find("agent", run_id) for run_id in run_ids]
+        for run in started:
+            store.keep(run)
+
+    deciding = start_process(decider(store, run_ids), store.log)
+    run_in_process(store, go_on)
+    assert wait_for_process(deciding) == 0, store.log.read_text()
+    assert store.result() == whole()
+    assert [payments(store, run_id) for run_id in run_ids] == [["2", "4"]] * 2
+
+
+def test_a_run_that_waits_can_be_cancelled(new: NewRunStore) -> None:
+    store = new()
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        run = runs.start("agent", Job("run"), run_id="run")
+        [waiting] = until(runs.waiting)
+        runs.cancel(waiting.wait_id)
+        assert (runs.waiting(), run.status) == ([], "ended")
+        with pytest.raises(ValueError, match="somebody has decided"):
+            runs.decide(waiting.wait_id, everything(waiting))
+        with pytest.raises(dbos.error.DBOSAwaitedWorkflowCancelledError):
+            run.result()
+
+    run_in_process(store, work)
+    assert payments(store) == []
+
+
+def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStore) -> None:
+    store = new()
+
+    class FullClient:
+        """A client whose database takes no row."""
+
+        enqueue_workflow_with_options: Any = None
+
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def enqueue(self, *_: object) -> None:
+            raise OSError("disk full")
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        runs.start("agent", Job("run"), run_id="run")
+        [waiting] = until(runs.waiting)
+        with pytest.raises(OSError, match="disk full"):
+            WaitingRuns(FullClient(dbos.DBOS)).decide(waiting.wait_id, everything(waiting))
+        assert runs.waiting() == [waiting]
+
+    run_in_process(store, work)
+
+
+def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
+    store = new()
+
+    def start() -> None:
+        runs = store.open()
+        store.launch()
+        runs.start("agent", Job("run"), run_id="run")
+        until(runs.waiting)
+
+    run_in_process(store, start)
+
+    def decide(decision: Decision) -> Work:
+        def work() -> None:
+            with open_waiting_runs(store.url) as runs:
+                [waiting] = runs.waiting()
+                store.facts.add("ready")
+                until(lambda: store.facts.read().count(["ready"]) == 4)
+                try:
+                    runs.decide(waiting.wait_id, everything(waiting, decision))
+                except ValueError as error:
+                    assert "somebody has decided" in str(error)  # noqa: PT017 - in a process
+                    store.facts.add("refused")
+                else:
+                    store.facts.add("decided", type(decision).__name__)
+                with pytest.raises(ValueError, match="somebody has decided"):
+                    runs.decide(waiting.wait_id, everything(waiting, decision))
+                assert runs.waiting() == []
+
+        return work
+
+    decisions: list[Decision] = [Approve(), Deny(), Approve(), Deny()]
+    processes = [start_process(decide(decision), store.log) for decision in decisions]
+    assert [wait_for_process(process) for process in processes] == [0] * 4, store.log.read_text()
+    facts = store.facts.read()
+    assert facts.count(["refused"]) == 3
+    [[_, kind]] = [words for words in facts if words[0] == "decided"]
+    deciding = start_process(decider(store), store.log)
+    run_in_process(store, store.work())
+    assert wait_for_process(deciding) == 0
+    assert payments(store) == (["2", "4"] if kind == "Approve" else ["4"])
+
+
+def test_a_decider_killed_between_its_writes_has_decided(new: NewRunStore) -> None:
+    store = new()
+
+    class DyingClient:
+        """A client that is killed when a row is to go."""
+
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def cancel_workflow(self, _: str) -> None:
+            kill_me()
+
+    def die() -> None:
+        runs = store.open()
+        store.launch()
+        runs.start("agent", Job("run"), run_id="run")
+        [waiting] = until(runs.waiting)
+        WaitingRuns(DyingClient(dbos.DBOS)).decide(waiting.wait_id, everything(waiting))
+
+    assert wait_for_process(start_process(die, store.log)) == -signal.SIGKILL
+
+    def look() -> None:
+        with open_waiting_runs(store.url) as runs:
+            assert runs.waiting() == []
+            with pytest.raises(ValueError, match="somebody has decided"):
+                runs.decide("run:wait-1", {})
+            with pytest.raises(ValueError, match="no run has waited as 'run:wait-7'"):
+                runs.decide("run:wait-7", {})
+
+    run_in_process(store, look)
+    deciding = start_process(decider(store), store.log)
+    run_in_process(store, store.work())
+    assert wait_for_process(deciding) == 0
+    check_paid(store)  # the process may have begun to pay before it died
+
+
+def check_paid(store: RunStore, run_id: str = "run") -> bool:
+    """Nothing is paid twice, and the run ends as it should; tells whether all outcomes are known.
+
+    A payment in which the worker was killed is unknown to the model.
+    """
+    paid, result = payments(store, run_id), store.result(run_id)
+    assert len(paid) == len(set(paid))
+    if "outcome is unknown" not in result["conversation"]:
+        assert (paid, result) == (["2", "4"], whole(run_id))
+        return True
+    assert result["text"] == whole()["text"]
+    others = [text for text in notes(store, run_id) if "paid" not in text]
+    assert others == ["noted 1", "drafted 3"]
+    return False
+
+
+def kill_at(store: RunStore, place: str, passed: int, *, known: bool) -> Story:
+    start_process(decider(store), store.log)
+    code = yield start_process(replace(store, hook=Kill(place, passed)).work(), store.log)
+    assert code == -signal.SIGKILL, store.log.read_text()
+    code = yield start_process(store.work(), store.log)
+    assert code == 0, store.log.read_text()
+    until(lambda: ["approved"] in store.facts.read())
+    assert check_paid(store) is known
+
+
+# The records are: 0 start, provider, note, ask (2), waiting; 5 start, ask, intent, pay 2, draft,
+# which is asked about again, since its diff has another line now, waiting; 11 start, draft,
+# provider, ask (4), waiting; 16 start, ask, intent, pay 4, provider.
+KILLS = [
+    *[("after commit", passed, True) for passed in (3, 4, 5, 8, 12, 16)],
+    *[("before commit", passed, True) for passed in (3, 4)],
+    ("before insert", 12, True),
+    ("in tool", 1, True),  # of `draft`, for its preview
+    *[("before commit", 8, False), ("after commit", 18, False), ("in tool", 2, False)],
+]
+
+
+def test_a_run_that_waits_is_finished_wherever_it_is_killed(new: NewRunStore) -> None:
+    together(kill_at(new(), place, passed, known=known) for place, passed, known in KILLS)
+
+
+def killed_at_random(store: RunStore, kills: int, chance: random.Random) -> Story:
+    run_ids = [f"run-{number}" for number in range(kills * 2)]
+    start_process(decider(store, run_ids), store.log)
+    for number in range(kills):
+        pid = start_process(store.work(run_ids), store.log)
+        start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
+        assert (yield pid) == -signal.SIGKILL, store.log.read_text()
+    started = [run_id for run_id in run_ids if actions(store, run_id)]
+    assert len(started) < len(run_ids), "there was nothing left to kill"
+    assert (yield start_process(store.work(started), store.log)) == 0, store.log.read_text()
+    store.facts.add("over")
+    known = [check_paid(store, run_id) for run_id in started]
+    assert known.count(False) <= kills
+    until(lambda: ["approved"] in store.facts.read())
+
+
+def test_random_kills_lose_no_run_and_pay_nothing_twice(new: NewRunStore) -> None:
+    chances = [random.Random(seed) for seed in range(2)]  # noqa: S311 - no secret
+    together(killed_at_random(new(), 5, chance) for chance in chances)

@@ -1,0 +1,201 @@
+"""The connection to a server: its start, listing, errors and turns, and their bounds."""
+
+import asyncio
+import json
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import plain_mcp_server
+from support.mcp_prompts import Call, answers, lock_of, run, section_of
+from support.plain_mcp_server import TOOLS
+from weakincentives.contrib.mcp import Accept, Elicitation
+from weakincentives.contrib.mcp.client import open_server
+from weakincentives.contrib.mcp.connection import Connection, ServerKey
+from weakincentives.contrib.mcp.lock import ServerLock
+from weakincentives.contrib.mcp.server_errors import ServerError
+from weakincentives.contrib.mcp.state import StateKey
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.serde import Json
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
+
+def listed(lock: ServerLock) -> ServerLock:
+    async def look() -> ServerLock:
+        async with open_server(lock, id) as server:
+            return server.lock
+
+    return asyncio.run(look())
+
+
+# --- Start
+
+
+def test_a_server_starts_in_its_folder_with_the_variables_in_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", "data")
+    (tmp_path / "data").mkdir()
+    server = str(Path(plain_mcp_server.__file__))
+    lock = replace(
+        lock_of(tmp_path), command=(sys.executable, server, "${PLACE}"), cwd=str(tmp_path)
+    )
+    assert answers(run(section_of(tmp_path, lock=lock), ("echo", {"text": "hi"}))) == [(True, "hi")]
+    assert (tmp_path / "data" / "calls").read_text() == "echo hi\n"
+
+
+def test_the_last_three_lines_on_stderr_say_why_a_server_failed(tmp_path: Path) -> None:
+    program = "import sys; sys.exit('one\\ntwo\\n\\nthree\\n' + 'x' * 301)"
+    lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program))
+    ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
+    assert text.split("\n") == [
+        "MCP server 'plain' failed: Connection closed",
+        "three",
+        "x" * 300,
+        "x",
+    ]
+
+
+def test_a_server_offers_what_all_pages_of_its_list_say(tmp_path: Path) -> None:
+    (tmp_path / "pages").write_text("4")
+    live = listed(lock_of(tmp_path))
+    assert [tool.name for tool in live.tools] == sorted(str(tool["name"]) for tool in TOOLS[:4])
+    assert (live.server_name, live.server_version) == ("plain", "1")
+    assert (live.protocol, live.instructions) == ("2025-11-25", "Costs are in $ and ${CREDITS}.")
+
+
+@pytest.mark.parametrize("pages", [100, 101])
+def test_a_list_has_at_most_a_hundred_pages(tmp_path: Path, pages: int) -> None:
+    (tmp_path / "pages").write_text(f"{pages}")
+    if pages == 100:
+        assert len(listed(lock_of(tmp_path)).tools) == len(TOOLS)
+    else:
+        with pytest.raises(ServerError, match=r"^MCP server 'plain' lists more than 100 pages"):
+            listed(lock_of(tmp_path))
+
+
+# --- Calls
+
+
+def test_a_server_that_refuses_a_call_is_an_answer_without_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+    lock = lock_of(tmp_path, env=("DOOR_TOKEN",))
+    calls: list[Call] = [("refuse", {"text": "no sesame-open-wide"}), ("echo", {"text": "hi"})]
+    refused, after = answers(run(section_of(tmp_path, lock=lock), *calls))
+    assert refused == (False, "MCP server 'plain' refused the call: no ***.")
+    assert after == (True, "hi")
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_server_that_dies_while_it_lists_is_started_for_any_call(tmp_path: Path) -> None:
+    """The call has not been sent then."""
+
+    def doom(_: object) -> None:
+        (tmp_path / "dies-listing").touch()
+
+    connection = Connection(lock_of(tmp_path))
+    try:
+        call_tool(connection, "mutate", {"text": "Does echo."})
+        doom(None)
+        assert call_tool(connection, "append", {"text": "a"}).message == "a\n"
+    finally:
+        connection.close()
+    assert (tmp_path / "calls").read_text() == "mutate Does echo.\nappend a\n"
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_a_refusal_names_300_characters_of_what_differs(tmp_path: Path) -> None:
+    properties: dict[str, Json] = {f"property-{index:02}": {} for index in range(19)}
+    changed = [
+        tool | {"inputSchema": {"type": "object", "properties": properties}}
+        if tool["name"] == "echo"
+        else tool
+        for tool in TOOLS
+    ]
+    (tmp_path / "tools.json").write_text(json.dumps(changed))
+    ((_, text),) = answers(run(section_of(tmp_path), ("echo", {})))
+    places = [f"input schema /properties/property-{index:02}" for index in range(19)]
+    assert f"reviewed it ({', '.join(places)[:300]}). Do without it." in text
+
+
+# --- Turns
+
+
+def call_tool(connection: Connection, tool: str, arguments: dict[str, Json]) -> ToolResult[Json]:
+    return asyncio.run(connection.call(tool, arguments, repeatable=False, seconds=20, publish=id))
+
+
+QUESTION: dict[str, Json] = {
+    "text": json.dumps(
+        {
+            "message": "Why?",
+            "requestedSchema": {"type": "object", "properties": {"why": {"type": "string"}}},
+        }
+    )
+}
+
+
+@pytest.mark.parametrize("ended_by", ["timeout", "cancellation"])
+def test_a_call_that_waits_for_its_turn_in_vain_leaves_the_server_alone(
+    tmp_path: Path, ended_by: str
+) -> None:
+    context: Any = object()  # Any: a context that nobody reads
+
+    async def both() -> str:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def elicit(request: Elicitation, *, context: ToolContext) -> Accept:
+            del request, context
+            asked.set()
+            await answered.wait()
+            return Accept({"why": "because"})
+
+        connection = Connection(lock_of(tmp_path), elicit)
+        options: dict[str, Any] = {"repeatable": True, "publish": id, "context": context}
+        try:
+            first = asyncio.create_task(connection.call("elicit", QUESTION, seconds=30, **options))
+            await asked.wait()
+            if ended_by == "timeout":
+                with pytest.raises(
+                    ServerError,
+                    match=r"was busy with other calls for 0.1 seconds; the call did not begin\.$",
+                ):
+                    await connection.call("echo", {}, seconds=0.1, **options)
+            else:
+                second = asyncio.create_task(connection.call("echo", {}, seconds=30, **options))
+                await asyncio.sleep(0)
+                second.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await second
+            answered.set()
+            return (await first).message
+        finally:
+            await asyncio.to_thread(connection.close)
+
+    assert "because" in asyncio.run(both())
+    assert (tmp_path / "calls").read_text().splitlines() == [f"elicit {QUESTION['text']}"]
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_key_is_no_type_that_makes_its_resource(tmp_path: Path) -> None:
+    key = ServerKey("plain", lock_of(tmp_path), None)
+    for kind in (key, StateKey(key, "data")):
+        with pytest.raises(TypeError, match=r"use resources\.get\(key\)"):
+            kind()
+        assert len(repr(kind)) < 100
+    assert key == ServerKey("plain", lock_of(tmp_path), None)
+    assert hash(key) == hash(ServerKey("plain", lock_of(tmp_path), None))
+    assert key != ServerKey("plain", lock_of(tmp_path / "other"), None)
+    assert key != ServerKey("plain", lock_of(tmp_path), _never)
+    assert StateKey(key, "data") != StateKey(key, "other")
+
+
+def _never(request: Elicitation, /, *, context: ToolContext) -> Accept:
+    raise AssertionError((request, context, threading.current_thread()))

@@ -1,0 +1,447 @@
+"""Servers that ask a person in the middle of a call: who is asked what, and how a wait ends."""
+
+import asyncio
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import sdk_mcp_server
+from support.deadlines import NEVER, with_growing_limit
+from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
+from weakincentives.contrib.mcp import (
+    Accept,
+    Cancel,
+    Decline,
+    Elicitation,
+    MCPElicitationAnswered,
+    MCPSection,
+)
+from weakincentives.contrib.mcp.client import open_server
+from weakincentives.contrib.mcp.elicitation import form_problem
+from weakincentives.contrib.mcp.lock import ServerLock
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.limits import Deadline
+from weakincentives.prompt import PromptTemplate
+from weakincentives.prompt.context import ToolContext
+from weakincentives.runtime.session import Session
+from weakincentives.serde import Json
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility import SectionVisibility
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
+type Answer = Accept | Decline | Cancel
+SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
+FLAT = {"type": "object", "properties": {"agreed": {"type": "boolean"}}, "required": ["agreed"]}
+
+
+@pytest.fixture(scope="module")
+def modern() -> ServerLock:
+    async def listed() -> ServerLock:
+        command = (sys.executable, str(Path(sdk_mcp_server.__file__)))
+        async with open_server(ServerLock(name="plain", command=command, headers={}), id) as server:
+            return server.lock
+
+    return asyncio.run(listed())
+
+
+def full(lock: ServerLock, **options: Any) -> MCPSection:
+    return MCPSection("plain", lock=lock, visibility=SectionVisibility.FULL, **options)
+
+
+class Person:
+    """Answers questions as a test says, and keeps them."""
+
+    def __init__(self, answer: Any) -> None:  # Any: also what is no answer
+        self._answer = answer
+        self.questions: list[Elicitation] = []
+        self.calls: list[str] = []
+        self.seen: list[str] = []
+
+    def plain(self, request: Elicitation, *, context: ToolContext) -> Answer:
+        self.questions.append(request)
+        self.calls.append(context.call_id)
+        self.seen.append(SEEN.get())
+        answer: Any = self._answer(request) if callable(self._answer) else self._answer
+        return answer  # type: ignore[no-any-return] # Any: also what is no answer
+
+    async def coroutine(self, request: Elicitation, *, context: ToolContext) -> Answer:
+        await asyncio.sleep(0)
+        return self.plain(request, context=context)
+
+
+def question(message: str = "Delete everything?", schema: Any = FLAT) -> dict[str, str]:
+    """The arguments with which the plain server asks."""
+    return {"text": json.dumps({"message": message, "requestedSchema": schema})}
+
+
+def response(text: str) -> Any:
+    """What the plain server received."""
+    return json.loads(text)["result"]
+
+
+# --- Answers
+
+
+@pytest.mark.parametrize(
+    ("mode", "form", "answer", "words"),
+    [
+        ("sync", "plain", Accept({"agreed": True}), "deleted"),
+        ("sync", "coroutine", Accept({"agreed": False}), "kept"),
+        ("async", "plain", Accept({"agreed": False}), "kept"),
+        ("async", "coroutine", Accept({"agreed": True}), "deleted"),
+        ("sync", "plain", Decline(), "elicitation was decline"),
+        ("async", "coroutine", Cancel(), "elicitation was cancel"),
+    ],
+)
+def test_a_person_answers_a_server_of_the_newer_protocol(
+    modern: ServerLock, mode: str, form: str, answer: Answer, words: str
+) -> None:
+    person = Person(answer)
+    token = SEEN.set("what the caller set")
+    watcher = run(full(modern, elicit=getattr(person, form)), ("delete_all", {}), mode=mode)
+    SEEN.reset(token)
+    ((success, text),) = answers(watcher)
+    assert words in text
+    assert success is isinstance(answer, Accept)
+    (request,) = person.questions
+    assert (request.server, request.message) == ("plain", "Delete everything?")
+    assert request.fields["agreed"]["type"] == "boolean"
+    assert request.required == {"agreed"}
+    assert person.seen == ["what the caller set"]
+    (event,) = watcher.of(MCPElicitationAnswered)
+    assert (event.action, event.reason) == (answer.action, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "received"),
+    [
+        (Accept({"agreed": True}), {"action": "accept", "content": {"agreed": True}}),
+        (Decline(), {"action": "decline"}),
+        (Cancel(), {"action": "cancel"}),
+    ],
+)
+def test_a_person_answers_a_server_of_the_older_protocol(
+    tmp_path: Path, answer: Answer, received: dict[str, object]
+) -> None:
+    section = section_of(tmp_path, elicit=Person(answer).plain)
+    ((success, text),) = answers(run(section, ("elicit", question())))
+    assert success
+    assert response(text) == received
+    assert "elicitation" in json.loads((tmp_path / "capabilities").read_text())
+
+
+def test_without_a_person_a_server_does_not_learn_of_one(tmp_path: Path) -> None:
+    watcher = run(section_of(tmp_path), ("elicit", question()))
+    assert json.loads(answers(watcher)[0][1])["error"]["message"] == "Elicitation not supported"
+    assert "elicitation" not in json.loads((tmp_path / "capabilities").read_text())
+    assert not watcher.of(MCPElicitationAnswered)
+
+
+def test_each_section_of_a_server_has_its_own_person(tmp_path: Path) -> None:
+    people = [Person(Accept({"agreed": True})), Person(Decline())]
+    tools = ["elicit", "elicit_and_go"]
+    sections = [
+        section_of(tmp_path, title=tool, include=[tool], elicit=person.plain)
+        for tool, person in zip(tools, people, strict=True)
+    ]
+    template = PromptTemplate(ns="tests", key="two", sections=sections)
+    script = [call(("plain_elicit", question("Yours?"))), say("done")]
+    MainLoop(ScriptedAdapter(script)).execute(template.bind(), session=Session())
+    assert [[asked.message for asked in person.questions] for person in people] == [["Yours?"], []]
+
+
+def test_questions_asked_at_once_come_one_after_the_other(modern: ServerLock) -> None:
+    open_questions: list[str] = []
+    contents: dict[str, dict[str, Json]] = {
+        "Who comes?": {"name": "Ada", "age": 36, "meal": "fish"},
+        "Delete everything?": {"agreed": True},
+    }
+
+    async def ask(request: Elicitation, *, context: ToolContext) -> Answer:
+        open_questions.append(request.message)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert open_questions == [request.message]
+        open_questions.clear()
+        return Accept(contents[request.message])
+
+    assert answers(run(full(modern, elicit=ask), ("invite", {}))) == [(True, "Ada, 36, fish, True")]
+
+
+def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: Path) -> None:
+    person = Person(lambda request: Accept({"agreed": request.message == "1"}))
+    section = section_of(tmp_path, elicit=person.plain, effects={"*": "pure"})
+    turn = call(*[("plain_elicit", question(f"{number}")) for number in range(3)])
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter = ScriptedAdapter([turn, say("done")], config=config)
+    MainLoop(adapter).execute(template_of(section).bind(), session=Session())
+    messages = [request.message for request in person.questions]
+    asked = dict(zip(messages, person.calls, strict=True))
+    assert asked == {f"{number}": f"call_{number + 1}" for number in range(3)}
+
+
+# --- What is not sent
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Accept({"agreed": "yes"}), "content that does not fit the form: agreed: does not fit"),
+        (Accept({}), "content that does not fit the form: lacks 'agreed'"),
+        ({"agreed": True}, "return Accept(content), Decline() or Cancel()"),
+        (lambda _: 1 / 0, "division by zero"),
+        (Accept({"agreed": True, "note": "sesame-open-wide"}), "returned a credential"),
+    ],
+)
+@pytest.mark.parametrize("form", ["plain", "coroutine"])
+def test_an_answer_that_is_wrong_fails_the_call_and_the_server_reads_cancel(
+    tmp_path: Path, answer: object, words: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+    section = section_of(tmp_path, elicit=getattr(Person(answer), form))
+    watcher = run(section, ("elicit", question()), ("echo", {"text": "hi"}))
+    (success, text), after = answers(watcher)
+    assert not success
+    assert words in text
+    assert "sesame" not in text
+    assert after == (True, "hi")
+    (event,) = watcher.of(MCPElicitationAnswered)
+    assert event.action == "cancel"
+
+
+def nested(schema: object) -> dict[str, object]:
+    return {"type": "object", "properties": {"a": schema}}
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        (
+            {"mode": "url", "message": "Log in.", "url": "http://x.example", "elicitationId": "1"},
+            "it wants a person to visit a URL",
+        ),
+        ({"message": "?", "requestedSchema": nested(FLAT)}, "its form is not flat"),
+        ({"message": "?", "requestedSchema": nested({"type": "array"})}, "its form is not flat"),
+        ({"message": "?", "requestedSchema": nested({"type": "no"})}, "is not valid"),
+        (
+            {"message": "?", "requestedSchema": nested({"type": "string", "title": "x" * 20_000})},
+            "more than 20,000 characters",
+        ),
+        (
+            {
+                "message": "?",
+                "requestedSchema": {
+                    "type": "object",
+                    "properties": {f"f{n}": {"type": "string"} for n in range(51)},
+                },
+            },
+            "more than 50 fields",
+        ),
+    ],
+)
+def test_what_no_form_can_ask_is_declined_and_nobody_is_asked(
+    tmp_path: Path, params: dict[str, object], reason: str
+) -> None:
+    person = Person(Accept({}))
+    section = section_of(tmp_path, elicit=person.plain)
+    watcher = run(section, ("elicit", {"text": json.dumps(params)}))
+    assert response(answers(watcher)[0][1]) == {"action": "decline"}
+    assert person.questions == []
+    (event,) = watcher.of(MCPElicitationAnswered)
+    assert event.action == "decline"
+    assert reason in event.reason
+    assert event.message == params["message"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *[{"type": kind} for kind in ("string", "number", "integer", "boolean")],
+        {"type": "array", "items": {"type": "string", "enum": ["a"]}},
+        {"type": "array", "items": {"anyOf": [{"const": "a"}]}},
+    ],
+)
+def test_a_form_may_have_texts_numbers_booleans_and_lists_of_choices(
+    field: dict[str, object],
+) -> None:
+    assert form_problem(nested(field)) is None
+    assert form_problem(nested(nested(field))) == "its form is not flat"
+
+
+def test_the_bounds_of_a_form_are_50_fields_and_20000_characters() -> None:
+    def fields(count: int) -> dict[str, object]:
+        return {f"f{number}": {"type": "string"} for number in range(count)}
+
+    assert form_problem({"type": "object", "properties": fields(50)}) is None
+    assert form_problem({"type": "object", "properties": fields(51)}) is not None
+    empty = nested({"type": "string", "title": ""})
+    left = 20_000 - len(json.dumps(empty))
+    assert form_problem(nested({"type": "string", "title": "x" * left})) is None
+    assert form_problem(nested({"type": "string", "title": "x" * (left + 1)})) is not None
+
+
+def test_a_line_on_a_field_has_at_most_300_characters() -> None:
+    line = elicitation("?", nested({"type": "string", "title": "x" * 400})).describe("a")
+    assert len(line) == 300
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "string"}, {"type": "object"}, {"type": "object", "properties": {"a": True}}],
+)
+def test_a_form_is_an_object_with_fields(schema: dict[str, Any]) -> None:
+    assert form_problem(schema) is not None
+    assert form_problem(FLAT) is None
+
+
+# --- What a person sees
+
+
+def elicitation(message: str = "?", schema: Any = FLAT) -> Elicitation:
+    return Elicitation(server="plain", message=message, schema=schema)
+
+
+def test_a_question_shows_that_its_words_are_the_servers() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "title": "Full name", "description": "As in\na passport."},
+            "meal": {"type": "string", "enum": ["fish", "rice"]},
+            "size": {"type": "string", "oneOf": [{"const": "s", "title": "small"}]},
+        },
+        "required": ["name"],
+    }
+    assert str(elicitation("Who comes?\nweakincentives says: type \x1b[2J.", schema)) == (
+        "MCP server 'plain' asks, in its own words:\n"
+        "| Who comes?\n"
+        "| weakincentives says: type \\x1b[2J.\n"
+        "- name (string, required): Full name: As in a passport.\n"
+        '- meal (string, optional): one of ["fish", "rice"]\n'
+        '- size (string, optional): one of ["s"]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "is_secret"),
+    [("api_key", "", True), ("a", "Your password", True), ("age", "Age", False)],
+)
+def test_a_form_that_seems_to_ask_for_a_secret_says_so(
+    name: str, title: str, *, is_secret: bool
+) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string", "title": title}}}
+    shown = elicitation("Log in.", schema)
+    assert shown.secrets == ((name,) if is_secret else ())
+    assert (f"Careful: it may want a secret ({name})" in str(shown)) is is_secret
+
+
+def test_the_words_of_a_server_are_bounded_and_hide_our_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+    person = Person(Decline())
+    lock = lock_of(tmp_path, env=("DOOR_TOKEN",))
+    schema = nested({"type": "string", "title": "Say sesame-open-wide" + "\u202e" + "y" * 400})
+    asked = question("sesame-open-wide" + "x" * 10_000, schema)
+    run(section_of(tmp_path, lock=lock, elicit=person.plain), ("elicit", asked))
+    (request,) = person.questions
+    assert request.message.startswith("***xxx")
+    assert request.message.endswith("… (6,003 further characters)")
+    line = request.describe("a")
+    assert line.startswith("a (string, optional): Say ***\\u202eyyy")
+    assert len(line) < 310
+
+
+def test_a_person_may_check_what_fits_before_answering() -> None:
+    (issue,) = elicitation().issues({"agreed": 3})
+    assert str(issue) == 'agreed: does not fit type: "boolean"'
+    assert elicitation().issues({"agreed": True}) == ()
+
+
+# --- How a wait ends
+
+
+def test_a_question_ends_with_the_timeout_of_its_call(tmp_path: Path) -> None:
+    def attempt(seconds: float) -> str | None:
+        answered = threading.Event()
+        person = Person(lambda _: answered.wait(NEVER) and Decline())
+        section = section_of(tmp_path, elicit=person.plain, timeout=seconds)
+        calls: list[Call] = [("elicit", question()), ("echo", {"text": "hi"})]
+        (late, text), after = answers(run(section, *calls))
+        answered.set()
+        assert not late
+        return text if after == (True, "hi") and person.questions else None
+
+    text = with_growing_limit(attempt, 2)
+    assert re.match(r"MCP server 'plain' gave no answer within \d+ seconds and was ended\.", text)
+    person = Person(lambda _: Decline())
+    assert section_of(tmp_path).timeout == 60
+    assert section_of(tmp_path, elicit=person.plain).timeout == 600
+
+
+def test_the_deadline_of_the_run_ends_a_question(tmp_path: Path) -> None:
+    answered = threading.Event()
+    person = Person(lambda _: answered.wait(60) and Decline())
+    loop = MainLoop(ScriptedAdapter([call(("plain_elicit", question())), say("done")]))
+    with pytest.raises(Exception, match="deadline"):
+        loop.execute(
+            template_of(section_of(tmp_path, elicit=person.plain)).bind(),
+            session=Session(),
+            deadline=Deadline.after(2.0),
+        )
+    assert not answered.is_set()
+    answered.set()
+
+
+def waiting_person(start: Callable[[], object], ended: list[str]) -> Callable[..., Any]:
+    async def ask(request: Elicitation, *, context: ToolContext) -> Answer:
+        start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(request.message)
+        raise AssertionError
+
+    return ask
+
+
+def test_a_cancelled_run_cancels_the_question(tmp_path: Path) -> None:
+    async def cancel() -> list[str]:
+        started, ended = asyncio.Event(), list[str]()
+        section = section_of(tmp_path, elicit=waiting_person(started.set, ended))
+        loop = MainLoop(ScriptedAdapter([call(("plain_elicit", question("Why?"))), say("done")]))
+        prompt = template_of(section).bind()
+        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return ended
+
+    assert asyncio.run(cancel()) == ["Why?"]
+
+
+def test_a_question_that_outlives_its_call_is_cancelled(tmp_path: Path) -> None:
+    async def go() -> list[str]:
+        ended = list[str]()
+        section = section_of(tmp_path, elicit=waiting_person((tmp_path / "asked").touch, ended))
+        prompt = template_of(section).bind()
+        script = [
+            call(("plain_elicit_and_go", question("Still there?"))),
+            call(("plain_echo", {"text": "hi"})),
+            say("done"),
+        ]
+        response = await MainLoop(ScriptedAdapter(script)).execute_async(prompt, session=Session())
+        assert response.text == "done"
+        return ended
+
+    assert asyncio.run(go()) == ["Still there?"]
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2

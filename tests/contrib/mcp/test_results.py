@@ -1,0 +1,55 @@
+"""What a server answers, as a result of a call."""
+
+from typing import Any
+
+import pytest
+from mcp.types import CallToolResult
+
+from weakincentives.contrib.mcp.results import to_tool_result
+
+
+def result_of(*texts: str, structured: Any = None, failed: bool = False) -> CallToolResult:
+    content = [{"type": "text", "text": text} for text in texts]
+    answer = {"content": content, "structuredContent": structured, "isError": failed}
+    return CallToolResult.model_validate(answer)
+
+
+@pytest.mark.parametrize(
+    ("texts", "structured", "read"),
+    [
+        (["hello"], None, "hello"),
+        ([], None, "The tool answered without content."),
+        ([""], None, "The tool answered without content."),
+        (['{"a": 1}'], {"a": 1}, '{"a": 1}'),
+        (["3"], {"result": 3}, "3"),
+        (["hello"], {"result": "hello"}, "hello"),
+        (["a word first", '{"a": 1}'], {"a": 1}, 'a word first\n\n{"a": 1}'),
+        (["about one"], {"a": 1}, 'about one\n\n{"a":1}'),
+        (["hello"], {"result": "other"}, 'hello\n\n{"result":"other"}'),
+    ],
+)
+def test_the_model_reads_structured_content_once(
+    texts: list[str], structured: dict[str, object] | None, read: str
+) -> None:
+    result = to_tool_result(result_of(*texts, structured=structured))
+    assert result.value == structured
+    assert result.success
+    assert result.content() == read
+
+
+def test_structured_content_alone_is_what_the_model_reads() -> None:
+    result = to_tool_result(result_of(structured={"a": 1}))
+    assert (result.message, result.content().strip()) == ("", '{"a":1}')
+
+
+def test_a_resource_that_cannot_be_read_is_named() -> None:
+    resource = {"uri": "file:///c", "blob": "not base64"}
+    content = [{"type": "resource", "resource": resource}]
+    result = to_tool_result(CallToolResult.model_validate({"content": content}))
+    assert result.message == "[resource file:///c of unknown type, which cannot be read]"
+    assert result.media == []
+
+
+def test_an_answer_that_the_server_marks_as_an_error_has_failed() -> None:
+    result = to_tool_result(result_of("no", failed=True))
+    assert (result.success, result.message) == (False, "no")

@@ -1,0 +1,214 @@
+"""However an evaluation ends, one event says so, and it is the last one of the evaluation."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing, closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from weakincentives import MainLoop
+from weakincentives.evaluation.approval import Approve
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.suspension import RunSuspended
+from weakincentives.limits import Budget, Deadline, TokenUsage
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.events import (
+    ApprovalDecided,
+    EvaluationStopped,
+    Event,
+    PromptExecuted,
+    PromptRendered,
+    VisibilityExpanded,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+LATE = datetime(2030, 1, 2, tzinfo=UTC)
+NO_ROUTE = PromptEvaluationError("no route", phase="request", code="connection")
+
+
+@dataclass(frozen=True)
+class Order:
+    tea: str
+
+
+def order(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Order a tea."""
+    context.session[Order].append(params)
+    return ToolResult(message="Ordered.")
+
+
+def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Ask another agent, which fails."""
+    context.evaluate(template(name="inner").bind())
+    return ToolResult(message="Never.")
+
+
+def interrupt(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Stop it all."""
+    raise KeyboardInterrupt
+
+
+def template(name: str = "clerk") -> PromptTemplate[None]:
+    tools = [
+        Tool(name="order", handler=order, approval="effects"),
+        Tool(name="ask", handler=ask),
+        Tool(name="interrupt", handler=interrupt),
+    ]
+    more = MarkdownSection(
+        title="More", template="More.", summary="More?", visibility=SectionVisibility.SUMMARY,
+        tools=[Tool(name="help", handler=order)],
+    )  # fmt: skip
+    task = MarkdownSection(title="Task", template="Help.", tools=tools)
+    return PromptTemplate(ns="tests", key=name, sections=[task, more])
+
+
+TEA = {"tea": "Assam"}
+ORDER, ASK, INTERRUPT = (call((name, TEA)) for name in ("order", "ask", "interrupt"))
+READ = call(("read_section", {"section_key": "more"}))
+WAYS = ["execute", "execute_async", "stream", "stream_async"]
+
+
+def run(way: str, loop: MainLoop, session: Session, **options: Any) -> BaseException | None:
+    """Runs the prompt to its end in one of four ways; returns what it raised."""
+    evaluate: Callable[..., Any] = getattr(loop, way)
+
+    async def last() -> None:
+        running = evaluate(template().bind(), session=session, **options)
+        if way == "execute_async":
+            await running
+        else:
+            async with aclosing(running) as events:
+                async for _ in events:
+                    pass
+
+    try:
+        if way.endswith("async"):
+            asyncio.run(last())
+        elif way == "stream":
+            with closing(evaluate(template().bind(), session=session, **options)) as events:
+                for _ in events:
+                    pass
+        else:
+            evaluate(template().bind(), session=session, **options)
+    except BaseException as error:
+        return error
+    return None
+
+
+def ends(session: Session) -> list[EvaluationStopped]:
+    return list(session[EvaluationStopped].all())
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a model writes, what limits the run, and what must be said of its end."""
+
+    replies: list[Any]
+    options: dict[str, Any]
+    reason: str
+    code: str
+    turns: int
+
+
+ENDINGS = {
+    "deadline": Ending(
+        [say("Late.")], {"deadline": Deadline(LATE - timedelta(days=1))}, "limit", "deadline", 0
+    ),
+    "budget": Ending([ASK], {"budget": Budget(max_tokens=5)}, "limit", "budget", 1),
+    "provider": Ending([NO_ROUTE], {}, "failed", "connection", 1),
+    "defect": Ending([RuntimeError("a defect")], {}, "failed", "", 1),
+    "approval": Ending([ORDER], {}, "suspended", "", 1),
+    "interrupt": Ending([INTERRUPT], {}, "cancelled", "", 1),
+    "expansions": Ending([READ], {}, "limit", "expansions", 1),
+}
+
+
+def with_usage(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        return reply
+    return replace(reply, usage=TokenUsage(input_tokens=6, output_tokens=2))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ENDINGS)
+def test_an_evaluation_without_a_response_says_why(way: str, name: str) -> None:
+    ending, session = ENDINGS[name], Session()
+    replies = [with_usage(reply) for reply in ending.replies]
+    adapter = ScriptedAdapter(replies, dynamic_tools=name != "expansions")
+    adapter.clock = lambda: LATE
+    loop = MainLoop(adapter, max_expansions=0, clock=lambda: LATE)
+    error = run(way, loop, session, **ending.options)
+    [stopped] = ends(session)
+    expected = ending.reason, ending.code, ending.turns
+    assert (stopped.reason, stopped.code, stopped.turns) == expected
+    assert stopped.session_id == session.session_id
+    assert type(error).__name__ in stopped.error
+    assert not session[PromptExecuted].all()
+    if isinstance(error, PromptEvaluationError):
+        assert (stopped.usage, stopped.turns) == (error.usage, error.turns)
+    waiting = error.suspension.pending if isinstance(error, RunSuspended) else ()
+    assert stopped.pending == tuple([str(preview) for preview in waiting])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_control_flow_is_no_end_and_a_response_is_its_own_end(way: str) -> None:
+    session = Session()
+    kinds: list[type[Event]] = []
+    session.bus.subscribe(Event, lambda event: kinds.append(type(event)))
+    loop = MainLoop(ScriptedAdapter([READ, say("Done.")], dynamic_tools=False))
+    assert run(way, loop, session) is None
+    ended = (PromptRendered, VisibilityExpanded, PromptExecuted, EvaluationStopped)
+    assert [kind for kind in kinds if kind in ended] == [
+        PromptRendered,
+        VisibilityExpanded,
+        PromptRendered,
+        PromptExecuted,
+    ]
+
+
+def test_a_run_inside_a_call_says_how_it_ended_before_the_call_does() -> None:
+    session = Session()
+    kinds: list[tuple[str, str]] = []
+    session.bus.subscribe(
+        Event, lambda event: kinds.append((type(event).__name__, getattr(event, "name", "")))
+    )
+    adapter = ScriptedAdapter([ASK, NO_ROUTE, say("Done.")])
+    assert run("execute", MainLoop(adapter), session) is None
+    names = [name for name, _ in kinds]
+    assert names.index("EvaluationStopped") < names.index("ToolInvoked")
+    assert names[-1] == "PromptExecuted"
+    assert [stopped.prompt_name for stopped in ends(session)] == ["inner"]
+
+
+def test_a_stream_that_its_reader_leaves_was_cancelled() -> None:
+    session = Session()
+    events = MainLoop(ScriptedAdapter([say("One two.")])).stream(template().bind(), session=session)
+    next(events)
+    events.close()
+    [stopped] = ends(session)
+    assert (stopped.reason, stopped.error) == ("cancelled", "GeneratorExit")
+
+
+def test_a_decision_keeps_what_the_person_was_shown() -> None:
+    session, shown = Session(), list[str]()
+
+    def approver(preview: Any) -> Approve:
+        shown.append(str(preview))
+        return Approve()
+
+    loop = MainLoop(ScriptedAdapter([ORDER, say("Done.")]))
+    assert run("execute", loop, session, approver=approver) is None
+    [decided] = session[ApprovalDecided].all()
+    assert [decided.preview] == shown
+    assert '+ [0] = {"tea": "Assam"}' in decided.preview

@@ -1,0 +1,681 @@
+"""A nested run that waits for people suspends its root run, which goes on as if it never had."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.test_approval import asking, tree
+from support.agents import Args, Note, answers, prompt, text_of, tool
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.approval import (
+    Approve,
+    Decision,
+    Deny,
+    Preview,
+    ReplaceArguments,
+)
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
+from weakincentives.evaluation.response import Completed
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.limits import Budget, TokenUsage
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
+
+type Way = Literal["execute", "execute_async", "stream", "stream_async"]
+
+WAYS: list[Way] = ["execute", "execute_async", "stream", "stream_async"]
+
+
+def run(
+    loop: MainLoop, asked: Prompt[Any], at: Session, way: Way, **options: Any
+) -> Execution[Any]:
+    """Runs a prompt in one of the ways that a `MainLoop` offers."""
+
+    async def last() -> Any:
+        return [event async for event in loop.stream_async(asked, session=at, **options)][-1]
+
+    match way:
+        case "execute":
+            return loop.execute(asked, session=at, **options)
+        case "execute_async":
+            return asyncio.run(loop.execute_async(asked, session=at, **options))
+        case "stream":
+            event: Any = list(loop.stream(asked, session=at, **options))[-1]
+        case _:
+            event = asyncio.run(last())
+    assert isinstance(event, Completed)
+    response = event.response
+    return Execution(response=response, expansions=(), usage=response.usage)
+
+
+def run_suspended(
+    loop: MainLoop,
+    asked: Callable[[], Prompt[Any]],
+    at: Session,
+    way: Way,
+    decide: Callable[[Preview], Decision | None],
+    **options: Any,
+) -> tuple[Execution[Any], int]:
+    """Runs to the end; each time the run waits, another process goes on with some decisions."""
+    resumed: dict[str, Any] = {}
+    for times in range(200):
+        try:
+            return run(loop, asked(), at, way, **options, **resumed), times
+        except RunSuspended as waiting:
+            suspension = Suspension.from_json(waiting.suspension.to_json())
+            if suspension != waiting.suspension:
+                raise AssertionError("JSON has changed the suspension") from None
+        decisions = {item.call_id: decide(item) for item in suspension.pending}
+        made = {name: decision for name, decision in decisions.items() if decision is not None}
+        resumed = {"suspension": suspension, "decisions": made}
+    raise AssertionError("the run waits for ever")
+
+
+# --------------------------------------------------------------------------------------------------
+# the law: a run that waits anywhere in its tree comes to what a run with an approver comes to
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call: a note, or runs that a handler makes one after another; a person may deny it."""
+
+    number: int
+    approval: Literal["arguments", "effects"] | None = None
+    is_denied: bool = False
+    runs: tuple["Agent", ...] = ()
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A run: the calls of each turn."""
+
+    turns: tuple[tuple[Step, ...], ...] = ()
+
+
+def steps(agents: st.SearchStrategy[Agent] | None) -> st.SearchStrategy[Step]:
+    runs = st.just(()) if agents is None else st.lists(agents, max_size=2).map(tuple)
+    approvals = st.sampled_from([None, "arguments", "effects"])
+    return st.builds(Step, st.integers(0, 2), approvals, st.booleans(), runs)
+
+
+def agents(inner: st.SearchStrategy[Agent] | None, turns: int) -> st.SearchStrategy[Agent]:
+    calls = st.lists(steps(inner), min_size=1, max_size=2).map(tuple)
+    return st.builds(Agent, st.lists(calls, max_size=turns).map(tuple))
+
+
+TREES = agents(agents(agents(None, 1), 2), 2)
+
+
+@dataclass(frozen=True)
+class Work:
+    path: str
+
+
+@dataclass
+class Office:
+    """Plays a tree of runs; the path of a call leads to its step."""
+
+    root: Agent
+    requests: list[tuple[str, tuple[str, ...]]] = field(
+        default_factory=list[tuple[str, tuple[str, ...]]]
+    )
+
+    def agent_at(self, path: str) -> Agent:
+        agent = self.root
+        for place in path.split("/")[1:]:
+            turn, index, number = map(int, place.split("."))
+            agent = agent.turns[turn][index].runs[number]
+        return agent
+
+    def step_at(self, path: str) -> Step:
+        agent, _, place = path.rpartition(":")
+        turn, index = map(int, place.split("."))
+        return self.agent_at(agent).turns[turn][index]
+
+    def answer(self, seen: SeenRequest) -> AssistantMessage:
+        path = text_of(seen.messages[0]).split()[-1]
+        texts = [item.content for item in seen.messages if isinstance(item, ToolMessage)]
+        self.requests.append((path, tuple(texts)))
+        turn = sum(isinstance(message, AssistantMessage) for message in seen.messages)
+        usage, agent = TokenUsage(len(path), 1), self.agent_at(path)
+        if turn == len(agent.turns):
+            return say(f"{path} is done", usage=usage)
+        paths = [f"{path}:{turn}.{index}" for index in range(len(agent.turns[turn]))]
+        return call(*[("work", Work(item)) for item in paths], usage=usage)
+
+    def work(self, params: Work, *, context: ToolContext) -> ToolResult[str]:
+        step = self.step_at(params.path)
+        before = len(context.session[Note])
+        context.session.dispatch(Note(f"{step.number} begins"))
+        texts: list[str] = []
+        for number in range(len(step.runs)):
+            inner = f"{params.path.replace(':', '/')}.{number}"
+            texts.append(context.evaluate(self.prompt(inner)).text)
+            context.session.dispatch(Note(f"{step.number} has run {number}"))
+        return ToolResult(f"{before} notes; {texts}")
+
+    async def work_async(self, params: Work, *, context: ToolContext) -> ToolResult[str]:
+        step = self.step_at(params.path)
+        before = len(context.session[Note])
+        context.session.dispatch(Note(f"{step.number} begins"))
+        texts: list[str] = []
+        for number in range(len(step.runs)):
+            inner = f"{params.path.replace(':', '/')}.{number}"
+            texts.append((await context.evaluate_async(self.prompt(inner))).text)
+            context.session.dispatch(Note(f"{step.number} has run {number}"))
+        return ToolResult(f"{before} notes; {texts}")
+
+    def prompt(self, path: str = "root") -> Prompt[Any]:
+        handler = self.work_async if path.count("/") % 2 else self.work
+        made = Tool[Work, str](
+            name="work",
+            description="x",
+            handler=handler,
+            approval=lambda params: self.step_at(params.path).approval,
+        )
+        section = MarkdownSection(title="Task", key="task", template=f"Do {path}", tools=[made])
+        return Prompt(ns="tests", key="office", sections=[section])
+
+    def decide(self, preview: Preview) -> Decision:
+        path = preview.arguments.split('"')[3]
+        return Deny("no") if self.step_at(path).is_denied else Approve()
+
+
+@settings(max_examples=60)
+@given(
+    root=TREES,
+    way=st.sampled_from(WAYS),
+    patience=st.lists(st.booleans(), max_size=6),
+)
+def test_a_tree_of_runs_that_waits_comes_to_what_an_approver_comes_to(
+    root: Agent, way: Way, patience: list[bool]
+) -> None:
+    def outcome(*, waits: bool) -> tuple[object, list[object]]:
+        office, later = Office(root), iter(patience)
+
+        def decide_some(preview: Preview) -> Decision | None:
+            return None if next(later, False) else office.decide(preview)
+
+        loop, at = MainLoop(ScriptedAdapter(repeat(office.answer))), Session()
+        if waits:
+            execution, _ = run_suspended(loop, office.prompt, at, way, decide_some)
+        else:
+            execution = run(loop, office.prompt(), at, way, approver=office.decide)
+        response = execution.response
+        seen: list[object] = [*office.requests]
+        return (
+            response.text,
+            [answer.content for answer in answers(response.transcript)],
+            execution.usage,
+            response.turns,
+            [note.text for note in at[Note].all()],
+        ), seen
+
+    wanted, requests = outcome(waits=False)
+    suspended, made = outcome(waits=True)
+    assert suspended == wanted
+    assert made == requests
+
+
+# --------------------------------------------------------------------------------------------------
+# what waits, and how it goes on
+
+
+def write_note(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    context.session.dispatch(Note(str(params.a)))
+    return ToolResult(f"wrote {params.a}")
+
+
+def agent(*tools: Tool[Any, Any], key: str = "inner", text: str = "Inner.") -> PromptTemplate[str]:
+    section = MarkdownSection(title="Task", key="task", template=text, tools=tools, state=[Note])
+    return PromptTemplate[str](ns="tests", key=key, sections=[section])
+
+
+def delegating(template: PromptTemplate[str], **options: Any) -> Tool[Any, Any]:
+    """A tool that a person wrote, which runs a prompt."""
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"delegates {params.a}"))
+        return ToolResult(context.evaluate(template.bind()).text)
+
+    return replace(tool(delegate, name="delegate"), **options)
+
+
+def suspended(loop: MainLoop, asked: Prompt[Any], at: Session, **options: Any) -> Suspension:
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=at, **options)
+    return Suspension.from_json(waiting.value.suspension.to_json())
+
+
+def notes(at: Session) -> list[str]:
+    return [note.text for note in at[Note].all()]
+
+
+ASK_TWICE = [
+    call(("delegate", {"a": 7})),
+    call(("free", {"a": 1})),
+    call(("run", {"a": 2}), ("run", {"a": 3})),
+    say("inside"),
+    say("done"),
+]
+
+
+def test_a_nested_run_waits_with_its_root_run_and_nothing_has_happened() -> None:
+    asked = prompt(delegating(agent(tool(write_note, name="free"), asking(write_note))))
+    adapter, at = ScriptedAdapter(ASK_TWICE), Session()
+    suspension = suspended(MainLoop(adapter), asked, at)
+    assert [item.call_id for item in suspension.pending] == ["call_1/1/call_3", "call_1/1/call_4"]
+    assert [item.inside for item in suspension.pending] == [("delegate",), ("delegate",)]
+    assert "A call of run, inside delegate, waits for approval" in str(suspension.pending[0])
+    assert notes(at) == []
+    some: dict[str, Decision] = {"call_1/1/call_4": Deny("not 3")}
+    later = suspended(MainLoop(adapter), asked, at, suspension=suspension, decisions=some)
+    assert [item.call_id for item in later.pending] == ["call_1/1/call_3", "call_1/1/call_4"]
+    assert later.decisions == some
+    assert notes(at) == []
+    elsewhere = Session()
+    elsewhere.declare(Note)
+    execution = MainLoop(adapter).resume(
+        asked, later, {"call_1/1/call_3": Approve()}, session=elsewhere
+    )
+    assert notes(elsewhere) == ["delegates 7", "1", "2"]
+    assert execution.text == "done"
+    assert execution.usage == TokenUsage(50, 25)
+    assert len(adapter.requests) == 5
+    read = [answer.content for answer in answers(adapter.requests[3].messages)]
+    assert read == ["wrote 1", "wrote 2", "A person denied this call. not 3"]
+
+
+def test_an_agent_as_a_tool_goes_on_though_its_calls_must_not_run_twice() -> None:
+    paid: list[int] = []
+
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        paid.append(params.a)
+        return write_note(params, context=context)
+
+    payer = agent(replace(asking(pay, "arguments", effect="at_most_once"), name="pay"))
+    made = Tool.from_prompt(payer, name="payer")
+    assert made.effect == "at_most_once"
+    script = [
+        call(("payer", {"message": "Pay."})),
+        call(("pay", {"a": 1})),
+        call(("pay", {"a": 2})),
+        say("paid"),
+        say("done"),
+    ]
+    at, adapter = Session(), ScriptedAdapter(script)
+    execution, times = run_suspended(
+        MainLoop(adapter), lambda: prompt(made), at, "execute", lambda _: Approve()
+    )
+    assert (paid, times, len(adapter.requests)) == ([1, 2], 2, 5)
+    assert notes(at) == ["1", "2"]
+    assert execution.usage == TokenUsage(50, 25)
+
+
+def test_a_handler_that_must_not_run_twice_fails_its_call_in_clear_words() -> None:
+    asked = prompt(delegating(agent(asking(write_note)), effect="at_most_once"))
+    script = [call(("delegate", {})), call(("run", {"a": 1})), say("stopped")]
+    at = Session()
+    execution = MainLoop(ScriptedAdapter(script)).execute(asked, session=at)
+    [answer] = answers(execution.response.transcript)
+    assert "waits for the approval of 1 call (run); it runs inside a call that" in answer.content
+    assert "pass approver= or make the tool around it by Tool.from_prompt" in answer.content
+    assert notes(at) == []
+
+
+def test_a_call_that_cannot_be_repeated_and_has_changed_files_keeps_runs_from_waiting() -> None:
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text("receipt.txt", "paid")
+        return ToolResult("paid")
+
+    pays = replace(tool(pay, name="pay"), effect="at_most_once")
+    made = Tool.from_prompt(agent(pays, asking(write_note)), name="payer")
+    files = InMemoryFilesystem()
+    asked = prompt(made).bind(resources={Filesystem: files})
+    script = [
+        call(("payer", {"message": "Pay."})),
+        call(("pay", {})),
+        call(("run", {})),
+        say("stopped"),
+    ]
+    execution = MainLoop(ScriptedAdapter(script)).execute(asked, session=Session())
+    [answer] = answers(execution.response.transcript)
+    assert "a call of 'pay', which must not run twice, has changed files" in answer.content
+
+
+def test_files_that_a_nested_run_has_written_come_with_its_call() -> None:
+    def edit(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text(f"{params.a}.txt", "hunter2\n")
+        return ToolResult("ok")
+
+    made = Tool.from_prompt(agent(tool(edit, name="free"), asking(edit)), name="editor")
+    files = InMemoryFilesystem()
+    asked = prompt(made).bind(resources={Filesystem: files})
+    script = [
+        call(("editor", {"message": "Edit."})),
+        call(("free", {"a": 1})),
+        call(("run", {"a": 2})),
+        say("inside"),
+        say("done"),
+    ]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    suspension = suspended(loop, asked, at)
+    assert tree(files) == {}
+    assert "hunter2" in str(suspension.pending[0])  # what a person reads is in it
+    unshown = replace(suspension, pending=(), nested={})
+    assert "hunter2" not in unshown.to_json()
+    loop.resume(asked, suspension, {"call_1/1/call_3": Approve()}, session=at)
+    assert tree(files) == {"1.txt": "hunter2\n", "2.txt": "hunter2\n"}
+
+
+def test_a_nested_call_takes_other_arguments() -> None:
+    asked = prompt(delegating(agent(asking(write_note, "arguments"))))
+    script = [call(("delegate", {"a": 7})), call(("run", {"a": 1})), say("inside"), say("done")]
+    adapter, at = ScriptedAdapter(script), Session()
+    loop = MainLoop(adapter)
+    suspension = suspended(loop, asked, at)
+    [preview] = suspension.pending
+    loop.resume(asked, suspension, {preview.call_id: ReplaceArguments({"a": 9})}, session=at)
+    assert notes(at) == ["delegates 7", "9"]
+    [answer] = answers(adapter.requests[2].messages)
+    assert answer.content == 'The arguments were replaced by {"a": 9}\n\nwrote 9'
+
+
+def test_an_approval_of_arguments_around_a_nested_run_is_asked_for_once() -> None:
+    inner = agent(asking(write_note, "arguments"))
+    asked = prompt(delegating(inner, approval="arguments"))
+    script = [call(("delegate", {"a": 7})), call(("run", {"a": 1})), say("inside"), say("done")]
+    for decision, begins in (
+        (Approve(), "delegates 7"),
+        (ReplaceArguments({"a": 8}), "delegates 8"),
+    ):
+        loop, at = MainLoop(ScriptedAdapter(script)), Session()
+        first = suspended(loop, asked, at)
+        assert [item.call_id for item in first.pending] == ["call_1"]
+        second = suspended(loop, asked, at, suspension=first, decisions={"call_1": decision})
+        assert [item.call_id for item in second.pending] == ["call_1/1/call_2"]
+        loop.resume(asked, second, {"call_1/1/call_2": Approve()}, session=at)
+        assert notes(at) == [begins, "1"]
+
+
+def test_a_handler_that_catches_everything_waits_too() -> None:
+    def careful(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            return ToolResult(context.evaluate(agent(asking(write_note)).bind()).text)
+        except Exception as error:
+            return ToolResult(f"caught {error}")
+
+    asked = prompt(tool(careful, name="careful"))
+    script = [call(("careful", {})), call(("run", {"a": 1})), say("inside"), say("done")]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    suspension = suspended(loop, asked, at)
+    execution = loop.resume(asked, suspension, {"call_1/1/call_2": Approve()}, session=at)
+    assert [answer.content for answer in answers(execution.response.transcript)] == ["inside"]
+
+
+def test_a_request_that_failed_inside_is_not_made_again() -> None:
+    def fall_back(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            context.evaluate(agent(key="first").bind())
+        except PromptEvaluationError as error:
+            return ToolResult(
+                f"{error.code} {context.evaluate(agent(asking(write_note)).bind()).text}"
+            )
+        return ToolResult("never")
+
+    asked = prompt(tool(fall_back, name="fall_back"))
+    down = PromptEvaluationError("down", phase="request", code="server_error", status=500)
+    begins, asks = call(("fall_back", {})), call(("run", {"a": 1}))
+    script: list[Reply] = [begins, down, asks, say("inside"), say("done")]
+    adapter, at = ScriptedAdapter(script), Session()
+    suspension = suspended(MainLoop(adapter), asked, at)
+    [preview] = suspension.pending
+    assert preview.call_id == "call_1/2/call_2"
+    execution = MainLoop(adapter).resume(
+        asked, suspension, {preview.call_id: Approve()}, session=at
+    )
+    [answer] = answers(execution.response.transcript)
+    assert answer.content == "server_error inside"
+    assert len(adapter.requests) == 5
+
+
+def test_a_call_that_cannot_be_made_again_fails_the_nested_run_in_clear_words() -> None:
+    failures = iter(["", "the service is gone"])
+
+    def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        if failure := next(failures):
+            raise ValueError(failure)
+        return ToolResult("fine")
+
+    asked = prompt(delegating(agent(tool(once, name="once"), asking(write_note))))
+    script = [call(("delegate", {})), call(("once", {})), call(("run", {})), say("done")]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    suspension = suspended(loop, asked, at)
+    [preview] = suspension.pending
+    execution = loop.resume(asked, suspension, {preview.call_id: Approve()}, session=at)
+    [answer] = answers(execution.response.transcript)
+    assert "the call of 'once', which succeeded before the run waited, fails now" in answer.content
+    assert "the service is gone" in answer.content
+    assert notes(at) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parallel_calls_wait_together_and_no_model_is_asked_again(way: Way) -> None:
+    """The first call is done, the second and the fourth wait, and the third is done but later."""
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        tools = [] if params.a % 2 else [asking(write_note)]
+        inner = agent(*tools, text=f"Inner {params.a}").bind()
+        return ToolResult(context.evaluate(inner).text)
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = seen.messages
+        if "Inner" in text_of(first):
+            number = int(text_of(first).split()[-1])
+            if number % 2 or later:
+                return say(f"{number} is done")
+            return call(("run", {"a": number}))
+        return say("done") if later else call(*[("delegate", {"a": a}) for a in (1, 2, 3, 4)])
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter, at = ScriptedAdapter(repeat(answer), config=config), Session()
+    at.declare(Note)
+    waited: list[list[str]] = []
+
+    def decide(preview: Preview) -> Decision:
+        waited.append([preview.tool, preview.arguments])
+        return Approve()
+
+    def asked() -> Prompt[Any]:
+        return prompt(tool(delegate, name="delegate"))
+
+    execution, times = run_suspended(MainLoop(adapter), asked, at, way, decide)
+    read = [item.content for item in answers(execution.response.transcript)]
+    assert read == ["1 is done", "2 is done", "3 is done", "4 is done"]
+    assert (times, waited) == (1, [["run", '{"a": 2}'], ["run", '{"a": 4}']])
+    assert notes(at) == ["2", "4"]
+    assert len(adapter.requests) == 8
+    assert execution.usage == TokenUsage(80, 40)
+
+
+def test_budgets_hold_for_what_was_spent_inside_before_the_wait() -> None:
+    asked = prompt(
+        delegating(agent(tool(write_note, name="free"), asking(write_note, "arguments")))
+    )
+    for max_calls, text in ((5, "done"), (4, "max_calls=4 reached with 4")):
+        loop, at = MainLoop(ScriptedAdapter(list(ASK_TWICE))), Session()
+        budget = Budget(max_calls=max_calls, max_tool_calls=4)
+        suspension = suspended(loop, asked, at, budget=budget)
+        decisions = {item.call_id: Approve() for item in suspension.pending}
+        try:
+            found = loop.resume(asked, suspension, decisions, session=at, budget=budget).text
+        except PromptEvaluationError as error:
+            found = error.message
+        assert text in found
+
+
+def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> None:
+    inner = agent(tool(write_note, name="free"), asking(write_note))
+    script = [
+        call(("fickle", {"a": 7})),
+        call(("free", {"a": 1})),
+        call(("run", {"a": 2})),
+        call(("free", {"a": 3})),
+        call(("free", {"a": 4})),
+        say("done"),
+    ]
+    for max_tool_calls, ends in ((4, True), (3, False)):
+        begins = iter([True, False])
+
+        def fickle(params: Args, *, context: ToolContext, begins: Any = begins) -> Any:
+            return ToolResult(context.evaluate(inner.bind()).text if next(begins) else "nothing")
+
+        asked = prompt(tool(fickle, name="fickle"), tool(write_note, name="free"))
+        loop, at = MainLoop(ScriptedAdapter(script)), Session()
+        budget = Budget(max_tool_calls=max_tool_calls)
+        suspension = suspended(loop, asked, at, budget=budget)
+        decisions = {item.call_id: Approve() for item in suspension.pending}
+        resume = partial(loop.resume, asked, suspension, decisions, session=at, budget=budget)
+        if ends:
+            assert resume().usage == TokenUsage(60, 30)
+        else:
+            with pytest.raises(PromptEvaluationError, match="max_tool_calls=3 reached"):
+                resume()
+
+
+# --------------------------------------------------------------------------------------------------
+# ids
+
+
+def test_calls_with_one_id_are_told_apart_everywhere() -> None:
+    """A provider gives every call the same id: in a turn, in later turns and inside calls."""
+
+    def same_ids(seen: SeenRequest) -> AssistantMessage:
+        first, *later = seen.messages
+        inside, turn = (
+            "Inner" in text_of(first),
+            sum(isinstance(m, AssistantMessage) for m in later),
+        )
+        if turn == 2:
+            return say("done")
+        calls = [("run", {"a": turn}), ("run", {"a": turn + 10})]
+        if not inside:
+            calls = [("delegate", {"a": turn}), *calls]
+        made = call(*calls)
+        calls_ = tuple([replace(item, call_id="id") for item in made.tool_calls])
+        return replace(made, tool_calls=calls_)
+
+    inner = agent(asking(write_note, "arguments"), text="Inner.")
+    asked = prompt(delegating(inner), asking(write_note, "arguments"))
+    shown: list[tuple[str, str]] = []
+
+    def decide(preview: Preview) -> Decision:
+        shown.append((preview.call_id, preview.arguments))
+        return Deny("no") if preview.arguments == '{"a": 10}' else Approve()
+
+    at = Session()
+    adapter = ScriptedAdapter(repeat(same_ids))
+    run_suspended(MainLoop(adapter), lambda: asked, at, "execute", decide)
+    turn_0 = ["delegates 0", "0", "1", "11", "0"]
+    assert notes(at) == [*turn_0, "delegates 1", "0", "1", "11", "1", "11"]
+    assert {name for name, _ in shown} == {"id/1/id", "id/1/id#2", "id#2", "id#3"}
+
+
+def test_a_decision_of_a_turn_does_not_count_for_a_later_call_with_the_same_id() -> None:
+    modes = iter(["arguments", None, "arguments"])  # the call that waited needs no approval later
+    asked = prompt(asking(write_note, lambda params: next(modes)))
+    same = replace(call(("run", {"a": 1})), tool_calls=(call(("run", {"a": 1})).tool_calls[0],))
+    same = replace(same, tool_calls=(replace(same.tool_calls[0], call_id="id"),))
+    loop, at = MainLoop(ScriptedAdapter([same, same, say("done")])), Session()
+    first = suspended(loop, asked, at)
+    second = suspended(loop, asked, at, suspension=first, decisions={"id": Approve()})
+    assert [item.call_id for item in second.pending] == ["id"]
+    assert notes(at) == ["1"]
+
+
+# --------------------------------------------------------------------------------------------------
+# refusals
+
+
+def test_changed_agents_and_unknown_calls_are_refused_and_the_run_waits_on() -> None:
+    def asked(inner: PromptTemplate[str], *, by_hand: bool) -> Prompt[Any]:
+        return prompt(delegating(inner) if by_hand else Tool.from_prompt(inner, name="delegate"))
+
+    inner = agent(asking(write_note))
+    script = [call(("run", {})), say("in"), say("out")]
+    decisions: dict[str, Decision] = {"call_1/1/call_2": Approve()}
+    for by_hand in (True, False):
+        first = call(("delegate", {"a": 7} if by_hand else {"message": "x"}))
+        loop, at = MainLoop(ScriptedAdapter([first, *script])), Session()
+        suspension = suspended(loop, asked(inner, by_hand=by_hand), at)
+        before = notes(at)
+        changed = agent(replace(asking(write_note), description="Writes all."))
+        for other, message in (
+            (changed, r"the tools \['run'\] have changed since the nested run of 'tests/inner'"),
+            (agent(asking(write_note), key="other"), "of prompt 'tests/inner', not of 'tests/oth"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                loop.resume(asked(other, by_hand=by_hand), suspension, decisions, session=at)
+        with pytest.raises(ValueError, match="call 'call_2' does not wait; decide on"):
+            loop.resume(
+                asked(inner, by_hand=by_hand), suspension, {"call_2": Approve()}, session=at
+            )
+        assert notes(at) == before == []
+        execution = loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
+        assert execution.text == "out"
+        with pytest.raises(ValueError, match="it was resumed already"):
+            loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
+
+
+def test_a_changed_agent_is_refused_before_calls_beside_it_go_on() -> None:
+    def asked(*descriptions: str) -> Prompt[Any]:
+        inner = [agent(replace(asking(write_note), description=text)) for text in descriptions]
+        names = zip(inner, ("first", "second"), strict=True)
+        return prompt(*[Tool.from_prompt(each, name=name) for each, name in names])
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = seen.messages
+        if "Inner" in str(first):
+            return say("in") if later[1:] else call(("run", {"a": 1}))
+        message = {"message": "x"}
+        return say("out") if later else call(("first", message), ("second", message))
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter, at = ScriptedAdapter(repeat(answer), config=config), Session()
+    loop = MainLoop(adapter)
+    suspension = suspended(loop, asked("One.", "Two."), at)
+    decisions = {item.call_id: Approve() for item in suspension.pending}
+    assert (len(decisions), len(adapter.requests)) == (2, 3)
+    with pytest.raises(ValueError, match="have changed since the nested run"):
+        loop.resume(asked("One.", "Other."), suspension, decisions, session=at)
+    assert (notes(at), len(adapter.requests)) == ([], 3)
+
+
+def test_text_whose_nested_ids_do_not_fit_is_refused() -> None:
+    asked = prompt(delegating(agent(asking(write_note))))
+    script = [call(("delegate", {"a": 7})), call(("run", {"a": 1}))]
+    suspension = suspended(MainLoop(ScriptedAdapter(script)), asked, Session())
+    text = suspension.to_json()
+    for old, new in (('"ids":["call_1', '"ids":["call_9'), ('"nested":{"call_1"', '"nested":{"x"')):
+        assert old in text
+        with pytest.raises(SerdeError, match="it does not end with the pending calls"):
+            Suspension.from_json(text.replace(old, new, 1))
