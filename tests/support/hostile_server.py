@@ -58,7 +58,9 @@ class Connection:
             if line.lower().startswith(b"content-length:")
         ]
         while len(body) < length:
-            body += self.socket.recv(65536)
+            if not (piece := self.socket.recv(65536)):
+                return b""
+            body += piece
         return head + b"\r\n\r\n" + body
 
     def send(self, *pieces: bytes, pause: float = 0) -> None:
