@@ -99,13 +99,13 @@ test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environ
 .PHONY: test-durable
 test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
-	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
+	@.venv-durable/bin/python -m pytest -n auto --dist loadfile tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
 .PHONY: test-web
 test-web: ## pages in a headless Chromium, which must be installed: Debian's, or CHROMIUM=path
 	@$(MAKE) --no-print-directory .venv-web/.web-stamp VENV=.venv-web
 	@.venv-web/bin/python tools/fetch_npm.py .ag-ui-client @ag-ui/client@1.0.0
-	@.venv-web/bin/python -m pytest -rs tests/web $(PYTEST_ARGS)
+	@.venv-web/bin/python -m pytest -n auto --dist loadfile -rs tests/web $(PYTEST_ARGS)
 
 .PHONY: test-skills
 test-skills: $(VENV)/.test-stamp ## the skills that packages on PyPI and npm ship, fetched into .skills (once)

@@ -53,8 +53,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 # --- What takes minutes, most of it in other processes, and depends little on Python's version.
 _SLOW = (
     "docs/examples.md",
-    "docs/how-to/mcp.md",
+    "docs/how-to/",
     "tests/adapters/anthropic/test_anthropic_conformance.py",
+    "tests/adapters/test_deadlines.py",
+    "tests/adapters/test_faults.py",
+    "tests/adapters/test_hostile_replies.py",
     "tests/cli",
     "tests/contrib/mcp",
     "tests/contrib/skills",
@@ -66,6 +69,7 @@ _SLOW = (
     "tests/test_soak.py",
     "tests/test_typing.py",
     "tests/testing",
+    "tests/web",
 )
 
 
