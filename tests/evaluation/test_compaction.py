@@ -8,10 +8,19 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from support.agents import answers
+from support.media import PNG
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.content import text_of
-from weakincentives.evaluation.compaction import Compaction, request_tokens
+from weakincentives.content import Image, text_of
+from weakincentives.evaluation.compaction import (
+    Compaction,
+    Plan,
+    plan_compaction,
+    request_tokens,
+)
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import TurnLimitError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -20,10 +29,12 @@ from weakincentives.evaluation.messages import (
     AssistantMessage,
     Instructions,
     Message,
+    ToolCall,
     ToolMessage,
     UserMessage,
 )
 from weakincentives.evaluation.response import Completed
+from weakincentives.evaluation.schemas import ToolSpec
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
@@ -348,15 +359,171 @@ def test_a_call_whose_outcome_is_unknown_is_never_among_those_that_go() -> None:
     assert json.loads(unknown.arguments) == {"number": 1}
 
 
+# --- Laws of the plan: texts of whole tokens, so that the estimate of a part is exact
+
+
+RENDERED = SUMMARIES.bind().render(session=Session())
+PROMPT = Instructions(RENDERED.text)
+
+
+def tokens(*messages: Message) -> int:
+    return request_tokens(messages, ())
+
+
+def plan(at_tokens: int, keep_turns: int, *messages: Message) -> Plan | None:
+    conversation = Conversation(ns="tests", key="summary", messages=(PROMPT, *messages))
+    return plan_compaction(Compaction(at_tokens, keep_turns), conversation, RENDERED)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 12) | st.integers(1, 600), min_size=1, max_size=12),
+    at_tokens=st.integers(1, 4_000),
+    keep_turns=st.integers(1, 12),
+    counted_as=st.sampled_from([1, 2, 8]),
+)
+def test_the_turns_that_stay_are_as_many_as_fit_half_of_the_room_whatever_a_token_is(
+    sizes: list[int], at_tokens: int, keep_turns: int, counted_as: int
+) -> None:
+    turns = [(UserMessage("Why?"), AssistantMessage(text="why " * size)) for size in sizes]
+    messages: list[Message] = [message for turn in turns for message in turn]
+    estimate = tokens(PROMPT, *messages)
+    messages[-1] = replace(turns[-1][1], usage=TokenUsage(estimate * counted_as, 0))
+    found = plan(at_tokens * counted_as, keep_turns, *messages)
+    if len(sizes) == 1:
+        assert found is None
+        return
+    room = (min(at_tokens, estimate) - tokens(PROMPT)) / 2
+    fitting = [
+        count
+        for count in range(1, min(keep_turns, len(sizes)) + 1)
+        if count == 1 or sum([tokens(*turn) for turn in turns[-count:]]) <= room
+    ]
+    assert found is not None
+    assert (found.kept_turns, found.dropped_calls) == (max(fitting), 0)
+    assert found.tokens == estimate * counted_as
+    older = [part for size in sizes[: -max(fitting)] for part in ("User: Why?", _said(size))]
+    assert found.older_text() == "\n\n".join(older)[-2 * at_tokens :]
+    shorter = found.apply(RENDERED, "")
+    kept_turns = [message for turn in turns[-max(fitting) :] for message in turn]
+    assert shorter.messages == (PROMPT, *kept_turns)
+    kept = tokens(PROMPT) + sum([tokens(*turn) for turn in turns[-max(fitting) :]])
+    assert found.tokens_of(shorter) == kept * counted_as
+
+
+def _said(size: int) -> str:
+    return "Assistant: " + "why " * size
+
+
+type Round = tuple[AssistantMessage, ToolMessage]
+
+
+def a_round(number: int, size: int, *, unknown: bool = False, text: str = "") -> Round:
+    """One call of 10 tokens and its answer."""
+    made = ToolCall(f"call_{number}", "look", f'{{"a page of the book": {number:012}}}')
+    return (
+        AssistantMessage(text=text, tool_calls=(made,), finish="tool_calls"),
+        ToolMessage(made.call_id, f"{number:03} " * size, unknown=unknown),
+    )
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60) | st.integers(1, 300), min_size=1, max_size=14),
+    unknown=st.sets(st.integers(0, 13), max_size=1),
+    at_tokens=st.integers(50, 3_000) | st.none(),
+    older_size=st.integers(1, 2_000),
+)
+def test_as_few_of_the_oldest_calls_go_as_let_the_last_turn_fit(
+    sizes: list[int], unknown: set[int], at_tokens: int | None, older_size: int
+) -> None:
+    rounds = [a_round(at, size, unknown=at in unknown) for at, size in enumerate(sizes)]
+    older: list[Message] = [UserMessage("Hi! "), AssistantMessage(text="Yes?" * older_size)]
+    asked = UserMessage("Look")
+    turn: list[Message] = [asked, *[message for made in rounds for message in made]]
+    if at_tokens is None:  # the turn fits exactly, with enough older messages
+        at_tokens = tokens(PROMPT) + 2 * tokens(*turn)
+    found = plan(at_tokens, 3, *older, *turn)
+    room = (min(at_tokens, tokens(PROMPT, *older, *turn)) - tokens(PROMPT)) / 2
+    assert found is not None  # it is without the older turn, which fits only in room for all
+    assert list(map(list, found.older)) == [older]
+    if tokens(*turn) <= room:
+        assert found.dropped_calls == 0
+        return
+    cost = [tokens(*made) for made in rounds]
+    note = max(room / 4, 50)  # tokens that the note may take
+    last = min([*unknown, len(sizes) - 1])  # may not go
+    enough = [n for n in range(last) if tokens(asked) + sum(cost[n:]) + note <= room]
+    count = min([*enough, last])
+    assert found.dropped_calls == count
+    if count == 0:
+        assert found.conversation.messages == (PROMPT, *older, *turn)
+        return
+    head, told, *kept = found.conversation.turns[-1]
+    assert head == asked
+    assert kept == [message for made in rounds[count:] for message in made]
+    assert isinstance(told, UserMessage)
+    lines = text_of(told.content).splitlines()[1:]
+    max_note = max(round(room), 200)
+    assert sum(map(len, lines)) <= max_note
+    expected = [f"- look({made.tool_calls[0].arguments}): " for made, _ in rounds[:count]]
+    for line, start in zip(lines, expected[-len(lines) :], strict=True):
+        assert line.startswith(start)
+        assert len(line) <= 100
+    if len(lines) < count:
+        assert sum(map(len, lines)) + 100 > max_note
+
+
+def test_without_older_turns_the_calls_alone_go() -> None:
+    turn = [message for number in range(9) for message in a_round(number, 100)]
+    found = plan(1_000, 1, UserMessage("Look"), *turn)
+    assert found is not None
+    assert (found.older, found.older_text()) == ([], "")
+    assert found.dropped_calls > 1
+
+
+def test_a_second_note_has_the_calls_of_the_first() -> None:
+    rounds = [a_round(number, 1, text="word " * 200) for number in range(16)]
+    turn = [UserMessage("Look"), *[message for made in rounds for message in made]]
+    first = plan(4_000, 1, *turn[:25])
+    assert first is not None
+    shorter = first.apply(RENDERED, "")
+    second = plan(4_000, 1, *shorter.messages[1:], *turn[25:])
+    assert second is not None
+    messages = second.apply(RENDERED, "").messages
+    notes = [item for item in messages if isinstance(item, UserMessage)]
+    assert [note.repair for note in notes] == [False, True]
+    dropped = first.dropped_calls + second.dropped_calls
+    assert dropped > first.dropped_calls > 1
+    assert text_of(notes[1].content).splitlines()[1:] == [
+        f'- look({{"a page of the book": {number:012}}}): {number:03}' for number in range(dropped)
+    ]
+    assert len(answers(messages)) == len(rounds) - dropped
+
+
 def test_the_tokens_of_a_request_are_what_the_provider_counted_and_an_estimate_of_the_rest() -> (
     None
 ):
     answer = AssistantMessage(text="x" * 999, usage=TokenUsage(100, 20))
     messages: list[Message] = [UserMessage("x" * 999), answer, UserMessage("ä" * 20)]
     assert request_tokens(messages, ()) == 130
+    uncounted = AssistantMessage(text="x" * 40, tool_calls=(ToolCall("1", "look", '{"number":1}'),))
+    assert request_tokens([*messages, uncounted], ()) == 130 + 14
+    tool = ToolSpec("look", "Looks up.", {"type": "object"}, strict=False)
+    picture = Image.from_bytes(PNG)
+    seen = [UserMessage(("Hi! ", picture)), UserMessage(text_of(("Hi! ", picture)))]
+    assert tokens(seen[0]) == 1_600 + tokens(seen[1])
+    assert request_tokens([], [tool]) == -(-(len("lookLooks up.") + len('{"type": "object"}')) // 4)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
-def test_numbers_below_one_are_refused(numbers: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="is 0; give at least 1"):
+def test_numbers_below_one_are_refused_by_name(numbers: tuple[int, int]) -> None:
+    name = ("at_tokens", "keep_turns")[numbers.index(0)]
+    with pytest.raises(ValueError, match=f"^{name} is 0; give at least 1"):
         Compaction(*numbers)
+
+
+@pytest.mark.parametrize("number", [1.5, "3", True, None])
+def test_what_is_no_whole_number_is_refused_by_name(number: Any) -> None:
+    with pytest.raises(TypeError, match=r"^at_tokens is .*; pass a whole number"):
+        Compaction(number, 1)
+    with pytest.raises(TypeError, match=r"^keep_turns is .*; pass a whole number"):
+        Compaction(1, number)

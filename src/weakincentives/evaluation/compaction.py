@@ -125,12 +125,13 @@ def plan_compaction(
     room = space = (min(compaction.at_tokens, tokens) / scale - prompt) / 2
     turns, count = conversation.turns, 0
     for turn in reversed(turns[-compaction.keep_turns :]):
-        room -= _estimate(turn)
-        if room < 0 and count:
+        size = _estimate(turn)
+        if count and size > room:
             break
+        room -= size
         count += 1
     dropped = 0
-    if room < 0 and count == 1:
+    if room < 0:  # the last turn alone is too long
         max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
         last, dropped = _without_oldest_calls(turns[-1], -room, max_note)
         messages = [message for turn in (*turns[:-1], last) for message in turn]
@@ -193,7 +194,7 @@ def _without_oldest_calls(
     for call in calls:
         line = f"- {call.name}({call.arguments:.{_MAX_NOTED}}): {answers[call.call_id]}"
         notes.append(shorten(line, _MAX_NOTED, placeholder="…"))
-    while len(notes) > 1 and sum(map(len, notes)) > max_note:
+    while sum(map(len, notes)) > max_note:
         del notes[0]
     note = UserMessage(_NOTE + "\n".join(notes), repair=True)
     return [*head, note, *turn[starts[0] + len(dropped) :]], len(calls)
