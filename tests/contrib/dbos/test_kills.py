@@ -6,10 +6,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count, islice
 
 import pytest
 
@@ -39,10 +40,8 @@ def together(stories: Iterable[Story], at_once: int = 3) -> None:
     left, waiting = iter(stories), dict[int, Story]()
     try:
         while True:
-            for story in left:
+            for story in islice(left, at_once - len(waiting)):
                 waiting[next(story)] = story
-                if len(waiting) == at_once:
-                    break
             if not waiting:
                 return
             pid, status = os.waitpid(-1, 0)
@@ -151,6 +150,62 @@ def test_a_chat_goes_on_in_other_processes_and_kills_leave_no_trace_in_it(
 
 # --- Killed from outside, at any time
 
+# What may run again: the answers are those of a chat that nobody disturbs.
+CHAT = (
+    calls(("note", '{"a": 1}'), ("fail", '{"a": 2}')),
+    calls(("nonsense", "{}"), ("note", '{"a": "x"}'), ("look", "{}")),
+    calls(("read_section", '{"section_key": "more"}')),
+    calls(("late", '{"a": 5}'), ("replace", '{"a": 6}')),
+    *STORY[-2:],
+    calls(("note", '{"a": 8}')),
+    *STORY[-2:],
+)
+
+
+def chat_killed_at_random(store: RunStore, chance: random.Random, kills: list[str]) -> Story:
+    """Each turn is taken up until it ends before it is killed."""
+    store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
+    whole: str | None = None
+    launches = count(1)
+    for turn in ("Hi", "So?"):
+        while True:
+            pid = start_process(chat_turn(store, turn, whole), store.log)
+            killer = partial(kill_later, store, pid, next(launches), chance.random())
+            start_process(killer, store.log)
+            if (code := (yield pid)) == 0:
+                break
+            assert code == -signal.SIGKILL, store.log.read_text()
+            kills.append(turn)
+        whole = (store.folder / turn).read_text()
+
+
+def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
+    """Kills processes of chats `kills` times or some more."""
+    plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - no secret
+    together([chat(plain, "")])
+    disturbed: list[tuple[RunStore, list[str]]] = []
+
+    def chats() -> Iterator[Story]:
+        while sum(len(killed) for _, killed in disturbed) < kills:
+            disturbed.append((replace(new_store(), story=CHAT), []))
+            store, killed = disturbed[-1]
+            yield chat_killed_at_random(store, random.Random(chance.random()), killed)  # noqa: S311
+
+    together(chats())
+    for store, killed in disturbed:
+        for turn in ("Hi", "So?"):
+            assert (store.folder / turn).read_text() == (plain.folder / turn).read_text()
+            done, once = actions(store, turn), actions(plain, turn)
+            assert done >= once, "something was not done"
+            assert (done - once).total() <= killed.count(turn), "a kill repeated several steps"
+            assert set(done) == set(once)
+
+
+def test_chats_killed_at_random_moments_are_the_chat_that_nobody_disturbs(
+    new_store: NewRunStore,
+) -> None:
+    check_chats_killed_at_random(new_store, 10)
+
 
 def killed_at_random(
     store: RunStore, kills: int, chance: random.Random, repeated: list[int]
@@ -169,14 +224,19 @@ def killed_at_random(
 
 
 def kill_later(store: RunStore, pid: int, launches: int, moment: float) -> None:
-    """Kills `pid` some facts and some milliseconds after its launch, however fast it is."""
-    while (facts := store.facts.read()).count(["launched"]) < launches:
-        time.sleep(0.005)
-    end = time.monotonic() + 5
-    while len(store.facts.read()) < len(facts) + int(moment * 8) and time.monotonic() < end:
-        time.sleep(0.002)
-    time.sleep(moment * 80 % 10 / 500)  # up to 20 ms; a tool takes 10
-    os.kill(pid, signal.SIGKILL)
+    """Kills `pid` some facts and some milliseconds after its launch, however fast it is, unless it
+    ends before.
+    """
+    with suppress(ProcessLookupError):
+        while (facts := store.facts.read()).count(["launched"]) < launches:
+            os.kill(pid, 0)
+            time.sleep(0.005)
+        end = time.monotonic() + 5
+        while len(store.facts.read()) < len(facts) + int(moment * 8) and time.monotonic() < end:
+            os.kill(pid, 0)
+            time.sleep(0.002)
+        time.sleep(moment * 80 % 10 / 500)  # up to 20 ms; a tool takes 10
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_hundred_random_kills_on_each_store_lose_nothing_and_repeat_one_step_each(
