@@ -298,6 +298,36 @@ def test_a_closed_section_is_gone_from_a_restated_conversation() -> None:
     assert kinds(anew.messages) == ["instructions", "user", "assistant"]
 
 
+def test_a_restated_conversation_tells_what_changed_in_a_section_that_was_only_read() -> None:
+    manner = MarkdownSection[Manner](title="Manner", key="manner", template="Be $word.")
+    rules = MarkdownSection(
+        title="Rules",
+        key="rules",
+        template="Obey.",
+        summary="Rules there are.",
+        visibility=SUMMARY,
+        children=[manner],
+    )
+    chats = PromptTemplate[None](ns="tests", key="rules", sections=[rules])
+    kind, rude = (chats.bind(Manner(word)) for word in ("kind", "rude"))
+    read = call(("read_section", {"section_key": "rules"}))
+    adapter = ScriptedAdapter([read, say("one"), say("two"), say("three")])
+    session = Session()
+    first = adapter.evaluate(kind, session=session, message="Hi").conversation
+    second = adapter.evaluate(rude, session=session, message="So?", conversation=first).conversation
+    assert second is not None
+    anew = second.restated(rude, session)
+    assert kinds(anew.messages) == [
+        *["instructions", "user", "assistant", "tool", "assistant", "user", "assistant"],
+        "instructions",
+    ]
+    assert anew.messages[-1] == Instructions(_CHANGED + "### 1.1. Manner\n\nBe rude.")
+    assert anew.restated(rude, session) == anew
+    third = adapter.evaluate(rude, session=session, message="And?", conversation=anew).conversation
+    assert third is not None
+    assert third.messages == (*anew.messages, UserMessage("And?"), say("three"))
+
+
 def test_a_restated_conversation_keeps_the_last_turns() -> None:
     execution = chat([say("one"), say("two"), say("three")], "A", "B", "C")
     assert execution.conversation is not None

@@ -219,7 +219,8 @@ class Conversation:
         Opened sections stand in place, and the calls that opened and closed sections are gone.
         `keep_turns` keeps only that many of the user's last messages with what followed them;
         `summary` stands for the turns before them. The providers' own items go, except those that
-        compact a conversation, since a provider checks them against what came before.
+        compact a conversation, since a provider checks them against what came before. What changed
+        since an answer that stays has shown it is told at the end.
         """
         if isinstance(prompt, Prompt):
             prompt = prompt.render(session=session, decisions=self.decisions_for(prompt))
@@ -229,7 +230,9 @@ class Conversation:
         messages[:0] = _last_compaction([message for turn in turns[:count] for message in turn])
         if summary:
             messages.insert(0, UserMessage(sendable(summary)))
-        return self._restated(prompt, rendered_tools(prompt), messages)
+        conversation = self._restated(prompt, rendered_tools(prompt), messages)
+        changes, records = _changes(conversation.sections, prompt)
+        return replace(conversation.extended(changes), sections=tuple(records.values()))
 
     @property
     def turns(self) -> list[Sequence[Message]]:
