@@ -12,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack
@@ -29,9 +29,8 @@ from .call_history import CallHistory
 from .conversation import Conversation, OnChange
 from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
-from .journal import CallIdentity
 from .messages import AssistantMessage
-from .nested_runs import CallLog, RunLog
+from .nested_runs import CallLog, Identity, RunLog
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
 from .suspension import Resumption
 
@@ -100,15 +99,12 @@ class ParentRun:
     log: RunLog | None = None
 
     def for_call(
-        self, session: SessionProtocol, bus: EventBus, identity: CallIdentity | None
+        self, session: SessionProtocol, bus: EventBus, identity: Identity | None
     ) -> "ParentRun":
         """Returns the parent of what one tool call evaluates, maybe on a fork of the session."""
-        meter, nested = self.meter, self.nested
-        if identity is not None:
-            meter, nested = identity.meter or meter, identity.nested
-        parts = self.deadline, self.evaluation_id, self.approver
-        # not by `replace`, since each tool call comes here
-        return ParentRun(self.run, session, meter, bus, *parts, nested=nested, log=self.log)
+        meter = identity.meter if identity else None
+        nested = identity if isinstance(identity, CallLog) else None
+        return replace(self, session=session, meter=meter or self.meter, bus=bus, nested=nested)
 
 
 class LoopOptions(ConversationOptions, total=False):

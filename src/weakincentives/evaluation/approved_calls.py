@@ -30,9 +30,8 @@ from .approval import (
     preview_effects,
 )
 from .effects import Effects, Outcome, run
-from .journal import CallIdentity
 from .messages import ToolCall, ToolExecutionOutcome
-from .nested_runs import OpenCalls, UndecidedError, may_wait
+from .nested_runs import CallLog, Identity, OpenCalls, UndecidedError, may_wait
 from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
 from .suspension import RunSuspended
@@ -71,35 +70,22 @@ class ApprovedCalls:
         self._open = open_calls
         self._records = records
         self._streamed = streamed
-        self.decisions: dict[str, Decision] = {}
-        self._shown: dict[str, Preview] = {}
-
-    def begin_turn(self) -> None:
-        """Takes the decisions on the calls of a turn of `open_calls`, and forgets others.
-
-        The calls of another turn may have had the same ids.
-        """
-        self.decisions = self._open.decisions
-        self._shown = {item.call_id: item for item in self._open.waited.pending}
 
     def identify(
         self, call: ToolCall, approval_id: str, *, is_preview: bool = False
-    ) -> CallIdentity | None:
-        """Returns the identity of a call that is about to run; it records the runs inside."""
-        is_recorded = approval_id in self._open.waited.nested
-        if not is_recorded:
-            is_recorded = self._records and may_wait(self._tools.available.get(call.name))
-        if not is_recorded:
+    ) -> CallLog | None:
+        """Returns the log of a call that is about to run, if the runs inside it can wait."""
+        can_wait = self._records and may_wait(self._tools.available.get(call.name))
+        if not can_wait and approval_id not in self._open.waited.nested:
             return None
-        log = self._open.start(approval_id, call, is_preview=is_preview)
-        return CallIdentity(log.idempotency_key, meter=log.meter, nested=log)
+        return self._open.start(approval_id, call, is_preview=is_preview)
 
     def execute(
         self,
         call: ToolCall,
         approval_id: str,
         set_running: Callable[[tuple[ToolCall, ...]], None],
-        identity: CallIdentity | None = None,
+        identity: Identity | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, after its approval if it needs one, and returns its outcome.
 
@@ -107,6 +93,19 @@ class ApprovedCalls:
         what the approver raises, and `UndecidedError` if a person must decide on the call, or on
         one inside it, and there is no approver.
         """
+        tool = self._tools.available.get(call.name)
+        if self._open.has_waited or (tool is not None and tool.approval is not None):
+            return self._execute_approved(call, approval_id, set_running, identity)
+        set_running((call,))
+        return self._tools.execute(call, identity or self.identify(call, approval_id))
+
+    def _execute_approved(
+        self,
+        call: ToolCall,
+        approval_id: str,
+        set_running: Callable[[tuple[ToolCall, ...]], None],
+        identity: Identity | None,
+    ) -> Effects[ToolExecutionOutcome]:
         tools, reason, approved = self._tools, "", None
         call, replaced = self._as_shown(call, approval_id)
         while True:
@@ -143,7 +142,7 @@ class ApprovedCalls:
             return (yield from tools.execute(call, identity or self.identify(call, approval_id)))
         except UndecidedError:  # on a call inside this one
             if approved is not None:
-                self.decisions[approval_id] = approved
+                self._open.decisions[approval_id] = approved
             raise
 
     def recorded(
@@ -151,7 +150,7 @@ class ApprovedCalls:
         call: ToolCall,
         approval_id: str,
         suspend: Callable[[UndecidedError], Effects[RunSuspended]],
-    ) -> tuple[Callable[[CallIdentity | None], ToolExecutionOutcome], Callable[[], None]]:
+    ) -> tuple[Callable[[Identity | None], ToolExecutionOutcome], Callable[[], None]]:
         """Returns the two callables of `Journal.execute` for a call.
 
         They raise what `suspend` returns if a person must decide first.
@@ -164,22 +163,17 @@ class ApprovedCalls:
             except UndecidedError as undecided:
                 raise run(suspend(undecided)) from None
 
-        def execute(identity: CallIdentity | None) -> ToolExecutionOutcome:
+        def execute(identity: Identity | None) -> ToolExecutionOutcome:
             return perform(self.execute(call, approval_id, lambda _: None, identity))
 
         return execute, lambda: perform(self._check_decided(call, approval_id))
-
-    def forget(self, approval_id: str) -> None:
-        """Drops the decision on a call that has an outcome."""
-        self.decisions.pop(approval_id, None)
-        self._shown.pop(approval_id, None)
 
     def _check_decided(self, call: ToolCall, approval_id: str) -> Effects[None]:
         previews = yield from self._preview_later(call, approval_id)
         if not previews or self._approver is not None:
             return
-        decision = self.decisions.get(approval_id)
-        shown = self._shown.get(approval_id, previews[0])
+        decision = self._open.decisions.get(approval_id)
+        shown = self._open.shown.get(approval_id, previews[0])
         if decision is None or _is_stale(decision, shown, previews[0], call):
             raise UndecidedError(previews)
 
@@ -218,7 +212,7 @@ class ApprovedCalls:
                 return [] if self._open.has_runs(approval_id) else [preview]
             except UndecidedError as error:
                 undecided = error
-        self.decisions |= undecided.decisions
+        self._open.decisions |= undecided.decisions
         return [*undecided.previews]
 
     def _as_shown(self, call: ToolCall, approval_id: str) -> tuple[ToolCall, bool]:
@@ -226,14 +220,14 @@ class ApprovedCalls:
 
         Tells whether they are decided on: the call has run with them and waits for one inside it.
         """
-        shown, ran = self._shown.get(approval_id), self._open.waited.nested.get(approval_id)
+        shown, ran = self._open.shown.get(approval_id), self._open.waited.nested.get(approval_id)
         put_in = shown or ran
         if put_in is None or put_in.arguments == call.arguments:
             return call, False
         return self._tools.replace_arguments(call, put_in.arguments), shown is None
 
     def _mode(
-        self, call: ToolCall, approval_id: str, identity: CallIdentity | None
+        self, call: ToolCall, approval_id: str, identity: Identity | None
     ) -> ApprovalMode | None:
         """Returns what a person must approve before the call counts; `None` for nothing."""
         tools = self._tools
@@ -244,7 +238,7 @@ class ApprovedCalls:
             _, _, params = tools.admit(call)
         except ToolValidationError:
             return None  # the model reads its mistake
-        denied = isinstance(self.decisions.get(approval_id), Deny)  # so it has not begun
+        denied = isinstance(self._open.decisions.get(approval_id), Deny)  # so it has not begun
         began = identity is not None and identity.began and not denied
         if tool.effect in NON_REPEATABLE and (began or tools.has_record(call, params)):
             return None  # it does not run again
@@ -261,7 +255,7 @@ class ApprovedCalls:
         mode: ApprovalMode,
         reason: str,
         *,
-        identity: CallIdentity | None = None,
+        identity: Identity | None = None,
         is_preview: bool = False,
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
         """Returns what the person decides on, and the call on forks if it shows its effects."""
@@ -273,7 +267,7 @@ class ApprovedCalls:
         return replace(preview, call_id=approval_id), forked
 
     def _show(
-        self, call: ToolCall, identity: CallIdentity | None, reason: str
+        self, call: ToolCall, identity: Identity | None, reason: str
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
         tool, handler, params = self._tools.admit(call)
         if tool.effect in NON_REPEATABLE:
@@ -282,8 +276,8 @@ class ApprovedCalls:
             return preview_arguments(call, f"{_HIDDEN}: the session has no fork()."), None
         forked, effects = self._tools.fork(call, handler, params, makes=True, identity=identity)
         yield from effects
-        if identity is not None and identity.nested is not None:
-            identity.nested.end()
+        if isinstance(identity, CallLog):
+            identity.end()
         try:
             answer, success = self._answer(forked.outcome)
             forks = forked.resources.forks
@@ -304,13 +298,13 @@ class ApprovedCalls:
 
     def _decide(self, call: ToolCall, preview: Preview) -> Effects[Decision]:
         started = perf_counter()
-        decision: object = self.decisions.pop(preview.call_id, None)
-        shown = self._shown.pop(preview.call_id, preview)
+        decision: object = self._open.decisions.pop(preview.call_id, None)
+        shown = self._open.shown.pop(preview.call_id, preview)
         if _is_stale(decision, shown, preview, call):
             decision, preview = None, replace(preview, reason=_STALE)
         if decision is None:
             if self._approver is None:
-                self._shown[preview.call_id] = preview
+                self._open.shown[preview.call_id] = preview
                 raise UndecidedError([preview])
             if self._streamed:
                 yield ApprovalRequested(call, preview)

@@ -98,7 +98,7 @@ class AvailableTools:
         `max_chars` characters.
         """
         name = call.name
-        tool = self.get(name)
+        tool = self._tools.get(name)
         if tool is None:
             raise ToolValidationError(self.rejection(name))
         handler = self.handler(tool)

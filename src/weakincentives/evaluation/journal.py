@@ -7,7 +7,6 @@ from typing import Protocol
 from ..limits import Meter
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
-from .nested_runs import CallLog
 
 __all__ = ["CallIdentity", "Journal"]
 
@@ -17,14 +16,12 @@ class CallIdentity:
     """A journal's key of a tool call, and whether an earlier attempt of the run began the call.
 
     The executor does not run such a call again if it must not run twice: the model reads that its
-    outcome is unknown. Runs nested in the call count in `meter`. Where they can wait for people,
-    `nested` records them.
+    outcome is unknown. Runs nested in the call count in `meter`.
     """
 
     idempotency_key: str
     began: bool = False
     meter: Meter | None = None
-    nested: CallLog | None = None
 
 
 class Journal(Protocol):

@@ -269,7 +269,7 @@ class Evaluation[Out]:
             operation=self._operation,
             call_history=options.get("call_history"),
         )
-        self._open = OpenCalls(self.meter, self._log)
+        self._open = OpenCalls(self._id, self.meter, self._log)
         approver, can_wait = options.get("approver"), not self._is_nested or self._log is not None
         self._approved = ApprovedCalls(
             self.tools,
@@ -285,6 +285,7 @@ class Evaluation[Out]:
             self._recorded = RecordedRun(self._log, self.tools, self._open, source, session)
         if earlier is not None:  # its last turn, and not the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
+        self._set_running = partial(setattr, self._loop, "running")
         self._accept = source.template.accept
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
@@ -408,7 +409,6 @@ class Evaluation[Out]:
         if self._log is not None:
             waited = self._log.resume()
         self._open.begin_turn(calls, waited)
-        self._approved.begin_turn()
 
     def _suspend(
         self, undecided: UndecidedError, calls: Sequence[ToolCall], *, reserved: int = 0
@@ -418,11 +418,10 @@ class Evaluation[Out]:
         Of these calls, `reserved` are counted, and have not run.
         """
         self.meter.add(TokenUsage(), tool_calls=-reserved)
-        approved, ids = self._approved, self._open.ids(calls)
-        approved.decisions |= undecided.decisions
-        later = list(zip(calls[1:], ids[1:], strict=True))
-        pending = yield from approved.pending(undecided.previews, later)
-        waiting = waiting_for(pending, approved.decisions, calls, self._open, self._prompt)
+        self._open.decisions |= undecided.decisions
+        later = list(zip(calls[1:], self._open.ids(calls)[1:], strict=True))
+        pending = yield from self._approved.pending(undecided.previews, later)
+        waiting = waiting_for(pending, calls, self._open, self._prompt)
         return suspend(
             waiting,
             loop=self._loop,
@@ -433,7 +432,7 @@ class Evaluation[Out]:
 
     def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
         """Asks for the model's next message and passes it to the inner loop."""
-        changes = self._apply_changes(request)
+        changes = self._apply_changes(request) if request.changes else ()
         if self._operation.streamed:
             for change in changes:  # noqa: UP028 - `yield from` a list cannot take the outcomes
                 yield change
@@ -535,14 +534,14 @@ class Evaluation[Out]:
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the first calls of a turn, or repeats one that is `recorded`."""
         call, ids, run_ = calls[0], self._open.ids(action.calls), self._recorded
-        set_running = partial(setattr, self._loop, "running")
+        set_running = self._set_running
         if journal is not None or recorded is not None or len(calls) > 1:
             set_running(calls)
         try:
             if journal is not None:
                 wait = partial(self._suspend, calls=action.calls, reserved=1)
                 outcome = journal.execute(call, *self._approved.recorded(call, ids[0], wait))
-                self._approved.forget(ids[0])
+                self._open.forget(ids[0])
                 return [outcome], None
             if recorded is not None and run_ is not None:
                 return [(yield from run_.repeat(recorded, ids[0]))], None
@@ -581,13 +580,12 @@ class Evaluation[Out]:
     def _apply_changes(self, request: ProviderRequest) -> Sequence[ToolsAdded | ToolsRemoved]:
         """Applies tool changes and returns their transcript entries."""
         entries: list[ToolsAdded | ToolsRemoved] = []
-        if request.changes:
-            for change in request.changes:
-                self.tools.available.apply(change)
-            for message in reversed(request.transcript):
-                if not isinstance(message, ToolsAdded | ToolsRemoved):
-                    break
-                entries.insert(0, message)
+        for change in request.changes:
+            self.tools.available.apply(change)
+        for message in reversed(request.transcript):
+            if not isinstance(message, ToolsAdded | ToolsRemoved):
+                break
+            entries.insert(0, message)
         return entries
 
 

@@ -38,8 +38,8 @@ from .execution import (
     add_run,
     options_of,
 )
-from .journal import CallIdentity
 from .messages import UserMessage
+from .nested_runs import Identity
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 from .suspension import RunSuspended, Suspension, check_resumable
 
@@ -544,12 +544,18 @@ class NestedAdapter(ProviderAdapter):
 
     An evaluation is a whole run by a `MainLoop`, so the sections that its model requests open
     inside. It inherits bus and deadline of `parent` and counts in its meter. A `MainLoop` with this
-    adapter runs in the same way.
+    adapter runs in the same way. `call` is a tool call of `caller`: its session, bus and identity.
     """
 
     adapter: ProviderAdapter
-    parent: ParentRun
+    caller: ParentRun
     clock: Clock = utc_now
+    call: tuple[SessionProtocol, EventBus, Identity | None] | None = None
+
+    @property
+    def parent(self) -> ParentRun:
+        """The run that an evaluation by this adapter is a part of."""
+        return self.caller if self.call is None else self.caller.for_call(*self.call)
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -589,12 +595,6 @@ class NestedAdapter(ProviderAdapter):
         """Returns the loop of a run; an `adapter` among `options` asks the model in its place."""
         adapter = options.pop("adapter", None) or self.adapter
         return MainLoop(replace(self, adapter=adapter), clock=self.clock)
-
-    def for_call(
-        self, session: SessionProtocol, bus: EventBus, identity: CallIdentity | None
-    ) -> "NestedAdapter":
-        """Returns the adapter of one tool call, which may run on a fork of the session."""
-        return NestedAdapter(self.adapter, self.parent.for_call(session, bus, identity), self.clock)
 
 
 _PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}

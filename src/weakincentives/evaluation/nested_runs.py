@@ -19,15 +19,16 @@ from ..limits import Meter, RunUsage, TokenUsage
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import NON_REPEATABLE, AnyTool, PromptHandler
-from ..runtime.events import new_id
 from ..runtime.session.snapshots import Changes
 from .approval import Decision, Preview
 from .errors import EvaluationPhase, PromptEvaluationError, ThrottleError
+from .journal import CallIdentity
 from .messages import AssistantMessage, ToolCall, ToolMessage
 
 __all__ = [
     "CallLog",
     "ChangedRunError",
+    "Identity",
     "NestedCall",
     "NestedRun",
     "NestedRuns",
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 type Decisions = Mapping[str, Decision]
+
+type Identity = CallIdentity | CallLog
+"""Identifies a tool call: a journal's key, or the log of an execution whose runs can wait."""
 
 _NO_USAGE = RunUsage()
 
@@ -192,9 +196,9 @@ class RunLog:
         summaries = NestedRuns(
             tool="", arguments="", idempotency_key="", runs=recorded.summaries if recorded else ()
         )
-        self.summaries = CallLog(
-            ToolCall("", "", ""), caller.meter, recorded=summaries, around=self
-        )
+        inside = OpenCalls("", caller.meter, self)
+        inside.begin_turn((), Waiting(nested={"": summaries}))
+        self.summaries = inside.start("", ToolCall("", "", ""))
 
     def take_answer(self) -> AssistantMessage | ProviderFailure | None:
         """Returns the model's next answer if it is recorded."""
@@ -259,41 +263,56 @@ class RunLog:
 
 
 class CallLog:
-    """Records one execution of a call, of which `meter` counts the usage of nested runs.
+    """Records one execution of a call, for `open_calls`, which has those of its turn.
 
-    `around` is the run that makes the call, if that is a nested run itself, and `root` is the call
-    of the root run. `unrepeatable` names a tool inside it whose call can neither be undone nor
-    repeated, so that no run inside can wait any more. In a preview of a later call no run begins,
-    since that would ask the model; `has_runs` says that one should have begun.
+    `unrepeatable` names a tool inside it whose call can neither be undone nor repeated, so that no
+    run inside can wait any more. In a preview of a later call no run begins, since that would ask
+    the model; `has_runs` says that one should have begun.
     """
+
+    began = False  # as for a `CallIdentity`
 
     def __init__(
         self,
+        open_calls: "OpenCalls",
+        approval_id: str,
         call: ToolCall,
-        meter: Meter,
+        idempotency_key: str,
         *,
-        approval_id: str = "",
-        idempotency_key: str = "",
-        recorded: NestedRuns | None,
-        decisions: Decisions | None = None,
-        around: RunLog | None,
-        is_counted: bool = False,
-        is_preview: bool = False,
+        is_preview: bool,
     ) -> None:
         self.call = call
-        self.meter = meter
         self.idempotency_key = idempotency_key
-        self.root: CallLog = around.caller.root if around else self
         self.unrepeatable = ""
         self.is_preview = is_preview
         self.has_runs = False
+        self._open = open_calls
+        self._meters = open_calls.meters
         self._id = approval_id
-        self._recorded = recorded
-        self._decisions = decisions or {}
+        self._recorded: NestedRuns | None = None
+        self._decisions: Decisions = {}
         self._runs: list[RunLog] = []
-        self._spent = _NO_USAGE if recorded is None else meter.usage
-        if recorded is not None and is_counted:  # what the runs repeat counts again
-            meter.add_run(_negative(recorded.spent), "")
+        self._spent = _NO_USAGE
+
+    @property
+    def meter(self) -> Meter:
+        """Counts what the runs inside the call use, also those of earlier executions."""
+        return self._meters.setdefault(self._id, Meter(parent=self._open.meter))
+
+    @property
+    def root(self) -> "CallLog":
+        """The log of the root run's call."""
+        around = self._open.run
+        return self if around is None else around.caller.root
+
+    def resume(self, recorded: NestedRuns, decisions: Decisions, *, is_counted: bool) -> None:
+        """Lets the runs inside the call repeat their record, with `decisions` on their calls.
+
+        If their usage `is_counted` already, it counts again when they repeat it.
+        """
+        self._recorded, self._decisions, self._spent = recorded, decisions, self.meter.usage
+        if is_counted:
+            self.meter.add_run(_negative(recorded.spent), "")
 
     def repeat(self, recorded: NestedRuns) -> None:
         """Lets the runs inside the call repeat their record, which nobody has counted yet."""
@@ -390,60 +409,66 @@ class CallLog:
 
 
 class OpenCalls:
-    """The calls of one turn of an evaluation, by their approval ids, and the runs inside them."""
+    """The calls of one turn of an evaluation, by their approval ids, and the runs inside them.
 
-    def __init__(self, meter: Meter, run: RunLog | None) -> None:
-        self._meter = meter
-        self._run = run
-        self._meters: dict[str, Meter] = {}
-        self._keys: dict[str, str] = {}
-        self._logs: dict[str, CallLog] = {}
-        self._ids: tuple[str, ...] = ()
-        self.waited = _NOTHING_WAITS
+    `run` is the log of the evaluation if that is nested. `decisions` are those on the calls of the
+    turn, but not on calls inside them, and `shown` what people have decided on.
+    """
+
+    def __init__(self, evaluation_id: str, meter: Meter, run: RunLog | None) -> None:
+        self.meter = meter
+        self.run = run
+        self._evaluation_id = evaluation_id
+        self._turn = 0
+        self.begin_turn((), None)
 
     def begin_turn(self, calls: Sequence[ToolCall], waited: Waiting | None) -> None:
-        """Takes the calls of a new turn, and for what the run has `waited` in it."""
-        waited = waited or _NOTHING_WAITS
-        self._meters, self._logs, self.waited = {}, {}, waited
-        self._keys = {name: record.idempotency_key for name, record in waited.nested.items()}
-        self._ids = approval_ids(calls)
+        """Takes the calls of a new turn, and for what the run has `waited` in it.
 
-    @property
-    def decisions(self) -> dict[str, Decision]:
-        """The decisions on calls of the turn, but not on those inside them."""
-        decisions = self.waited.decisions
-        return {name: decisions[name] for name in self._ids if name in decisions}
+        It forgets the turn before, whose calls may have had the same ids.
+        """
+        self.waited, self.has_waited = waited or _NOTHING_WAITS, waited is not None
+        self.meters: dict[str, Meter] = {}
+        self._logs: dict[str, CallLog] = {}
+        self._turn += 1
+        self._ids = approval_ids(calls)
+        self.decisions: dict[str, Decision] = {}
+        self.shown: dict[str, Preview] = {}
+        if waited is not None:
+            decisions = waited.decisions
+            self.decisions = {name: decisions[name] for name in self._ids if name in decisions}
+            self.shown = {preview.call_id: preview for preview in waited.pending}
 
     def ids(self, calls: Sequence[ToolCall]) -> tuple[str, ...]:
         """Returns the approval ids of `calls`, which are the last of the turn."""
         return self._ids[len(self._ids) - len(calls) :]
 
+    def forget(self, approval_id: str) -> None:
+        """Drops the decision on a call that has an outcome."""
+        self.decisions.pop(approval_id, None)
+        self.shown.pop(approval_id, None)
+
     def start(self, approval_id: str, call: ToolCall, *, is_preview: bool = False) -> CallLog:
         """Returns the log of an execution of a call, which goes on from the call's record."""
         recorded = self.waited.nested.get(approval_id)
-        meter, is_counted = self._meters.get(approval_id), True
-        if meter is None:
-            meter = self._meters[approval_id] = Meter(parent=self._meter)
-            is_counted = self._run is None  # a nested run counts anew what it repeats
-            if recorded is not None and is_counted:
-                spent = recorded.spent
-                meter.tokens, meter.calls = spent.usage, spent.calls
-                meter.tool_calls, meter.cost = spent.tool_calls, spent.cost or 0.0
-        if recorded is not None and recorded.arguments != call.arguments:
-            recorded = None
-        log = CallLog(
-            call,
-            meter,
-            approval_id=approval_id,
-            idempotency_key=self._keys.setdefault(approval_id, new_id()),
-            recorded=recorded,
-            decisions=self.waited.decisions,
-            around=self._run,
-            is_counted=is_counted,
-            is_preview=is_preview,
-        )
+        if recorded is None:
+            key = f"{self._evaluation_id}:{self._turn}:{approval_id}"
+        else:
+            key = recorded.idempotency_key
+        log = CallLog(self, approval_id, call, key, is_preview=is_preview)
         self._logs[approval_id] = log
+        if recorded is not None:
+            self._resume(log, approval_id, recorded)
         return log
+
+    def _resume(self, log: CallLog, approval_id: str, recorded: NestedRuns) -> None:
+        is_first, meter, spent = approval_id not in self.meters, log.meter, recorded.spent
+        if is_first and self.run is None:  # a nested run counts anew what it repeats
+            meter.tokens, meter.calls = spent.usage, spent.calls
+            meter.tool_calls, meter.cost = spent.tool_calls, spent.cost or 0.0
+        if recorded.arguments == log.call.arguments:
+            is_counted = not is_first or self.run is None
+            log.resume(recorded, self.waited.decisions, is_counted=is_counted)
 
     def record(self, approval_id: str, call: ToolCall) -> tuple[ToolCall, NestedRuns]:
         """Returns a call that has an answer, as it was executed, and the record of its runs."""

@@ -21,7 +21,6 @@ from ..runtime.transactions import (
 )
 from .effects import Effects
 from .errors import LimitError, PromptEvaluationError
-from .journal import CallIdentity
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 from .nested_runs import NestedCall, OpenCalls, ProviderFailure, RunLog
 from .tool_executor import ToolExecutor
@@ -79,8 +78,7 @@ class RecordedRun:
             self._change_state(recorded.state)
             return tools.recall(call, recorded.answer)
         log.repeat(recorded.nested)
-        identity = CallIdentity(log.idempotency_key, meter=log.meter, nested=log)
-        outcome = yield from tools.execute(call, identity)
+        outcome = yield from tools.execute(call, log)
         if not outcome.success:
             raise PromptEvaluationError(
                 f"the call of {call.name!r}, which succeeded before the run waited, fails now: "

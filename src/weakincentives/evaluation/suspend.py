@@ -1,13 +1,13 @@
 """How an evaluation stops when its calls wait for people, and what it recalls when it goes on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..protocols import SessionProtocol
 from .adapter import LoopOptions
-from .approval import Approve, Decision, Preview
+from .approval import Approve, Preview
 from .inner_loop import InnerLoop
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage
 from .nested_runs import ChangedRunError, OpenCalls, RunLog, Waiting, tool_digests
@@ -19,16 +19,15 @@ __all__ = ["recall_calls", "suspend", "wait_on", "waiting_for"]
 
 def waiting_for(
     pending: Sequence[Preview],
-    decisions: Mapping[str, Decision],
     calls: Sequence[ToolCall],
     open_calls: OpenCalls,
     prompt: Prompt[Any],  # Any: a prompt of any output
 ) -> Waiting:
     """Returns for what a run waits; `calls` are the last of its turn, from the first that waits.
 
-    Keeps `decisions` on them, but an approval only if the call would still do what was shown.
+    Keeps the decisions on them, but an approval only if the call would still do what was shown.
     """
-    nested = open_calls.records(calls)
+    decisions, nested = open_calls.decisions, open_calls.records(calls)
     waiting = {preview.call_id for preview in pending} | nested.keys()
     tools = [
         call.name

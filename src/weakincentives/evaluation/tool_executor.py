@@ -45,7 +45,6 @@ from .available_tools import AvailableTools
 from .call_history import CallHistory, CallRecord, call_key, messages_of
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
-from .journal import CallIdentity
 from .main_loop import NestedAdapter
 from .messages import (
     Message,
@@ -54,7 +53,7 @@ from .messages import (
     ToolMessage,
     sendable,
 )
-from .nested_runs import ChangedRunError, UndecidedError
+from .nested_runs import CallLog, ChangedRunError, Identity, UndecidedError
 from .parallel_calls import ForkedCall
 from .tool_answers import (
     check_restart,
@@ -137,7 +136,7 @@ class ToolExecutor:
         return calls[: max(count, 1)]
 
     def execute(
-        self, call: ToolCall, identity: CallIdentity | None = None
+        self, call: ToolCall, identity: Identity | None = None
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call and returns its outcome; a journal passes the call's `identity`.
 
@@ -150,7 +149,7 @@ class ToolExecutor:
     def execute_parallel(
         self,
         calls: Sequence[ToolCall],
-        identities: Sequence[Callable[[], CallIdentity | None]],
+        identities: Sequence[Callable[[], Identity | None]],
     ) -> Effects[tuple[list[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the calls of a batch in parallel and returns their outcomes.
 
@@ -163,8 +162,8 @@ class ToolExecutor:
         outcomes: list[ToolExecutionOutcome] = []
         for call, fork, identity, identify in zip(calls, forks, first, identities, strict=True):
             try:
-                if identity is not None and identity.nested is not None:
-                    identity.nested.end()
+                if isinstance(identity, CallLog):
+                    identity.end()
                 forked = fork[0] if fork else None
                 outcomes.append((yield from self._merge_or_run(call, forked, identify)))
             except (ControlFlow, UndecidedError) as signal:
@@ -224,7 +223,7 @@ class ToolExecutor:
         return messages_of(records)
 
     def _fork(
-        self, call: ToolCall, index: int, identity: CallIdentity | None
+        self, call: ToolCall, index: int, identity: Identity | None
     ) -> tuple[ForkedCall, Effects[None]] | None:
         """Returns the call on forks and its effects, or `None` if it is not admitted."""
         try:
@@ -241,7 +240,7 @@ class ToolExecutor:
         index: int = 0,
         *,
         makes: bool = False,
-        identity: CallIdentity | None = None,
+        identity: Identity | None = None,
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
@@ -263,7 +262,7 @@ class ToolExecutor:
         self,
         call: ToolCall,
         forked: ForkedCall | None,
-        identify: Callable[[], CallIdentity | None],
+        identify: Callable[[], Identity | None],
     ) -> Effects[ToolExecutionOutcome]:
         """Merges a call that ran on forks; runs it by itself if that is not possible."""
         if forked is not None:
@@ -313,7 +312,7 @@ class ToolExecutor:
         )
 
     def _run_observed(
-        self, call: ToolCall, identity: CallIdentity | None
+        self, call: ToolCall, identity: Identity | None
     ) -> Effects[ToolExecutionOutcome]:
         with self._part(call) as set_result:
             outcome = yield from self._run_single(call, identity)
@@ -323,7 +322,7 @@ class ToolExecutor:
     def _run_single(
         self,
         call: ToolCall,
-        identity: CallIdentity | None = None,
+        identity: Identity | None = None,
         forked: ForkedCall | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, or merges it if it ran on forks; parallel calls were announced earlier."""
@@ -361,7 +360,7 @@ class ToolExecutor:
         *,
         started: float,
         record: CallRecord | None,
-        identity: CallIdentity | None,
+        identity: Identity | None,
         forked: ForkedCall | None,
     ) -> Effects[ToolExecutionOutcome]:
         """Invokes the handler in a transaction, which a failure rolls back, and answers."""
@@ -430,7 +429,7 @@ class ToolExecutor:
         call: ToolCall,
         accept: OutputCheck[Any],  # Any: outputs of all prompts
         output: object,
-        identity: CallIdentity | None = None,
+        identity: Identity | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs a template's `accept` on an answer; a rejection undoes what it did.
 
@@ -449,7 +448,7 @@ class ToolExecutor:
     def _transact[T](
         self,
         call: ToolCall,
-        identity: CallIdentity | None,
+        identity: Identity | None,
         invoke: Callable[..., Any],  # Any: handlers of all types, with their params
         read: Callable[[Any, tool_transaction], T],  # Any: results of all handlers
     ) -> Effects[tuple[Any, T | None, Exception | None, _Changes]]:
@@ -470,8 +469,8 @@ class ToolExecutor:
                     context = self._context(call, resources, self._session, bus, identity)
                     try:
                         outcome: Outcome = yield partial(invoke, context=context)
-                        if identity is not None and identity.nested is not None:
-                            identity.nested.end()
+                        if isinstance(identity, CallLog):
+                            identity.end()
                         if self._operation.records_changes:  # before a failure rolls them back
                             changes = transaction.changes()
                         result = _result_of(outcome)
@@ -514,8 +513,8 @@ class ToolExecutor:
         self._answered += 1
         content = self._notes.pop(call.call_id, "") + sendable(content or result.message)
         result = without_bytes(result)
-        # disclosure tools return sections, which the prompt would show whole
-        if call.name not in RESERVED_TOOL_NAMES:
+        is_disclosure = call.name in RESERVED_TOOL_NAMES
+        if not is_disclosure:  # these return sections, which the prompt would show whole
             content = shorten(content, self._config.max_result_chars)
         self._publish(
             ToolInvoked(
@@ -527,7 +526,7 @@ class ToolExecutor:
                 seconds=perf_counter() - started,
                 prompt_name=self._operation.name,
                 replayed=replayed,
-                requested_sections=requested_sections(params),
+                requested_sections=requested_sections(params) if is_disclosure else (),
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
                 current_visibility_state=visibility,
                 arguments=call.arguments[:_MAX_ARGUMENTS],
@@ -537,15 +536,14 @@ class ToolExecutor:
         )
         message = ToolMessage(call.call_id, content, result.success, media=tuple(result.media))
         request = error if isinstance(error, VisibilityExpansionRequired) else None
-        self.available.note(request or result.value, params)
         kind = "" if error is None or request is not None else type(error).__qualname__
-        outcome = with_sections(
-            ToolExecutionOutcome(
-                call.call_id, message, result.success, error=kind, request=request
-            ),
-            result.value,
-            params,
+        outcome = ToolExecutionOutcome(
+            call.call_id, message, result.success, error=kind, request=request
         )
+        if not is_disclosure:
+            return outcome
+        self.available.note(request or result.value, params)
+        outcome = with_sections(outcome, result.value, params)
         if outcome.closed:
             self.available.remember(outcome.closed, SectionVisibility.SUMMARY)
         return outcome
@@ -556,14 +554,15 @@ class ToolExecutor:
         resources: Resources,
         session: SessionProtocol,
         bus: EventBus,
-        identity: CallIdentity | None = None,
+        identity: Identity | None = None,
         *,
         unanswered: int = 0,
     ) -> ToolContext:
         """Returns the context of a call; `unanswered` calls before it have no answer yet."""
         key, adapter = f"{self._id}:{self._answered + unanswered}", self._adapter
         if isinstance(adapter, NestedAdapter):
-            adapter = adapter.for_call(session, bus, identity)
+            place = session, bus, identity
+            adapter = NestedAdapter(adapter.adapter, adapter.parent, adapter.clock, place)
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,

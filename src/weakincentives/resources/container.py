@@ -365,6 +365,8 @@ class CallResources:
 
     def close(self, error: BaseException | None = None) -> None:
         """Closes the call's own resources, newest first; `error` is what ended the call."""
+        if self.instances is _NO_INSTANCES:
+            return
         if self.instances.state.instances:
             self.instances.remove(self.instances.to_close)
         _close_now(self.instances.to_close, error)
