@@ -323,6 +323,11 @@ def output_instructions(output: OutputSpec) -> str:
     )
 
 
+# `json.dumps` and `json.loads` would make a new encoder and decoder for each reply
+_encode_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_decode_json = json.JSONDecoder(parse_constant=str).decode
+
+
 def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
     """Decodes a reply with `codec`: bytes of JSON, JSON values, or the events of a stream.
 
@@ -336,8 +341,7 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
             reply = json.loads(reply)
         # The message goes back to the provider, so it must be plain JSON: no objects of an SDK, no
         # lone surrogates, which JSON can escape, and no Infinity, which it cannot hold.
-        text = sendable(json.dumps(reply, ensure_ascii=False, default=str))
-        plain = json.loads(text, parse_constant=str)
+        plain = _decode_json(sendable(_encode_json(reply)))
         return replace(codec.decode(plain), wire_format=codec.wire_format)
     except PromptEvaluationError:
         raise

@@ -254,6 +254,8 @@ class _CodecConnection(Connection):
 
     async def _send_async(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> AnyReply:
         left = self.adapter.seconds_left(deadline)
+        if left is None:
+            return await self.adapter.send_async(body, None, stream=stream)
         # an SDK's own time-out starts anew with each byte and each retry
         async with asyncio.timeout(left):
             return await self.adapter.send_async(body, left, stream=stream)

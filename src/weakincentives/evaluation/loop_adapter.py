@@ -219,7 +219,6 @@ class Evaluation[Out]:
         rendered = with_provider_tools(prompt, self.connection.provider_tools, options)
         self._clock = adapter.clock
         self._session, self._prompt, self._options = session, source, options
-        self._session_id = session.session_id
         self._publish = publisher(session, bus)
         self._save = options.get("save")
         conversation = opening(rendered, options, session.content)
@@ -249,7 +248,7 @@ class Evaluation[Out]:
             model=adapter.model,
             text=prompt.text,
             streamed=streamed,
-            session_id=self._session_id,
+            session_id=session.session_id,
         )
         self.meter = self._loop.meter
         self._requests = ProviderRequests(
@@ -285,8 +284,6 @@ class Evaluation[Out]:
             self._recorded = RecordedRun(self._log, self.tools, self._open, source, session)
         if earlier is not None:  # its last turn, and not the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
-        self._set_running = partial(setattr, self._loop, "running")
-        self._accept = source.template.accept
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
         new = conversation.messages[len(goes_on.messages) if goes_on else 0 :]
@@ -447,11 +444,12 @@ class Evaluation[Out]:
 
     def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:
         """Lets the template accept the answer; a rejected one goes back to the model."""
-        if self._accept is None:
+        accept = self._prompt.template.accept
+        if accept is None:
             return finished
         # As a call, so that a journal records it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", "<accept>", finished.text)
-        check = partial(self.tools.check_output, call, self._accept, finished.output)
+        check = partial(self.tools.check_output, call, accept, finished.output)
         if journal is None:
             outcome = yield from check()
         else:
@@ -467,7 +465,7 @@ class Evaluation[Out]:
                 feedback is not self._feedback
             ):
                 self._feedback = feedback
-                rejected = AnswerRejected(reason, session_id=self._session_id)
+                rejected = AnswerRejected(reason, session_id=self._session.session_id)
                 self._publish(rejected)
                 return rejected
             case _:
@@ -489,7 +487,7 @@ class Evaluation[Out]:
                 usage=loop.usage,
                 turns=loop.turns,
                 seconds=perf_counter() - self._started,
-                session_id=self._session_id,
+                session_id=self._session.session_id,
             )
         )
         response: PromptResponse[Out] = PromptResponse(
@@ -534,9 +532,8 @@ class Evaluation[Out]:
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the first calls of a turn, or repeats one that is `recorded`."""
         call, ids, run_ = calls[0], self._open.ids(action.calls), self._recorded
-        set_running = self._set_running
         if journal is not None or recorded is not None or len(calls) > 1:
-            set_running(calls)
+            self._set_running(calls)
         try:
             if journal is not None:
                 wait = partial(self._suspend, calls=action.calls, reserved=1)
@@ -546,7 +543,7 @@ class Evaluation[Out]:
             if recorded is not None and run_ is not None:
                 return [(yield from run_.repeat(recorded, ids[0]))], None
             if len(calls) == 1:
-                effects = self._approved.execute(call, ids[0], set_running)
+                effects = self._approved.execute(call, ids[0], self._set_running)
                 if run_ is not None:
                     effects = run_.execute(call, ids[0], effects)
                 return [(yield from effects)], None
@@ -558,6 +555,9 @@ class Evaluation[Out]:
             return outcomes, signal
         except UndecidedError as undecided:
             return [], undecided
+
+    def _set_running(self, calls: tuple[ToolCall, ...]) -> None:
+        self._loop.running = calls
 
     def _submit(
         self, calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]
