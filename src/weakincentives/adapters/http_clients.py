@@ -169,26 +169,36 @@ def _decompressor(
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header
+    # a plain reply needs no inflater, which takes 8 kB
+    inflate = None if encoding in ("", "identity") else _inflate(encoding)
     size = 0
-
-    def inflate(raw: bytes) -> Iterator[bytes]:
-        nonlocal inflater
-        if encoding == "deflate" and not size and raw and raw[0] & 0x0F != zlib.DEFLATED:
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
-        while piece := inflater.decompress(raw, _PIECE):
-            yield piece
-            raw = inflater.unconsumed_tail
 
     def decompress(raw: bytes) -> Iterator[bytes]:
         nonlocal size
-        for piece in (raw,) if encoding in ("", "identity") else inflate(raw):
+        for piece in inflate(raw) if inflate else (raw,):
             size += len(piece)
             if size > max_bytes:
                 raise error(f"the reply has more than max_reply_bytes={max_bytes} bytes")
             yield piece
 
     return decompress
+
+
+def _inflate(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """Returns a function from parts of a compressed body to pieces of at most 1 MiB."""
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header
+    has_begun = False
+
+    def inflate(raw: bytes) -> Iterator[bytes]:
+        nonlocal inflater, has_begun
+        if encoding == "deflate" and not has_begun and raw and raw[0] & 0x0F != zlib.DEFLATED:
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
+        has_begun = has_begun or bool(raw)
+        while piece := inflater.decompress(raw, _PIECE):
+            yield piece
+            raw = inflater.unconsumed_tail
+
+    return inflate
 
 
 def error_from_http(provider: str, error: BaseException) -> PromptEvaluationError | None:

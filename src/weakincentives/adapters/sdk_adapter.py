@@ -125,7 +125,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         bound_reply(response, self._max_reply_bytes)
         if stream:
             return events
-        del events.response  # an unread stream refers to itself, and would keep it
+        vars(events).clear()  # an unread stream refers to itself, and would keep response and body
         try:
             return b"".join(response.iter_bytes())
         finally:
@@ -140,7 +140,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         bound_reply(response, self._max_reply_bytes)
         if stream:
             return events
-        del events.response  # as in `send`
+        vars(events).clear()  # as in `send`
         try:
             return b"".join([piece async for piece in response.aiter_bytes()])
         finally:
