@@ -41,6 +41,7 @@ from weakincentives.evaluation.approval import (
     Preview,
     ReplaceArguments,
 )
+from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import ApprovalRequested
@@ -943,3 +944,52 @@ def test_a_run_that_is_cancelled_while_a_person_decides_leaves_nothing(*, blocks
 
     asyncio.run(main())
     assert (at[Note].all(), at[ToolInvoked].all(), files.list()) == ((), (), ())
+
+
+def interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("approval", "where", "unknown"),
+    [
+        (None, "handler", True),
+        ("arguments", "handler", True),
+        ("effects", "handler", False),  # it runs on forks
+        ("arguments", "approver", False),
+        ("effects", "approver", False),
+        ("effects", "approver after a change", False),
+        ("arguments", "event", True),
+        ("effects", "event", True),
+    ],
+)
+def test_an_interrupt_leaves_only_a_call_that_may_count_with_an_unknown_outcome(
+    approval: Any, where: str, *, unknown: bool
+) -> None:
+    at, saved, asked = Session(), list[Conversation](), list[Preview]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        if where == "handler":
+            interrupt()
+        context.session.dispatch(Note(f"after {len(context.session[Note])}"))
+        return ToolResult("ok")
+
+    def decide(preview: Preview) -> Decision:
+        asked.append(preview)
+        if where == "approver" or len(asked) == 2:
+            interrupt()
+        if where == "approver after a change":
+            at.dispatch(Note("meanwhile"))
+        return Approve()
+
+    if where == "event":
+        at.bus.subscribe(ToolInvoked, interrupt)
+    adapter = ScriptedAdapter([call(("run", {}), ("run", {"a": 4})), say("done")])
+    with pytest.raises(KeyboardInterrupt):
+        adapter.evaluate(
+            prompt(asking(handler, approval)), session=at, approver=decide, save=saved.append
+        )
+    [stopped] = saved
+    first, second = answers(stopped.messages)
+    assert (first.unknown, second.unknown) == (unknown, False)
+    assert [made.call_id for made in stopped.unknown_calls] == [first.call_id] * unknown

@@ -562,6 +562,37 @@ def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> N
                 resume()
 
 
+@pytest.mark.parametrize("repeats", [True, False])
+def test_what_runs_inside_cost_before_the_wait_counts_once(*, repeats: bool) -> None:
+    inner = agent(tool(write_note, name="free"), asking(write_note))
+    after = [call(("free", {"a": 3})), say("done")]
+    script = [
+        call(("fickle", {"a": 7})),
+        call(("free", {"a": 1})),
+        call(("run", {"a": 2})),
+        *([say("inside")] if repeats else []),
+        *after,
+    ]
+    for max_cost, ends in ((len(script), True), (len(script) - 1, False)):
+        begins = iter([True, repeats])
+
+        def fickle(params: Args, *, context: ToolContext, begins: Any = begins) -> Any:
+            return ToolResult(context.evaluate(inner.bind()).text if next(begins) else "nothing")
+
+        asked = prompt(tool(fickle, name="fickle"), tool(write_note, name="free"))
+        config = InnerLoopConfig(prices=lambda usage, model: 1.0)
+        loop, at = MainLoop(ScriptedAdapter(script, config=config)), Session()
+        budget = Budget(max_cost=max_cost)
+        suspension = suspended(loop, asked, at, budget=budget)
+        decisions = {item.call_id: Approve() for item in suspension.pending}
+        resume = partial(loop.resume, asked, suspension, decisions, session=at, budget=budget)
+        if ends:
+            assert resume().text == "done"
+        else:
+            with pytest.raises(PromptEvaluationError, match=rf"reached with {max_cost}\.0"):
+                resume()
+
+
 # --------------------------------------------------------------------------------------------------
 # ids
 
@@ -668,6 +699,8 @@ def test_a_changed_agent_is_refused_before_calls_beside_it_go_on() -> None:
     with pytest.raises(ValueError, match="have changed since the nested run"):
         loop.resume(asked("One.", "Other."), suspension, decisions, session=at)
     assert (notes(at), len(adapter.requests)) == ([], 3)
+    execution = loop.resume(asked("One.", "Two."), suspension, decisions, session=at)
+    assert (execution.text, notes(at)) == ("out", ["1", "1"])
 
 
 def test_text_whose_nested_ids_do_not_fit_is_refused() -> None:

@@ -339,6 +339,114 @@ def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
     assert (ran, times, execution.restarts) == ([1], 1, 1)
 
 
+def opening(more: Sequence[Tool[Any, Any]], task: Sequence[Tool[Any, Any]]) -> Prompt[Any]:
+    """A prompt with a closed section of the tools `more`."""
+    closed = MarkdownSection(
+        title="More",
+        template="Plan.",
+        summary="A plan.",
+        tools=more,
+        visibility=SectionVisibility.SUMMARY,
+    )
+    shown = MarkdownSection(title="Task", template="Do it.", tools=task)
+    return PromptTemplate[str](ns="tests", key="agent", sections=[shown, closed]).bind()
+
+
+@pytest.mark.parametrize("message", [None, "Go on."])
+@pytest.mark.parametrize("max_calls", [None, 4, 3])
+def test_a_run_that_waits_after_a_restart_comes_to_what_an_approver_comes_to(
+    message: str | None, max_calls: int | None
+) -> None:
+    asked = opening([tool(ok, name="late")], [asking(writing)])
+    script = [
+        call(("read_section", {"section_key": "more"})),
+        call(("run", {"a": 1})),
+        call(("late", {})),
+        say("done"),
+    ]
+    budget = None if max_calls is None else Budget(max_calls=max_calls)
+
+    def outcome(*, waits: bool) -> object:
+        loop, at = MainLoop(ScriptedAdapter(list(script), dynamic_tools=False)), Session()
+        options: dict[str, Any] = {"message": message, "budget": budget}
+        try:
+            if waits:
+                execution, _ = execute_suspended(loop, asked, at, lambda _: Approve(), **options)
+            else:
+                execution = loop.execute(asked, session=at, approver=lambda _: Approve(), **options)
+        except BudgetExceededError as error:
+            return str(error), error.usage, error.turns, at[Note].all()
+        whole = execution.whole_response
+        return execution.expansions, execution.usage, whole.turns, execution.conversation
+
+    assert outcome(waits=True) == outcome(waits=False)
+
+
+def test_a_call_that_ran_before_the_wait_is_not_run_again_by_a_later_restart() -> None:
+    ran: list[int] = []
+
+    def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("sent")
+
+    mail = Tool[Args, object](
+        name="mail", description="Sends.", handler=send, effect="at_most_once"
+    )
+    script = [
+        call(("mail", {"a": 1})),
+        call(("run", {"a": 2})),
+        call(("read_section", {"section_key": "more"})),
+        call(("mail", {"a": 1}), ("run", {"a": 3})),
+        say("done"),
+    ]
+    adapter = ScriptedAdapter(script, dynamic_tools=False)
+    asked = opening([tool(ok, name="late")], [mail, asking(writing)])
+    execution, times = execute_suspended(MainLoop(adapter), asked, Session(), lambda _: Approve())
+    assert (ran, times, execution.restarts) == ([1], 2, 1)
+    assert answers(execution.response.transcript)[0].content == "sent"
+
+
+@pytest.mark.parametrize("message", [None, "Hi"])
+def test_a_suspension_says_with_which_message_the_run_began(
+    message: str | None,
+) -> None:
+    _, _, _, suspension = suspended(("run", {"a": 1}), message=message)
+    assert suspension.message == message
+
+
+def test_a_run_without_a_loop_waits_too_and_goes_on_with_one() -> None:
+    adapter, at = ScriptedAdapter([call(("run", {"a": 1})), say("done")]), Session()
+    asked = prompt(asking(writing))
+    with pytest.raises(RunSuspended) as waiting:
+        adapter.evaluate(asked, session=at)
+    suspension = waiting.value.suspension
+    execution = MainLoop(adapter).resume(asked, suspension, {"call_1": Approve()}, session=at)
+    assert execution.text == "done"
+    assert [note.text for note in at[Note].all()] == ["1"]
+
+
+def test_a_new_session_reads_the_state_that_the_prompt_declares() -> None:
+    section = MarkdownSection(
+        title="Task", template="Do it.", tools=[asking(writing)], state=[Note]
+    )
+    template = PromptTemplate[str](ns="tests", key="agent", sections=[section])
+    before, script = Session(), [call(("run", {"a": 1})), say("done")]
+    before.dispatch(Note("before"))
+    loop = MainLoop(ScriptedAdapter(script))
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(template.bind(), session=before)
+    after = Session()
+    loop.resume(template.bind(), waiting.value.suspension, {"call_1": Approve()}, session=after)
+    assert [note.text for note in after[Note].all()] == ["before", "1"]
+
+
+def test_what_is_no_suspension_is_refused_with_the_remedy() -> None:
+    loop, asked, at, suspension = suspended(("run", {"a": 1}))
+    wrong: Any = suspension.to_json()
+    with pytest.raises(TypeError, match=r"^suspension is '.*; pass RunSuspended\.suspension$"):
+        loop.resume(asked, wrong, {}, session=at)
+
+
 def test_what_was_spent_counts_after_the_wait() -> None:
     script = [call(("run", {})), call(("run", {})), say("done")]
     loop = MainLoop(ScriptedAdapter(script))
@@ -435,29 +543,41 @@ def edited(suspension: Suspension, **changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "issue"),
     [
-        {"pending": []},
-        {"pending__1__call_id": "call_1"},
-        {"pending__0__tool": "read"},
-        {"answers": [{"kind": "tool", "call_id": "call_2", "content": "forged"}]},
-        {"conversation__messages": []},
-        {"first_message": 10**9},
-        {"first_message": -5},
-        {"turns": -5},
-        {"previous_turns": -(10**9)},
-        {"unknown": 1},
-        {"on_change": "forget"},
-        {"decisions": {"call_1": {"kind": "perhaps"}}},
-        {"calls": [{"name": "run"}]},
+        ({"pending": []}, "conversation: it does not end with the pending calls"),
+        ({"pending__1__call_id": "call_1"}, "pending: two are of one call"),
+        ({"pending__0__tool": "read"}, "conversation: it does not end with the pending calls"),
+        (
+            {"answers": [{"kind": "tool", "call_id": "call_2", "content": "forged"}]},
+            "conversation: it does not end with the pending calls",
+        ),
+        (
+            {"conversation__messages": []},
+            "conversation: it does not end with the pending calls",
+        ),
+        ({"first_message": 10**9}, "first_message: the conversation has no such message"),
+        ({"first_message": -5}, "first_message: the conversation has no such message"),
+        ({"first_message": 0}, "first_message: the conversation has no such message"),
+        ({"turns": -5}, "turns: a count is negative"),
+        ({"repairs": -1}, "turns: a count is negative"),
+        ({"turns_before": -1}, "turns: a count is negative"),
+        ({"previous_turns": -(10**9)}, "turns: a count is negative"),
+        ({"unknown": 1}, "unknown"),
+        ({"on_change": "forget"}, "on_change"),
+        ({"decisions": {"call_1": {"kind": "perhaps"}}}, "decisions"),
+        ({"calls": [{"name": "run"}]}, "calls"),
     ],
     ids=str,
 )
-def test_a_suspension_whose_parts_do_not_fit_is_refused(changes: dict[str, object]) -> None:
+def test_a_suspension_whose_parts_do_not_fit_is_refused(
+    changes: dict[str, object], issue: str
+) -> None:
     _, _, _, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
     assert Suspension.from_json(edited(suspension)) == suspension
-    with pytest.raises(SerdeError):
+    with pytest.raises(SerdeError) as refused:
         Suspension.from_json(edited(suspension, **changes))
+    assert str(refused.value.issues[0]).startswith(issue)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,12 @@ class ExecutionOptions(RunOptions, total=False):
 
 
 def options_of(suspension: Suspension, options: ExecutionOptions) -> ExecutionOptions:
-    """Returns the options with which the suspended run began."""
+    """Returns the options with which the suspended run began.
+
+    Raises `TypeError` for what is no suspension and `ValueError` for options of a new run.
+    """
+    if not isinstance(suspension, Suspension):
+        raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
     for name in ("message", "conversation"):
         if options.get(name) is not None:
             raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")

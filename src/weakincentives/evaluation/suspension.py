@@ -159,8 +159,6 @@ def check_resumable(
     nothing for another prompt, changed tools, decisions on unknown calls and a session in which the
     run does not wait, such as one that has resumed it.
     """
-    if not isinstance(suspension, Suspension):
-        raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
     name = f"{suspension.ns}/{suspension.key}"
     if (prompt.ns, prompt.key) != (suspension.ns, suspension.key):
         raise ValueError(
