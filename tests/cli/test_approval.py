@@ -78,7 +78,7 @@ def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None
     assert "call_1: note" in done.stderr
     assert "2 calls without a decision" in done.stderr
     done = process(folder, "approve", "run.json", "--yes", "call_1", "--no", "call_2=not two")
-    assert "0 calls without a decision" in done.stderr
+    assert "0 calls without a decision; go on by wink run TARGET --resume run" in done.stderr
     kinds = {
         call_id: decision.kind
         for call_id, decision in Suspension.from_json(

@@ -448,3 +448,12 @@ def test_an_adapter_that_does_not_save_returns_the_conversation() -> None:
     chat.send("Hi")
     chat.send("So")
     assert words(chat.conversation) == ["Hi", "one", "So", "two"]
+
+
+def test_what_is_no_loop_and_no_prompt_is_refused() -> None:
+    adapter: Any = ScriptedAdapter([])
+    unbound: Any = template()
+    with pytest.raises(TypeError, match=r"pass a loop, MainLoop\(adapter\)"):
+        Chat(adapter, template().bind(), session=Session())
+    with pytest.raises(TypeError, match=r"template\.bind"):
+        Chat(MainLoop(adapter), unbound, session=Session())

@@ -380,7 +380,7 @@ def test_a_condition_that_needs_real_params_is_reported() -> None:
     report = analyze(template(gated))
     (finding,) = report.findings
     assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
-    assert "a selector raised TypeError: '>' not supported" in finding.message
+    assert "a condition raised TypeError: '>' not supported" in finding.message
     assert finding.remedy == "analyze a prompt that has a Count bound"
 
 

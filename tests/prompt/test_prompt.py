@@ -188,7 +188,11 @@ REFUSED = [
         "No section uses Unused; the sections use Size, Who.",
     ),
     ((WhoElse(),), "Unexpected params type supplied to prompt.", "No section uses WhoElse"),
-    ((1,), "Prompt expects dataclass instances.", "Got 1."),
+    (
+        (1,),
+        "Prompt expects dataclass instances.",
+        "Pass instances of what the sections use: Size, Who.",
+    ),
     (({},), "Prompt expects dataclass instances.", "Got {}."),
     ((None,), "Prompt expects dataclass instances.", "Got None."),
     ((Who,), "Prompt expects dataclass instances.", "Got <class"),

@@ -323,9 +323,15 @@ def test_what_is_no_section_is_refused_a_prompt_included() -> None:
     for item in (prompt, prompt.template, "text", None):
         with pytest.raises(
             PromptValidationError,
-            match="which is no Section; reuse a prompt's parts through children",
+            match=r"no Section; write MarkdownSection\(…\); of another prompt, add its sections",
         ):
             PromptTemplate(ns="n", key="outer", sections=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_section_in_place_of_a_list_is_refused() -> None:
+    single: Any = section("A")
+    with pytest.raises(PromptValidationError, match=r"which is no list; write sections=\[…\]"):
+        PromptTemplate(ns="n", key="outer", sections=single)
 
 
 def test_every_fault_deep_in_a_tree_is_found_whatever_is_shown() -> None:

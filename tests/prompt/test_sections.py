@@ -180,7 +180,8 @@ def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> Non
     prompt = PromptTemplate(ns="n", key="k").bind()
     for item in ("text", prompt, prompt.template, MarkdownSection):
         with pytest.raises(
-            PromptValidationError, match="which is no Section; reuse a prompt's sections"
+            PromptValidationError,
+            match=r"no Section; write MarkdownSection\(…\); of another prompt, add its sections",
         ) as caught:
             MarkdownSection(title="S", template="", children=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         assert repr(item) in str(caught.value)

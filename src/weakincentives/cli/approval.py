@@ -56,7 +56,8 @@ def approve(
             decided[preview.call_id] = ask(preview)
     write_file(file, replace(suspension, decisions=decided).to_json())
     left = len(waiting.keys() - decided.keys())
-    sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision\n")
+    go_on = "" if left else f"; go on by wink run TARGET --resume {file}"
+    sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision{go_on}\n")
 
 
 def ask(preview: Preview) -> Decision:

@@ -48,6 +48,7 @@ class Chat[Out]:
     """
 
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
+        _check(loop, prompt)
         self.loop = loop
         self.prompt = prompt
         self.session = session
@@ -171,3 +172,10 @@ class Chat[Out]:
 
     def _is_own(self, conversation: Conversation) -> bool:
         return (conversation.ns, conversation.key) == (self.prompt.ns, self.prompt.key)
+
+
+def _check(loop: object, prompt: object) -> None:
+    if not isinstance(loop, MainLoop):
+        raise TypeError(f"Chat got {loop!r}; pass a loop, MainLoop(adapter)")
+    if not isinstance(prompt, Prompt):
+        raise TypeError(f"Chat got {prompt!r}; pass a Prompt, which template.bind(…) makes")

@@ -34,7 +34,9 @@ def result_text(result: object) -> str:
     """Returns the text of a result; raises `TypeError` unless it is a `ToolResult`."""
     if not isinstance(result, ToolResult):
         kind = "None" if result is None else type(result).__name__
-        raise TypeError(f"the handler returned {kind}, not a ToolResult")
+        raise TypeError(
+            f"the handler returned {kind}, not a ToolResult; return ToolResult(message=…, value=…)"
+        )
     message: object = result.message
     if not isinstance(message, str):
         raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")

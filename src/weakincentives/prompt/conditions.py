@@ -33,7 +33,7 @@ class BoundSelector(NamedTuple):
             if self.needs_session and session is None:
                 hint = "; it reads the session and none was given, use render(session=…)"
             raise PromptRenderError(
-                f"a selector raised {type(error).__name__}: {error}{hint}", section_path=path
+                f"a condition raised {type(error).__name__}: {error}{hint}", section_path=path
             ) from error
 
 

@@ -177,7 +177,7 @@ class RegistrySnapshot:
             if not isinstance(section, Section):
                 raise PromptValidationError(
                     f"sections holds {section!r}, which is no Section; "
-                    f"reuse a prompt's parts through children"
+                    "write MarkdownSection(…); of another prompt, add its sections"
                 )
             tool_count = len(self.tool_paths)
             node = self._node(section, (*above, section.key), f"{prefix}{position}")

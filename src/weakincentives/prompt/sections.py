@@ -268,7 +268,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             if not isinstance(child, Section):
                 raise self._refusal(
                     f"children holds {child!r}, which is no Section; "
-                    f"reuse a prompt's sections instead"
+                    "write MarkdownSection(…); of another prompt, add its sections"
                 )
         if params is not None and not is_record_type(params):
             raise self._refusal(f"params type {params!r} has no fields; declare {RECORD_TYPES}")

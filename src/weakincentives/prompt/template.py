@@ -94,7 +94,12 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         if accept is not None:
             check_handler("accept", accept, "output: Output")
         output_type = output_type or self.inherited_arguments.get("output_type")
-        roots = tuple(sections)
+        try:
+            roots = tuple(sections)
+        except TypeError as error:
+            raise PromptValidationError(
+                f"sections is {sections!r}, which is no list; write sections=[…]"
+            ) from error
         values = {
             "ns": ns,
             "key": key,
@@ -331,8 +336,10 @@ class Prompt(Parametrized, Generic[OutputT]):
             if kind is dict and any(map(is_typeddict, types)):
                 kind = _typed_dict(value, types)
             if not is_record_type(kind):
+                names = ", ".join(sorted(known.__name__ for known in types)) or "none"
                 raise PromptValidationError(
-                    "Prompt expects dataclass instances.", detail=f"Got {value!r}."
+                    "Prompt expects dataclass instances.",
+                    detail=f"Got {value!r}. Pass instances of what the sections use: {names}.",
                 )
             if kind in by_type:
                 raise PromptValidationError(

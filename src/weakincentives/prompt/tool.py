@@ -212,7 +212,8 @@ class Tool[P, R](Parametrized):
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} has no fields; "
-                f"declare the params as {RECORD_TYPES}"
+                f"declare the params as {RECORD_TYPES}, "
+                "an empty one for no arguments"
             )
         for example in examples:
             if not isinstance(example, ToolExample) or not is_instance(example.input, params_type):

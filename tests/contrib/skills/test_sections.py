@@ -3,7 +3,7 @@
 import os
 import pickle
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -340,6 +340,13 @@ def test_a_folder_gives_its_skills_in_order(tmp_path: Path) -> None:
     assert skills(tmp_path, include=[]) == ()
     with pytest.raises(NotADirectoryError):
         skills(tmp_path / "README.md")
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_globs_that_are_no_list_are_refused(tmp_path: Path, option: str) -> None:
+    globs: Any = {option: "a*"}
+    with pytest.raises(PromptValidationError, match=rf"{option} is the text 'a\*'; give a list"):
+        skills(tmp_path, **globs)
 
 
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:

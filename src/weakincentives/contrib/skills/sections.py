@@ -117,6 +117,9 @@ def skills(
     skills that cannot be read, and a second skill of one name; it warns of each by `SkillWarning`,
     or with `strict` raises `SkillError`. Raises `OSError` unless `folder` is a directory.
     """
+    for name, globs in (("include", include), ("exclude", exclude)):
+        if isinstance(globs, str):
+            raise PromptValidationError(f"{name} is the text {globs!r}; give a list, [{globs!r}]")
     sections: dict[str, SkillSection] = {}
     findings: list[SkillFinding] = []
     with closing(HostFilesystem(folder, read_only=True, hard_links=True)) as host:
