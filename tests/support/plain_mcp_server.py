@@ -193,10 +193,10 @@ class Server:
     def pid(self, _: str) -> str:
         return str(os.getpid())
 
-    def progress(self, _: str) -> Json:
-        half = {"progressToken": self.token, "progress": 1, "total": 2, "message": "half"}
+    def progress(self, text: str) -> Json:
+        half = {"progressToken": self.token, "progress": 1, "total": 2, "message": text or "half"}
         send({"method": "notifications/progress", "params": half})
-        log = {"level": "warning", "logger": "plain", "data": {"cache": "cold"}}
+        log = {"level": "warning", "logger": "plain", "data": text or {"cache": "cold"}}
         send({"method": "notifications/message", "params": log})
         return {"content": []}
 

@@ -13,7 +13,7 @@ import pytest
 from support import plain_mcp_server
 from support.mcp_prompts import Call, answers, lock_of, run, section_of
 from support.plain_mcp_server import TOOLS
-from weakincentives.contrib.mcp import Accept, Elicitation
+from weakincentives.contrib.mcp import Accept, Elicitation, MCPLogMessage, MCPProgress
 from weakincentives.contrib.mcp.client import open_server
 from weakincentives.contrib.mcp.connection import Connection, ServerKey
 from weakincentives.contrib.mcp.lock import ServerLock
@@ -61,6 +61,13 @@ def test_the_last_three_lines_on_stderr_say_why_a_server_failed(tmp_path: Path) 
     ]
 
 
+def test_bytes_on_stderr_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    program = "import os; os.write(2, b'no \\xff text')"
+    lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program))
+    ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
+    assert text == "MCP server 'plain' failed: Connection closed\nno \ufffd text"
+
+
 def test_a_server_offers_what_all_pages_of_its_list_say(tmp_path: Path) -> None:
     (tmp_path / "pages").write_text("4")
     live = listed(lock_of(tmp_path))
@@ -92,6 +99,16 @@ def test_a_server_that_refuses_a_call_is_an_answer_without_credentials(
     assert refused == (False, "MCP server 'plain' refused the call: no ***.")
     assert after == (True, "hi")
     assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_what_a_server_reports_and_logs_hides_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+    section = section_of(tmp_path, lock=lock_of(tmp_path, env=("DOOR_TOKEN",)))
+    watcher = run(section, ("progress", {"text": "with sesame-open-wide"}))
+    assert [event.message for event in watcher.of(MCPProgress)] == ["with ***"]
+    assert [event.text for event in watcher.of(MCPLogMessage)] == ["with ***"]
 
 
 def test_a_server_that_dies_while_it_lists_is_started_for_any_call(tmp_path: Path) -> None:

@@ -154,6 +154,16 @@ def test_a_name_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
         lock_path(name, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("command", "url"), [(None, None), ((), None), (("server",), "http://127.0.0.1:9")]
+)
+def test_a_server_has_either_a_command_or_a_url(
+    command: tuple[str, ...] | None, url: str | None
+) -> None:
+    with pytest.raises(LockError, match=r"^server 'files': set either command or url$"):
+        replace(FILES, command=command, url=url)
+
+
 @pytest.mark.parametrize("marker", [".weakincentives", ".git", "pyproject.toml"])
 def test_the_file_stands_at_the_top_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str

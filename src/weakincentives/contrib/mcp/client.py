@@ -296,7 +296,8 @@ async def _transport(
                 expand(lock.url), http_client=await stack.enter_async_context(http)
             )
         else:
-            program, *arguments = map(expand, lock.command or ("",))
+            assert lock.command  # noqa: S101 - a lock has either
+            program, *arguments = map(expand, lock.command)
             parameters = StdioServerParameters(
                 command=program, args=arguments, env=variables.environment, cwd=lock.cwd
             )

@@ -100,7 +100,7 @@ class ServerLock:
                 f"server name {self.name!r} is not valid; use 1 to 32 of a-z, 0-9 and '-', "
                 "and begin with none of '-'"
             )
-        if (self.command is None) is (self.url is None):
+        if (not self.command) is (self.url is None):
             raise LockError(f"server {self.name!r}: set either command or url")
 
 
