@@ -1,6 +1,7 @@
 """The connection to a server: its start, listing, errors and turns, and their bounds."""
 
 import asyncio
+import gc
 import json
 import sys
 import threading
@@ -86,6 +87,22 @@ def test_a_list_has_at_most_a_hundred_pages(tmp_path: Path, pages: int) -> None:
             listed(lock_of(tmp_path))
 
 
+def test_a_start_that_nobody_waits_for_any_more_ends_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = replace(
+        lock_of(tmp_path), command=(sys.executable, "-c", "import sys; sys.stdin.read()")
+    )
+    connection = Connection(lock)
+    work = connection.call("echo", {}, repeatable=True, seconds=0.5, publish=id)
+    with pytest.raises(ServerError, match=r"gave no answer within 0\.5 seconds"):
+        asyncio.run(work)
+    connection.close()
+    del connection, work
+    gc.collect()  # of the answer that never came, where asyncio says what nobody has read
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 # --- Calls
 
 
@@ -139,7 +156,10 @@ def test_a_refusal_names_300_characters_of_what_differs(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(changed))
     ((_, text),) = answers(run(section_of(tmp_path), ("echo", {})))
     places = [f"input schema /properties/property-{index:02}" for index in range(19)]
-    assert f"reviewed it ({', '.join(places)[:300]}). Do without it." in text
+    assert text == (
+        "Tool 'echo' is refused: MCP server 'plain' has changed it since a person reviewed it "
+        f"({', '.join(places)[:300]}). Do without it."
+    )
 
 
 # --- Turns
@@ -199,6 +219,15 @@ def test_a_call_that_waits_for_its_turn_in_vain_leaves_the_server_alone(
     assert "because" in asyncio.run(both())
     assert (tmp_path / "calls").read_text().splitlines() == [f"elicit {QUESTION['text']}"]
     assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_call_without_a_context_asks_nobody(tmp_path: Path) -> None:
+    connection = Connection(lock_of(tmp_path), _never)
+    try:
+        answer = json.loads(call_tool(connection, "elicit", QUESTION).message)
+    finally:
+        connection.close()
+    assert answer["result"] == {"action": "cancel"}
 
 
 def test_a_key_is_no_type_that_makes_its_resource(tmp_path: Path) -> None:

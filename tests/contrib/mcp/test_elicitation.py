@@ -295,11 +295,15 @@ def test_a_line_on_a_field_has_at_most_300_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema",
-    [{"type": "string"}, {"type": "object"}, {"type": "object", "properties": {"a": True}}],
+    ("schema", "problem"),
+    [
+        ({"type": "string"}, "its schema is not that of an object"),
+        ({"type": "object"}, "its schema is not that of an object"),
+        ({"type": "object", "properties": {"a": True}}, "its form is not flat"),
+    ],
 )
-def test_a_form_is_an_object_with_fields(schema: dict[str, Any]) -> None:
-    assert form_problem(schema) is not None
+def test_a_form_is_an_object_with_fields(schema: dict[str, Any], problem: str) -> None:
+    assert form_problem(schema) == problem
     assert form_problem(FLAT) is None
 
 

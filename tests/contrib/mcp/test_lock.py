@@ -81,6 +81,12 @@ def test_what_is_written_is_read(
     assert differences(lock, read_lock(path)) == ()
 
 
+def test_a_lock_is_a_file_that_everyone_may_read(tmp_path: Path) -> None:
+    path = tmp_path / "files.json"
+    write_lock(path, FILES)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_equal_servers_have_equal_files_whatever_the_order_of_tools_and_keys() -> None:
     schema = dict(reversed(READ.input_schema.items()))
     other = replace(FILES, tools=(WRITE, replace(READ, input_schema=schema)))
@@ -139,7 +145,8 @@ def test_a_lock_that_was_edited_is_refused(tmp_path: Path, old: str, new: str, p
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(LockError, match=f"{place}.*run `wink mcp lock files"):
+    words = f"^the lock file {re.escape(str(path))} .*{place}.*; run `wink mcp lock files"
+    with pytest.raises(LockError, match=words):
         read_lock(path)
 
 
@@ -304,11 +311,21 @@ def test_a_difference_has_twenty_lines_and_says_what_it_leaves_out(count: int, l
 
 def test_a_value_is_shown_by_its_first_120_characters() -> None:
     def shown(length: int) -> str:
-        changed = replace(READ, title="x" * (length - 2))  # beside its quotes
+        changed = replace(READ, title="ü" * (length - 2))  # beside its quotes
         return differences(with_tools(READ), with_tools(changed))[0].details[0]
 
-    assert shown(120) == 'title: "Read" → "' + "x" * 118 + '"'
-    assert shown(121) == 'title: "Read" → "' + "x" * 119 + "…"
+    assert shown(120) == 'title: "Read" → "' + "ü" * 118 + '"'
+    assert shown(121) == 'title: "Read" → "' + "ü" * 119 + "…"
+
+
+def test_a_line_of_text_is_shown_by_its_first_1000_characters() -> None:
+    [difference] = differences(FILES, replace(FILES, instructions="x" * 1_000))
+    assert difference.details[-1] == "  +" + "x" * 999
+
+
+def test_a_changed_output_schema_is_a_difference() -> None:
+    [difference] = differences(FILES, with_tools(replace(READ, output_schema=None), WRITE))
+    assert difference.details == ('output schema : {"type": "object"} → null',)
 
 
 def test_an_object_that_becomes_a_list_is_shown_whole() -> None:

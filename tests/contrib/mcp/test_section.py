@@ -131,12 +131,17 @@ def test_effects_follow_annotations_unless_the_author_says_otherwise(tmp_path: P
         ("exclude", ["nothing"]),
         ("groups", {"Writing": ["wrte"]}),
         ("effects", {"*_file": "pure"}),
-        ("include", "echo"),
     ],
 )
 def test_a_glob_that_fits_no_tool_is_refused(tmp_path: Path, option: str, value: object) -> None:
     with pytest.raises(PromptValidationError, match=rf"MCPSection\('plain'\): {option}"):
         section_of(tmp_path, **{option: value})
+
+
+def test_a_text_where_globs_are_wanted_is_refused(tmp_path: Path) -> None:
+    words = r"^MCPSection\('plain'\): include is the text 'echo'; give a list, \['echo'\]$"
+    with pytest.raises(PromptValidationError, match=words):
+        section_of(tmp_path, include="echo")
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -155,6 +160,11 @@ def test_a_killed_server_is_started_again_once_for_a_repeatable_call(
         "die 1",
         "echo hi",
     ]
+
+
+def test_a_call_that_the_author_calls_pure_is_made_again_on_a_new_server(tmp_path: Path) -> None:
+    section = section_of(tmp_path, effects={"die_once": "pure"})
+    assert answers(run(section, ("die_once", {}))) == [(True, "alive")]
 
 
 def test_a_server_that_died_between_two_calls_is_started_for_any_call(tmp_path: Path) -> None:
@@ -390,7 +400,7 @@ def test_each_section_of_a_server_puts_its_own_folder_back(tmp_path: Path, order
 
 def test_a_folder_that_is_not_there_is_refused_when_the_prompt_opens(tmp_path: Path) -> None:
     prompt = template_of(section_of(tmp_path, folder=tmp_path / "missing")).bind()
-    with pytest.raises(ResourceError, match="the folder of MCP server 'plain' cannot be opened"):
+    with pytest.raises(ResourceError, match=r"'plain' cannot be opened: .*; create it, or correct"):
         MainLoop(ScriptedAdapter([say("done")])).execute(prompt, session=Session())
 
 

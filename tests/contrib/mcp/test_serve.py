@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import AsyncGenerator
@@ -25,6 +26,7 @@ SHOP = '''
 from dataclasses import dataclass
 from weakincentives.filesystem import Filesystem
 from weakincentives.content import Document, Image
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.prompt import (
     Disclosure, MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult, WorkspaceSection,
 )
@@ -52,7 +54,11 @@ class Nothing:
 
 def ask_model(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
     """Asks the model."""
-    return ToolResult(context.adapter.evaluate(context.prompt, session=context.session).text)
+    try:
+        answer = context.adapter.evaluate(context.prompt, session=context.session).text
+    except PromptEvaluationError as error:
+        return ToolResult(f"{error.code}: {error}", success=False)
+    return ToolResult(answer)
 
 
 def show(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
@@ -88,6 +94,17 @@ def shop(disclosure):
 
 read = shop(Disclosure.READ)
 open_ = shop(Disclosure.OPEN)
+asking = PromptTemplate(
+    ns="shop",
+    key="asking",
+    sections=[
+        MarkdownSection(
+            title="Kitchen",
+            template="",
+            tools=[Tool(name="order", handler=order, approval="arguments")],
+        )
+    ],
+)
 '''
 
 
@@ -182,12 +199,28 @@ def test_calls_at_once_are_transactions_one_after_the_other(tmp_path: Path) -> N
     asyncio.run(use())
 
 
+def test_tools_that_ask_for_approval_are_not_served(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    served = subprocess.run(
+        [sys.executable, "-m", "weakincentives.cli", "mcp", "serve", "shop:asking"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert served.returncode != 0
+    words = " ".join(served.stderr.replace("│", " ").split())
+    assert "the tools ['order'] ask for approval, and this server has no approver" in words
+
+
 def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model(tmp_path: Path) -> None:
     async def use() -> None:
         async with client(tmp_path, "read", "auto", []) as opened:
             answer = await opened.call_tool("ask_model", {})
             assert answer.is_error
-            assert "an MCP server has no model that evaluates prompts" in text_of(answer)
+            assert "no_model: an MCP server has no model" in text_of(answer)
 
     asyncio.run(use())
 

@@ -19,6 +19,6 @@ class ServerError(WeakIncentivesError):
 class ServerEndedError(ServerError):
     """The connection was lost; `sent` says whether the server may have begun the call."""
 
-    def __init__(self, message: str, *, sent: bool = True) -> None:
+    def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
