@@ -608,6 +608,7 @@ def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(
     ) as caught:
         run(ScriptedAdapter([late], clock=watch, config=limited), session)
     assert (caught.value.__cause__, caught.value.turns) == (error, 1)
+    assert (caught.value.phase, caught.value.code) == ("limit", "deadline")
     [event] = session[ProviderCalled].all()
     assert (event.error or "").startswith("DeadlineExceededError")
 

@@ -18,7 +18,7 @@ from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolsAdded
 from weakincentives.evaluation.tool_executor import ToolExecutor
-from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
@@ -288,3 +288,37 @@ def test_a_request_is_published_before_its_operation_ends(reply: Reply) -> None:
     with suppress(ValueError):
         ScriptedAdapter([reply]).evaluate(agent(), session=session)
     assert seen == ["ProviderCalled", "request", "evaluation"]
+
+
+@pytest.mark.parametrize("model", ["", "m-2"])
+@pytest.mark.parametrize("failure", [None, ValueError("no")])
+def test_a_request_says_who_was_asked_and_what_its_answer_cost(
+    failure: ValueError | None, model: str
+) -> None:
+    session, paid = Session(), list[tuple[TokenUsage, str]]()
+    ends: list[tuple[str, BaseException | None]] = []
+
+    def price(usage: TokenUsage, model: str) -> float:
+        paid.append((usage, model))
+        return 2.5
+
+    def listen(operation: Operation) -> None:
+        operation.on_end(lambda error: ends.append((operation.kind, error)))
+
+    session.bus.subscribe(Operation, listen)
+    reply = replace(say(Args(), usage=TokenUsage(7, 3)), model=model)
+    adapter = ScriptedAdapter([failure or reply], config=InnerLoopConfig(prices=price))
+    with suppress(ValueError):
+        adapter.evaluate(agent(), session=session)
+    [event] = session[ProviderCalled].all()
+    assert event.adapter == adapter.name != ""
+    assert event.seconds >= 0
+    if failure is None:
+        assert (event.model, event.cost, event.error) == (model or adapter.model, 2.5, None)
+        assert (event.usage, event.finish) == (TokenUsage(7, 3), "stop")
+        assert (TokenUsage(7, 3), model or adapter.model) in paid
+        assert ends == [("request", None), ("evaluation", None)]
+    else:
+        assert (event.model, event.cost, event.error) == (adapter.model, None, "ValueError: no")
+        assert (event.usage, event.finish, paid) == (TokenUsage(), "", [])
+        assert ends == [("request", failure), ("evaluation", failure)]

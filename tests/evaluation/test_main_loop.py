@@ -810,6 +810,20 @@ def test_an_adapter_that_takes_no_call_history_serves_all_prompts_but_those_that
         asyncio.run(loop.execute_async(manual(paying([])), session=Session()))
 
 
+def test_an_adapter_that_counts_in_no_meter_spends_one_budget_over_restarts() -> None:
+    script = [read("more"), read("rest"), say("done")]
+    loop = MainLoop(SeedSignature(static(*script)))
+    execution = loop.execute(manual(), session=Session(), budget=Budget(max_calls=3))
+    assert (execution.usage, execution.restarts) == (EACH + EACH + EACH, 2)
+    adapter = static(*script)
+    with pytest.raises(BudgetExceededError, match="max_calls") as caught:
+        MainLoop(SeedSignature(adapter)).execute(
+            manual(), session=Session(), budget=Budget(max_calls=2)
+        )
+    assert len(adapter.requests) == 2
+    assert (caught.value.usage, caught.value.turns) == (EACH + EACH, 2)
+
+
 def test_outside_a_main_loop_nothing_is_recorded() -> None:
     paid: list[int] = []
     pay = call(("pay", {}))

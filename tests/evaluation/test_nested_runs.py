@@ -236,6 +236,19 @@ def test_sections_that_a_nested_run_requests_open_inside_it(way: Way) -> None:
     assert [event.parent_id for event in rendered] == [None, *[rendered[0].event_id] * 2]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handler_runs_a_prompt_in_every_way(way: Way) -> None:
+    def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        nested: Any = context.adapter  # Any: an adapter with the ways of `ScriptedAdapter`
+        session: Any = context.session
+        return ToolResult(evaluate(nested, inner(), session, way).text)
+
+    adapter = ScriptedAdapter([call(("delegate", {})), OPEN, say("lore"), say("done")])
+    response = adapter.evaluate(outer(ask), session=Session(), budget=Budget(max_calls=4))
+    assert [message.content for message in answers(response.transcript)] == ["lore"]
+    assert (response.text, response.usage) == ("done", TokenUsage(40, 20))
+
+
 def test_a_loop_of_the_handler_s_own_is_a_part_of_the_call_too() -> None:
     def run_loop(params: Args, *, context: ToolContext) -> ToolResult[str]:
         adapter: Any = context.adapter
