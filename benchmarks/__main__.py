@@ -51,10 +51,9 @@ REASONS = {
     "times a named tuple), and the import of typing.",
     "W2 render, S = 10,": "A render costs 6 µs once, however many sections there are; of ten "
     "sections that is half.",
-    "W3 run": "A call passes approval, a transaction, three events with their slices, and keeps "
-    "what it needs to go on in another process after a wait: an id, a meter and the record of the "
-    "runs inside it (15 µs). One call alone bears the whole evaluation besides: session, prompt, "
-    "render, executor and five events, about 200 µs.",
+    "W3 run": "A call passes approval, a transaction, three events with their slices, and begins "
+    "the log of the runs inside it, which could wait for people. One call alone bears the whole "
+    "evaluation besides: session, prompt, render, executor and five events, about 200 µs.",
     "W10 ": "A request by hand is 3,800 function calls, nearly all of the SDK and its HTTP "
     "library; ours makes 430 more, and no function has a tenth of them. Each request has a tool "
     "call, for which W3 allows 67 µs, while 1.05 times the floor would leave 50; a streamed one "

@@ -29,7 +29,7 @@ class ChatCodec(Codec):
     )
 
     def read_text(self, event: AnyJson) -> str:
-        return "".join([_text(delta.get("content")) for delta, _ in _deltas(event)])
+        return "".join([_text(item["delta"].get("content")) for item in _with_delta(event)])
 
     def join_events(self, events: list[AnyJson]) -> object:
         message: Wire = {}
@@ -37,11 +37,12 @@ class ChatCodec(Codec):
         usage: object = None
         model: object = None
         for event in events:
-            for delta, rest in _deltas(event):
-                _add(message, delta)
-                choice |= {key: value for key, value in rest.items() if value is not None}
+            for item in _with_delta(event):
+                _add(message, item["delta"])
+                choice |= {key: value for key, value in item.items() if value is not None}
             usage = event.get("usage") or usage
             model = event.get("model") or model
+        choice.pop("delta", None)  # the message has all of them
         if "finish_reason" not in choice:
             return None
         for key, value in message.items():
@@ -146,13 +147,9 @@ def _choices(reply: AnyJson) -> list[Wire]:
             return []
 
 
-def _deltas(event: AnyJson) -> list[tuple[Wire, Wire]]:
-    """Returns the deltas of the choice of index 0, each with the choice's other keys."""
-    return [
-        (choice["delta"], {key: value for key, value in choice.items() if key != "delta"})
-        for choice in _choices(event)
-        if isinstance(choice.get("delta"), dict)
-    ]
+def _with_delta(event: AnyJson) -> list[Wire]:
+    """Returns the choices of index 0 that add something to the message."""
+    return [choice for choice in _choices(event) if isinstance(choice.get("delta"), dict)]
 
 
 def _add(message: Wire, delta: Wire) -> None:
