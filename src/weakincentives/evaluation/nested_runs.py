@@ -273,18 +273,12 @@ class CallLog:
     began = False  # as for a `CallIdentity`
 
     def __init__(
-        self,
-        open_calls: "OpenCalls",
-        approval_id: str,
-        call: ToolCall,
-        idempotency_key: str,
-        *,
-        is_preview: bool,
+        self, open_calls: "OpenCalls", approval_id: str, call: ToolCall, idempotency_key: str
     ) -> None:
         self.call = call
         self.idempotency_key = idempotency_key
         self.unrepeatable = ""
-        self.is_preview = is_preview
+        self.is_preview = False
         self.has_runs = False
         self._open = open_calls
         self._meters = open_calls.meters
@@ -451,12 +445,11 @@ class OpenCalls:
     def start(self, approval_id: str, call: ToolCall, *, is_preview: bool = False) -> CallLog:
         """Returns the log of an execution of a call, which goes on from the call's record."""
         recorded = self.waited.nested.get(approval_id)
-        if recorded is None:
-            key = f"{self._evaluation_id}:{self._turn}:{approval_id}"
-        else:
+        key = f"{self._evaluation_id}:{self._turn}:{approval_id}"
+        if recorded is not None:
             key = recorded.idempotency_key
-        log = CallLog(self, approval_id, call, key, is_preview=is_preview)
-        self._logs[approval_id] = log
+        log = self._logs[approval_id] = CallLog(self, approval_id, call, key)
+        log.is_preview = is_preview
         if recorded is not None:
             self._resume(log, approval_id, recorded)
         return log
