@@ -53,8 +53,8 @@ FOREIGN = set(
     DeferredToolRequests HumanInTheLoopMiddleware ToolNode __interrupt__ handoff_description
     interrupt_on interruptions last_agent needs_approval requires_approval
     FallbackModel ModelFallbackMiddleware ModelRetry SummarizationMiddleware UsageLimits as_tool
-    create_agent output_guardrails output_validator run_stream run_streamed run_sync stream_mode
-    system_prompt thread_id request_limit output_type
+    create_agent input_guardrails output_guardrails output_validator run_stream run_streamed
+    run_sync stream_mode system_prompt thread_id request_limit output_type
     ACTIVITY_SNAPSHOT TEXT_MESSAGE_START TOOL_CALL_RESULT TOOL_CALL_START StreamingResponse
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")
 )
