@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.commands import Wink, write_shop
-from support.travel_run import approval_log, travel_log
+from support.travel_run import approval_log, resumed_log, travel_log
 from weakincentives.content import FolderContentStore
 from weakincentives.inspection.event_log import Record, read_events
 from weakincentives.inspection.report import ReportedRun, readable, write_report
@@ -91,6 +91,22 @@ def test_show_and_the_report_say_the_same(wink: Wink, kind: str) -> None:
     assert [turn["line"] for turn in page.data["index"]["runs"][0]["turns"]] == turns
     calls = [line for line in shown if re.match(r"\w+ \{", line)]
     assert len([line for line in lines if re.match(r"\w+ \{.* (ok|failed): ", line)]) == len(calls)
+
+
+def test_calls_of_a_run_that_has_waited_stand_before_its_first_request(wink: Wink) -> None:
+    with (wink.folder / "run.jsonl").open("w") as file:
+        resumed_log(file)
+    page = page_of(wink, "run.jsonl")
+    index = page.data["index"]["runs"][0]
+    waiting, resumed = (index["evaluations"][number] for number in index["top"])
+    assert (waiting["end"], resumed["end"]) == ("suspended", "")
+    assert [index["turns"][number]["number"] for number in resumed["turns"]] == [0, 2]
+    first = index["turns"][resumed["turns"][0]]
+    assert (first["calls"], first["decisions"], first["cost"]) == (["book"], ["approve"], 0)
+    steps = page.data[f"t0-{resumed['turns'][0]}"]["steps"]
+    [booked] = [step for step in steps if step["event"] == "ToolInvoked"]
+    assert "+- IC 1832: 3 seats" in booked["changes"]["files"]["itinerary.md"]
+    assert "before the first request\n" in page.lines
 
 
 def test_the_report_has_what_calls_changed_and_what_each_turn_sent(wink: Wink) -> None:

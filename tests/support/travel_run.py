@@ -13,11 +13,13 @@ from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
+from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.inspection.event_log import write_events
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
+    Prompt,
     PromptTemplate,
     SectionVisibility,
     Tool,
@@ -27,7 +29,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, call, say
 
-__all__ = ["approval_log", "travel_log"]
+__all__ = ["approval_log", "resumed_log", "travel_log"]
 
 
 @dataclass(frozen=True)
@@ -185,15 +187,9 @@ def travel_log(file: TextIO, content: ContentStore | None = None) -> None:
     chat.send("Four is fine. Pay for them.")
 
 
-def approval_log(file: TextIO) -> None:
-    """Writes the log of four runs with approvals.
-
-    A person denies a booking and approves the next one. Then a budget stops a run, a run waits for
-    approval, and the last one has an answer.
-    """
-    session = Session()
-    write_events(session.bus, file)
-    desk = PromptTemplate(
+def bookings() -> Prompt[None]:
+    """A prompt whose bookings a person must approve."""
+    desk = PromptTemplate[None](
         ns="travel",
         key="bookings",
         sections=[
@@ -206,7 +202,17 @@ def approval_log(file: TextIO) -> None:
     )
     files = InMemoryFilesystem()
     files.write_text("itinerary.md", "# Itinerary\n\nNothing yet.\n")
-    prompt = desk.bind(resources={Filesystem: files})
+    return desk.bind(resources={Filesystem: files})
+
+
+def approval_log(file: TextIO) -> None:
+    """Writes the log of four runs with approvals.
+
+    A person denies a booking and approves the next one. Then a budget stops a run, a run waits for
+    approval, and the last one has an answer.
+    """
+    session, prompt = Session(), bookings()
+    write_events(session.bus, file)
     three, two = (call(("book", {"train": "IC 1832", "count": n})) for n in (3, 2))
     usage = TokenUsage(input_tokens=900, output_tokens=60)
     denying = replace(three, text="I book three seats.")
@@ -227,3 +233,17 @@ def approval_log(file: TextIO) -> None:
             MainLoop(ScriptedAdapter([reply])).execute(
                 prompt, session=session, message="Book again.", budget=budget
             )
+
+
+def resumed_log(file: TextIO) -> None:
+    """Writes the log of a run that waits for approval and goes on once a person has approved."""
+    session, prompt = Session(), bookings()
+    write_events(session.bus, file)
+    three = call(("book", {"train": "IC 1832", "count": 3}))
+    loop = MainLoop(ScriptedAdapter([three, say("Three seats are booked.")]))
+    try:
+        loop.execute(prompt, session=session, message="Book for us.")
+    except RunSuspended as waiting:
+        [preview] = waiting.suspension.pending
+        decisions = {preview.call_id: Approve()}
+        loop.resume(prompt, waiting.suspension, decisions, session=session)

@@ -11,7 +11,7 @@ import pytest
 
 from support.browser import AnyPage, open_browser
 from support.commands import process
-from support.travel_run import approval_log, travel_log
+from support.travel_run import approval_log, resumed_log, travel_log
 from weakincentives.content import FolderContentStore
 from weakincentives.inspection.runs import NO_END
 
@@ -44,6 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cut = (folder / "approvals.jsonl").read_text().splitlines(keepends=True)[:-1]
     (folder / "approvals.jsonl").write_text("".join(cut))  # as by a process that is killed
     report(folder, "approvals.jsonl")
+    with (folder / "resumed.jsonl").open("w") as file:
+        resumed_log(file)
+    report(folder, "resumed.jsonl")
     report(folder, "run.jsonl", "--content", "content")
     report(folder, "first.jsonl", "run.jsonl", "-o", "two.html")
     return folder
@@ -361,3 +364,13 @@ def test_a_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder
     page.keyboard.press("j")
     assert chosen(page) == "Turn 901"
     assert page.locator(".bars [aria-current]").count() == 1
+
+
+def test_the_calls_of_a_run_that_has_waited_can_be_opened(open_page: Open) -> None:
+    page = open_page("resumed.html")
+    assert page.locator(".sums").inner_text().startswith("2 requests")
+    row = page.locator("details.turn", has_text="Turn before the first request")
+    assert "+- IC 1832: 3 seats" in row.inner_text()
+    assert "$" not in row.inner_text()
+    row.locator("summary").first.click()
+    assert "Changes in turn before the first request" in page.inner_text("body")

@@ -91,6 +91,11 @@ function chunked(kind, run, numbers, view) {
   return chunks;
 }
 
+/** A run that has waited goes on with the calls of an earlier request. */
+function nameOf(entry) {
+  return entry.number ? `Turn ${entry.number}` : "Turn before the first request";
+}
+
 function turnRow(run, number) {
   const entry = runs[run].turns[number];
   const calls = entry.calls.map((name) => make("span", {class: "chip"}, name));
@@ -98,14 +103,14 @@ function turnRow(run, number) {
   const numbers = [
     `${count(fresh)} + ${count(entry.cached)} → ${count(entry.output)}`,
     seconds(entry.seconds + entry.call_seconds),
-    dollars(entry.cost),
+    entry.number ? dollars(entry.cost) : "",
   ]
     .filter(Boolean)
     .join(" · ");
   const summary = make(
     "summary",
     {title: entry.line},
-    make("b", {}, `Turn ${entry.number}`),
+    make("b", {}, nameOf(entry)),
     calls,
     entry.failed ? make("span", {class: "chip bad"}, `${entry.failed} failed`) : null,
     entry.error ? make("span", {class: "chip bad"}, "error") : null,
@@ -300,10 +305,8 @@ function choose(turn, focus = true) {
   mark(turn, true);
   chosen = turn;
   const body = data(`t${turn.run}-${turn.number}`);
-  const where =
-    runs.length > 1
-      ? `turn ${turn.entry.number} of ${runs[turn.run].name}`
-      : `turn ${turn.entry.number}`;
+  const name = nameOf(turn.entry).replace("Turn", "turn");
+  const where = runs.length > 1 ? `${name} of ${runs[turn.run].name}` : name;
   tree.replaceChildren(
     make("h2", {}, `Sections at ${where}`),
     safely(() => make("ul", {class: "tree"}, treeView(turn))),
@@ -392,7 +395,7 @@ function drawBars(number, first) {
     ...run.turns.slice(first, last).map((entry, index) => {
       const parts = {output: entry.output, fresh: entry.input - entry.cached, cached: entry.cached};
       const tokens = `${count(parts.fresh)} fresh, ${count(parts.cached)} cached`;
-      const label = `Turn ${entry.number}: ${tokens}, ${count(parts.output)} written`;
+      const label = `${nameOf(entry)}: ${tokens}, ${count(parts.output)} written`;
       const nested = run.evaluations[entry.evaluation].turn !== null;
       const bar = make("button", {
         class: nested ? "nested" : "",
@@ -417,7 +420,7 @@ function sums(run) {
   const costs = all.map((turn) => turn.cost);
   const known = all.length && !costs.includes(null);
   const facts = [
-    [plural(all.length, "request"), ""],
+    [plural(all.filter((turn) => turn.number).length, "request"), ""],
     [count(sum(all, "input") - sum(all, "cached")), "fresh tokens"],
     [count(sum(all, "cached")), "cached"],
     [count(sum(all, "output")), "written"],

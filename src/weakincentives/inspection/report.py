@@ -169,18 +169,18 @@ class _Page:
         entry: _Json = {
             "line": _cut("; ".join(step.line for step in turn.requests)),
             "evaluation": evaluation,
-            "number": requests[0]["turn"],
-            "at": _clock(requests[0]),
+            "number": turn.number,
+            "at": _clock((turn.requests or turn.steps)[0].record),
             "input": sum(usage["input_tokens"] for usage in usages),
             "cached": sum(usage.get("cached_tokens", 0) for usage in usages),
             "output": sum(usage["output_tokens"] for usage in usages),
-            "cost": _sum([self.run.price(record) for record in requests]),
+            "cost": _sum([self.run.price(record) for record in requests]) if requests else 0,
             "seconds": sum(_number(record["seconds"]) for record in requests),
             "call_seconds": sum(_number(record["seconds"]) for record in calls),
             "tree": self._tree(turn.sections),
             "calls": [_cut(call["name"], 60) for call in calls],
             "failed": sum(not call["result"]["success"] for call in calls),
-            "error": bool(requests[-1]["error"]),
+            "error": bool(requests and requests[-1]["error"]),
             "rejected": turn.rejected,
             "decisions": [record["decision"] for record in decisions],
         }
@@ -287,7 +287,9 @@ def _comparison(pages: Sequence[_Page]) -> _Json:
     }.items():
         sums = [_sum([turn[name] for turn in page.turns]) for page in pages]
         rows.append([title, *sums])
-    rows.insert(0, ["requests", *(len(page.turns) for page in pages)])
+    rows.insert(
+        0, ["requests", *(sum(turn["number"] > 0 for turn in page.turns) for page in pages)]
+    )
     rows.insert(1, ["calls", *(sum(len(turn["calls"]) for turn in page.turns) for page in pages)])
     texts = [
         str(page.run.run.evaluations[0].prompt.record.get("text", ""))[:_LARGEST_DIFF].splitlines()
@@ -309,7 +311,8 @@ def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
     yield from _static_steps(evaluation.steps)
     for turn in evaluation.turns:
         yield "<details><summary>"
-        yield "<br>".join(_text(step.line) for step in turn.requests) + "</summary>\n"
+        lines = [step.line for step in turn.requests] or ["before the first request"]
+        yield "<br>".join(map(_text, lines)) + "</summary>\n"
         if turn.text:
             yield f"<p>{'rejected' if turn.rejected else 'says'}:</p>{_pre(turn.text)}"
         yield from _static_steps(turn.steps)

@@ -65,7 +65,8 @@ class RunStep:
 class RunTurn:
     """A request and what followed until the next one.
 
-    `requests` has several steps when adapters fell back. `text` is what the model wrote.
+    `requests` has several steps when adapters fell back, and none where a run that has waited goes
+    on with the calls that it waited for. `text` is what the model wrote.
     """
 
     requests: list[RunStep]
@@ -73,6 +74,12 @@ class RunTurn:
     text: str = ""
     rejected: bool = False
     steps: list[RunStep] = field(default_factory=list[RunStep])
+
+    @property
+    def number(self) -> int:
+        """The number of its request, 0 without one."""
+        record: _Json = self.requests[0].record if self.requests else {"turn": 0}
+        return int(record["turn"])
 
 
 @dataclass(slots=True, eq=False)
@@ -191,7 +198,7 @@ def _unjudged_answers(evaluations: Iterable[RunEvaluation]) -> list[Line]:
 def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
     """Files a step in the evaluation's turns and applies it to the section tree."""
     record: _Json = step.record
-    turn = evaluation.turns[-1] if evaluation.turns else None
+    turn = _last_turn(evaluation, record)
     match record["event"]:
         case "PromptRendered":
             evaluation.tools = set(record["tool_names"])
@@ -202,7 +209,7 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             return
         case "ProviderCalled":
             evaluation.unjudged = bool(record.get("text")) and not record["tool_calls"]
-            if turn and turn.requests[-1].record["turn"] == record["turn"]:
+            if turn and turn.requests and turn.number == record["turn"]:
                 turn.requests.append(step)  # another adapter is asked
             else:
                 turn = RunTurn([step], evaluation.sections)
@@ -210,7 +217,7 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             turn.text = record.get("text", "")
             return
         case "ToolInvoked":
-            _apply_disclosure(evaluation, record, len(evaluation.turns))
+            _apply_disclosure(evaluation, record, turn.number if turn else 0)
         case "ToolsInjected":
             evaluation.tools.update(record["tool_names"])
             evaluation.sections = _with_tools(evaluation, evaluation.sections)
@@ -223,7 +230,8 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
                 turn.rejected = True
         case "VisibilityExpanded":
             evaluation.restart = step
-            opener = f"a restart after turn {len(evaluation.turns)}: {record['reason']}"
+            number = turn.number if turn else 0
+            opener = f"a restart after turn {number}: {record['reason']}"
             evaluation.opened_by.update(dict.fromkeys(record["section_keys"], opener))
         case "PromptExecuted":
             evaluation.unjudged = False
@@ -235,6 +243,13 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             pass
     step.evaluations, evaluation.unfinished = evaluation.unfinished, []
     (turn or evaluation).steps.append(step)
+
+
+def _last_turn(evaluation: RunEvaluation, record: Record) -> RunTurn | None:
+    """Returns the last turn; calls and decisions before any request begin one without it."""
+    if not evaluation.turns and record["event"] in ("ToolInvoked", "ApprovalDecided"):
+        evaluation.turns.append(RunTurn([], evaluation.sections))
+    return evaluation.turns[-1] if evaluation.turns else None
 
 
 def _section(row: _Json, opened_by: Mapping[str, str]) -> RunSection:
