@@ -39,7 +39,9 @@ class ChatCodec(Codec):
         for event in events:
             for item in _with_delta(event):
                 _add(message, item["delta"])
-                choice |= {key: value for key, value in item.items() if value is not None}
+                for key, value in item.items():
+                    if value is not None:
+                        choice[key] = value
             usage = event.get("usage") or usage
             model = event.get("model") or model
         choice.pop("delta", None)  # the message has all of them
@@ -75,6 +77,7 @@ class ChatCodec(Codec):
             usage=read_usage(reply.get("usage"), "prompt_tokens", "completion_tokens"),
             wire=(wire,),
             model=str(reply.get("model") or ""),
+            wire_format=self.wire_format,
         )
 
     def _read_call(self, item: AnyJson, index: int) -> ToolCall:
@@ -136,15 +139,10 @@ def _choices(reply: AnyJson) -> list[Wire]:
 
     Further choices come only if `options` set `n`.
     """
-    match reply:
-        case {"choices": [*choices]}:
-            return [
-                choice
-                for choice in choices
-                if isinstance(choice, dict) and choice.get("index") in (0, None)
-            ]
-        case _:
-            return []
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    if not isinstance(choices, list):
+        return []
+    return [item for item in choices if isinstance(item, dict) and item.get("index") in (0, None)]
 
 
 def _with_delta(event: AnyJson) -> list[Wire]:
@@ -158,28 +156,30 @@ def _add(message: Wire, delta: Wire) -> None:
     Texts grow in buffers until all pieces are there; adding to a `str` takes quadratic time.
     """
     for key, piece in delta.items():
-        match message.get(key), piece:
-            case _, None:
-                message.setdefault(key, None)
-            case (StringIO() | str(), ""):
-                pass
-            case StringIO() as text, str():
-                text.write(piece)
-            case None, str() if key not in _WHOLE_TEXTS:
+        before = message.get(key)
+        if isinstance(piece, str):
+            if isinstance(before, StringIO):
+                before.write(piece)
+            elif before is None and key not in _WHOLE_TEXTS:
                 message[key] = text = StringIO()
                 text.write(piece)
-            case before, dict():
-                message[key] = inner = before if isinstance(before, dict) else {}
-                _add(inner, piece)
-            case before, list():
-                message[key] = items = before if isinstance(before, list) else []
-                indexed = any(isinstance(item, dict) and "index" in item for item in piece)
-                if key == "tool_calls" or indexed:
-                    _add_items(items, piece)
-                else:  # annotations and the like come whole
-                    items += piece
-            case _:
+            elif piece or not isinstance(before, str):
                 message[key] = piece
+        elif piece is None:
+            message.setdefault(key, None)
+        elif isinstance(piece, dict):
+            message[key] = inner = before if isinstance(before, dict) else {}
+            _add(inner, piece)
+        elif isinstance(piece, list):
+            message[key] = items = before if isinstance(before, list) else []
+            if key == "tool_calls" or any(
+                isinstance(item, dict) and "index" in item for item in piece
+            ):
+                _add_items(items, piece)
+            else:  # annotations and the like come whole
+                items += piece
+        else:
+            message[key] = piece
 
 
 def _add_items(items: list[Wire], pieces: list[AnyJson]) -> None:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from binascii import b2a_base64
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, Literal, assert_never
 
 from ..content import ContentError, ContentStore, Media, MediaSupport, Part
@@ -323,9 +324,15 @@ def output_instructions(output: OutputSpec) -> str:
     )
 
 
+def _read_float(text: str) -> float | str:
+    """Reads a number; JSON cannot hold what a huge one becomes, so that stays a text."""
+    number = float(text)
+    return number if isfinite(number) else text
+
+
 # `json.dumps` and `json.loads` would make a new encoder and decoder for each reply
 _encode_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
-_decode_json = json.JSONDecoder(parse_constant=str).decode
+_decode_json = json.JSONDecoder(parse_constant=str, parse_float=_read_float).decode
 
 
 def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
@@ -335,20 +342,30 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
     whatever exception that causes.
     """
     try:
-        if streamed:
-            reply = codec.join_events(reply)
-        elif isinstance(reply, bytes):
-            reply = json.loads(reply)
-        # The message goes back to the provider, so it must be plain JSON: no objects of an SDK, no
-        # lone surrogates, which JSON can escape, and no Infinity, which it cannot hold.
-        plain = _decode_json(sendable(_encode_json(reply)))
-        return replace(codec.decode(plain), wire_format=codec.wire_format)
+        answer = codec.decode(_plain(codec.join_events(reply) if streamed else reply))
+        if answer.wire_format != codec.wire_format:
+            answer = replace(answer, wire_format=codec.wire_format)
+        return answer
     except PromptEvaluationError:
         raise
     except Exception as error:
         cause = None if isinstance(error, UnicodeError) else error  # its repr holds the reply
         reason = f"reading it failed with {type(error).__name__}"
         raise error_from_reply(codec.provider, reason) from cause
+
+
+def _plain(reply: AnyJson) -> AnyJson:
+    """Returns a reply as plain JSON, since the message in it goes back to the provider.
+
+    That is no objects of an SDK, no lone surrogates, which JSON can escape, and no Infinity, which
+    it cannot hold.
+    """
+    if isinstance(reply, bytes):
+        text = sendable(reply.decode(json.detect_encoding(reply), "surrogatepass"))
+        if "\\ud" not in text and "\\uD" not in text:
+            return _decode_json(text)
+        reply = _decode_json(text)
+    return _decode_json(sendable(_encode_json(reply)))
 
 
 def read_call(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:

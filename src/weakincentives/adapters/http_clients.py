@@ -3,7 +3,15 @@
 import asyncio
 import weakref
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
@@ -164,24 +172,24 @@ def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
 
 def _decompressor(
     headers: Mapping[str, str], max_bytes: int, error: type[ReplyTooLargeError]
-) -> Callable[[bytes], Iterator[bytes]]:
+) -> Callable[[bytes], Iterable[bytes]]:
     """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")
-    # a plain reply needs no inflater, which takes 8 kB
-    inflate = None if encoding in ("", "identity") else _inflate(encoding)
     size = 0
 
-    def decompress(raw: bytes) -> Iterator[bytes]:
+    def count(piece: bytes) -> bytes:
         nonlocal size
-        for piece in inflate(raw) if inflate else (raw,):
-            size += len(piece)
-            if size > max_bytes:
-                raise error(f"the reply has more than max_reply_bytes={max_bytes} bytes")
-            yield piece
+        size += len(piece)
+        if size > max_bytes:
+            raise error(f"the reply has more than max_reply_bytes={max_bytes} bytes")
+        return piece
 
-    return decompress
+    if encoding in ("", "identity"):  # it needs no inflater, which takes 8 kB
+        return lambda raw: (count(raw),)
+    inflate = _inflate(encoding)
+    return lambda raw: map(count, inflate(raw))
 
 
 def _inflate(encoding: str) -> Callable[[bytes], Iterator[bytes]]:

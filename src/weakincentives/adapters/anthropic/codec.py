@@ -310,6 +310,7 @@ class MessagesCodec(Codec):
             usage=_read_usage(reply.get("usage")),
             wire=tuple(blocks),
             model=str(reply.get("model") or ""),
+            wire_format=self.wire_format,
         )
 
     def _read_call(self, block: Wire, index: int) -> ToolCall:

@@ -103,6 +103,7 @@ class ResponsesCodec(Codec):
             usage=read_usage(reply.get("usage"), "input_tokens", "output_tokens"),
             wire=tuple(items),
             model=str(reply.get("model") or ""),
+            wire_format=self.wire_format,
         )
 
     def encode_items(self, output: OutputSpec | None) -> Wire:
