@@ -494,6 +494,24 @@ def test_a_run_goes_on_once() -> None:
     assert len(at[Note]) == 1
 
 
+def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
+    sent = list[str]()
+
+    def send(params: Args, context: ToolContext) -> ToolResult[None]:
+        sent.append("letter")
+        return ToolResult(message="Sent.")
+
+    loop = MainLoop(ScriptedAdapter([call(("run", {"a": 1})), say("done")]))
+    asked, at = prompt(asking(send, "arguments")), Session()
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=at)
+    suspension = waiting.value.suspension
+    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
+    with pytest.raises(ValueError, match="does not wait in this session: it was resumed already"):
+        loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
+    assert sent == ["letter"]
+
+
 @pytest.mark.parametrize(
     ("decisions", "message"),
     [

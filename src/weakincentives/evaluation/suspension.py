@@ -155,7 +155,7 @@ def check_resumable(
 ) -> Resumption:
     """Returns what the run goes on with, and removes its mark from the session.
 
-    A session without state is first restored to the suspension's. Raises `ValueError` and changes
+    A new session is first restored to the suspension's state. Raises `ValueError` and changes
     nothing for another prompt, changed tools, decisions on unknown calls and a session in which the
     run does not wait, such as one that has resumed it.
     """
@@ -228,7 +228,9 @@ def suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspended:
 
 
 def _is_new(snapshot: SessionSnapshot) -> bool:
-    return all(head is EMPTY for head in snapshot.slices.values())
+    """Says whether a session has no state, and no run has waited in it."""
+    heads = snapshot.slices
+    return SuspendedRun not in heads and all(head is EMPTY for head in heads.values())
 
 
 def _issue(suspension: Suspension) -> ValidationIssue | None:
