@@ -94,6 +94,14 @@ def test_list_names_the_locked_servers_without_starting_them(wink: Wink) -> None
     assert (wink.folder / "starts").read_text() == starts
 
 
+@pytest.mark.parametrize("name", ["check", "diff"])
+def test_a_check_of_no_server_at_all_does_not_pass(wink: Wink, name: str) -> None:
+    done = wink("mcp", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no server is locked in " in done.stderr
+    assert done.stderr.endswith("; run wink mcp lock NAME -- COMMAND\n")
+
+
 def test_a_tool_whose_schema_is_none_is_named(wink: Wink) -> None:
     change(wink, inputSchema={"type": "object", "properties": {"a": {"type": "objekt"}}})
     done = lock(wink)

@@ -496,7 +496,22 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
             ["run", "shop:clean", "--model", "m", "--adapter", "shop:template"],
             "gives PromptTemplate",
         ),
-        (["run", "shop:clean"], "--adapter openai needs --model"),
+        (
+            ["render", "shop"],
+            "'shop' names no prompt; write it as package.module:name, such as shop:template",
+        ),
+        (["render", "./shop.py"], "such as shop:template"),
+        (["run", "shop:clean"], "--adapter openai, the default, needs --model"),
+        (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic needs --model"),
+        (
+            ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],
+            "no adapter is called 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or "
+            "package.module:name",
+        ),
+        (
+            ["show", "shop.py"],
+            "shop.py: line 1 is no event; name a log that `wink run --log` or write_events wrote",
+        ),
         (
             ["run", "shop:clean", "--model", "m", "--api", "soap"],
             "api is 'soap'; use 'responses' or 'chat'",

@@ -557,6 +557,7 @@ def test_a_traceback_goes_to_the_log_and_not_to_the_model(caplog: pytest.LogCapt
 def test_what_is_no_tool_result_is_a_failed_call(result: object) -> None:
     answer = once(lambda params, *, context: result)
     assert not answer.success
+    assert answer.content.startswith("the handler of 'probe' returned ")
     assert "not a ToolResult" in answer.content
 
 

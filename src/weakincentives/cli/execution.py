@@ -50,7 +50,11 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
     """Makes the adapter that the command line names; enters it when it is a context manager."""
     arguments = {key: value for key, value in options.items() if value is not None}
     if name in _PROVIDERS and "model" not in arguments:
-        raise UsageError(f"--adapter {name} needs --model")
+        default = ", the default," if name == "openai" else ""
+        raise UsageError(f"--adapter {name}{default} needs --model")
+    if name not in _PROVIDERS and ":" not in name:
+        known = ", ".join(_PROVIDERS)
+        raise UsageError(f"no adapter is called {name!r}; use {known} or package.module:name")
     if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
         # most servers of one's own want no key, and the SDK insists on one
         arguments["api_key"] = "none"

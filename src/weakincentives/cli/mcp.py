@@ -101,7 +101,7 @@ def lock(
 @app.command()
 def diff(names: Names = None, *, timeout: Timeout = 30) -> None:
     """Print how what servers offer differs from their lock files."""
-    for name in names or _locked():
+    for name in names or _some_locked():
         server = read_lock(lock_path(name))
         _print(f"{name}: {found}" for found in differences(server, _live(server, timeout)))
 
@@ -110,7 +110,7 @@ def diff(names: Names = None, *, timeout: Timeout = 30) -> None:
 def check(names: Names = None, *, timeout: Timeout = 30) -> None:
     """Compare what servers offer with their lock files. Exits with 1 when something differs."""
     differ = False
-    for name in names or _locked():
+    for name in names or _some_locked():
         server = read_lock(lock_path(name))
         try:
             lines = [f"{found}" for found in differences(server, _live(server, timeout))]
@@ -160,6 +160,13 @@ def serve(target: Target, *, params: Params = None, set_: Set = None, tag: Tag =
 
 def _locked() -> list[str]:
     return sorted(path.stem for path in lock_folder().glob("*.json"))
+
+
+def _some_locked() -> list[str]:
+    """Returns the locked servers; raises `UsageError` if there is none, such as elsewhere."""
+    if names := _locked():
+        return names
+    raise UsageError(f"no server is locked in '{lock_folder()}'; run wink mcp lock NAME -- COMMAND")
 
 
 def _live(server: ServerLock, timeout: float) -> ServerLock:

@@ -79,7 +79,11 @@ def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
         module = ".".join(Path(module_name).with_suffix("").parts)
         raise UsageError(f"{name!r} names a file; name its module, as in {module}:{attributes}")
     if not (module_name and attributes):
-        raise UsageError(f"{name!r} names no {kind}; write it as package.module:name")
+        module = ".".join(Path(module_name.removesuffix(".py")).parts) or "package.module"
+        raise UsageError(
+            f"{name!r} names no {kind}; write it as package.module:name, "
+            f"such as {module}:{attributes or 'template'}"
+        )
     if "" not in sys.path:  # as `python -m` has it
         sys.path.insert(0, "")
     try:

@@ -279,7 +279,7 @@ class ApprovedCalls:
         if isinstance(identity, CallLog):
             identity.end()
         try:
-            answer, success = self._answer(forked.outcome)
+            answer, success = self._answer(call, forked.outcome)
             forks = forked.resources.forks
             preview = preview_effects(call, forked.session, forks, answer, success=success)
             return replace(preview, reason=reason), forked
@@ -287,14 +287,14 @@ class ApprovedCalls:
             cause = str(error) or "the call uses what forks cannot keep apart"
             return preview_arguments(call, f"{_HIDDEN}: {cause}."), None
 
-    def _answer(self, outcome: Outcome) -> tuple[str, bool]:
+    def _answer(self, call: ToolCall, outcome: Outcome) -> tuple[str, bool]:
         """Returns what the model would read, and whether the call would succeed."""
         result, error = outcome
         if isinstance(error, ControlFlow):  # a transaction commits when it passes
             return message_of(error), True
         if error is not None and not isinstance(error, Exception):
             raise error  # an interrupt
-        return self._tools.read(result, error)
+        return self._tools.read(call, result, error)
 
     def _decide(self, call: ToolCall, preview: Preview) -> Effects[Decision]:
         started = perf_counter()

@@ -30,12 +30,13 @@ __all__ = [
 _MAX_FAILURE = 1_000
 
 
-def result_text(result: object) -> str:
-    """Returns the text of a result; raises `TypeError` unless it is a `ToolResult`."""
+def result_text(tool: str, result: object) -> str:
+    """Returns the text of a tool's result; raises `TypeError` unless it is a `ToolResult`."""
     if not isinstance(result, ToolResult):
         kind = "None" if result is None else type(result).__name__
         raise TypeError(
-            f"the handler returned {kind}, not a ToolResult; return ToolResult(message=…, value=…)"
+            f"the handler of {tool!r} returned {kind}, not a ToolResult; "
+            "return ToolResult(message=…, value=…)"
         )
     message: object = result.message
     if not isinstance(message, str):

@@ -276,12 +276,12 @@ class ToolExecutor:
         """Returns the context of a call that has not begun; `revoke` it after use."""
         return self._context(call, self._resources, self._session, self._operation.bus)
 
-    def read(self, result: _Result, error: Exception | None) -> tuple[str, bool]:
+    def read(self, call: ToolCall, result: _Result, error: Exception | None) -> tuple[str, bool]:
         """Returns what the model would read of a call that has run, and whether it succeeded."""
         try:
             if error is not None:
                 raise error
-            content, success = result_text(result), result.success
+            content, success = result_text(call.name, result), result.success
         except Exception as failure:
             content, success = failed(message_of(failure)).message, False
         return shorten(sendable(content), self._config.max_result_chars), success
@@ -366,7 +366,7 @@ class ToolExecutor:
         """Invokes the handler in a transaction, which a failure rolls back, and answers."""
 
         def read(result: _Result, transaction: tool_transaction) -> str:
-            content = result_text(result)
+            content = result_text(call.name, result)
             for media in result.media:
                 self._session.content.put(media)
             if not result.success:

@@ -98,7 +98,12 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-            raise ValueError(f"line {number} is no event; it may have been cut off")  # noqa: TRY004 - not a matter of types
+            remedy = (
+                "name a log that `wink run --log` or write_events wrote"
+                if number == 1
+                else "it may have been cut off"
+            )
+            raise ValueError(f"line {number} is no event; {remedy}")  # noqa: TRY004 - not a matter of types
         if record["event"] != "LogStart":
             yield record
         elif record.get("version") not in range(2, _VERSION + 1):

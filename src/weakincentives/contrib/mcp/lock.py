@@ -205,7 +205,10 @@ def read_lock(path: Path) -> ServerLock:
         server = serde.parse(ServerLock, content)
         lock = replace(server, tools=tuple(ToolLock(**tool) for tool in tools))
     except FileNotFoundError as error:
-        raise LockError(f"MCP server {path.stem!r} has no lock file {path}; {relock}") from error
+        raise LockError(
+            f"MCP server {path.stem!r} has no lock file {path}; run `wink mcp lock {path.stem} -- "
+            f"COMMAND`, which writes .weakincentives/mcp/{path.name}, and review the file"
+        ) from error
     except (OSError, *_UNREADABLE) as error:
         problem = message_of(error)
         raise LockError(f"the lock file {path} cannot be read: {problem}; {relock}") from error

@@ -303,5 +303,6 @@ def _repository(here: Path) -> Path:
             return folder
     raise OverridesStoreError(
         f"no folder from '{here}' upwards has {' or '.join(_ROOT_MARKERS)}; "
-        "make the folder .weakincentives at the top of your project, or pass root="
+        "make the folder .weakincentives at the top of your project, or pass root= to "
+        "LocalPromptOverridesStore"
     )
