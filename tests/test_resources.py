@@ -410,6 +410,20 @@ def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_
         Binding(Clock, provider)
 
 
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ([Clock()], r"resources are \[.*\]; pass \{Type: value\} or ResourceRegistry\.of\("),
+        ({"clock": Clock()}, "'clock' is no type; bind by the type that handlers ask for"),
+        ({Clock: Clock(), 5: 5}, "5 is no type; bind by the type that handlers ask for"),
+    ],
+    ids=["list", "name", "number"],
+)
+def test_resources_are_values_by_their_types(resources: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        prompt().bind(resources=resources)
+
+
 @pytest.mark.parametrize("make", [ResourceRegistry, ResourceRegistry.of])
 def test_a_registry_of_what_is_no_binding_is_refused_with_the_remedy(make: Any) -> None:
     with pytest.raises(

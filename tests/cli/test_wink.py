@@ -505,8 +505,7 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
         (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic needs --model"),
         (
             ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],
-            "no adapter is called 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or "
-            "package.module:name",
+            "no adapter is called 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or",
         ),
         (
             ["show", "shop.py"],

@@ -59,7 +59,8 @@ class Binding[T]:
     `get`. It never closes a resource that is not `owned`.
 
     Raises `ValueError` for an eager or asynchronous binding of another scope than `SINGLETON` and
-    for a provider that does not take one argument; `TypeError` for a scope that is no `Scope`.
+    for a provider that does not take one argument; `TypeError` for a scope that is no `Scope` and
+    for what is no type.
     """
 
     protocol: Callable[..., T]
@@ -69,6 +70,8 @@ class Binding[T]:
     owned: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not callable(self.protocol):
+            raise TypeError(f"{self.protocol!r} is no type; bind by the type that handlers ask for")
         name = kind_name(self.protocol)
         if not isinstance(self.scope, Scope):
             raise TypeError(
@@ -144,8 +147,12 @@ class ResourceRegistry:
     def __or__(self, other: "Bindable") -> "ResourceRegistry":
         if isinstance(other, ResourceRegistry):
             added = other.bindings
-        else:
+        elif isinstance(other, Mapping):
             added = tuple([Binding.instance(kind, value) for kind, value in other.items()])
+        else:
+            raise TypeError(
+                f"resources are {other!r}; pass {{Type: value}} or ResourceRegistry.of(…)"
+            )
         by_kind = {binding.protocol: binding for binding in (*self.bindings, *added)}
         return ResourceRegistry(tuple(by_kind.values()))
 
