@@ -1,8 +1,10 @@
 """Random chats for the soak: two SDKs in one process, of which one takes over where the other
-fails; an MCP server; calls that a person decides on; and conversations that become shorter.
+fails; an MCP server; calls that a person decides on, also in runs that calls begin; and
+conversations that become shorter.
 """
 
 import asyncio
+import json
 import random
 import tempfile
 from collections import Counter, deque
@@ -45,9 +47,17 @@ def keep(params: Memo, *, context: ToolContext) -> ToolResult[Memo]:
     return ToolResult(message="kept", value=params)
 
 
+_KEEP = Tool[Memo, Memo](name="keep", description="Keeps a memo.", handler=keep, approval="effects")
+
+
+def delegate(params: Memo, *, context: ToolContext) -> ToolResult[object]:
+    return ToolResult(context.evaluate(_CLERK.bind(), message=params.text).text)
+
+
 def _template(folder: Path) -> PromptTemplate[None]:
     tools: list[Tool[Any, Any]] = [
-        Tool[Memo, Memo](name="keep", description="Keeps a memo.", handler=keep, approval="effects")
+        _KEEP,
+        Tool[Memo, Any](name="delegate", description="Asks a clerk.", handler=delegate),
     ]
     return PromptTemplate(
         ns="soak",
@@ -61,6 +71,13 @@ def _template(folder: Path) -> PromptTemplate[None]:
 
 _SUMMARY = PromptTemplate[None](
     ns="soak", key="summary", sections=[MarkdownSection(title="Sum", template=_SUMMARIZE)]
+)
+
+
+_CLERK = PromptTemplate[None](
+    ns="soak",
+    key="clerk",
+    sections=[MarkdownSection(title="Clerk", template="Keep what you read.", tools=[_KEEP])],
 )
 
 
@@ -96,24 +113,26 @@ class _Talk:
 
     def decide(self, preview: Preview) -> Decision:
         self.happened["approval"] += 1
-        return Deny("Not now.") if preview.call_id in self.denied else Approve()
+        text = json.loads(preview.arguments)["text"]
+        return Deny("Not now.") if text in self.denied else Approve()
 
     def plan_turn(self, turn: int) -> str:
         """Adds the model's steps of a turn and returns its last text."""
         chance, steps = self.chance, list[Step]()
         for index in range(chance.randint(0, 3)):
-            text, call_id = f"{turn}.{index}", f"call_{turn}_{index}"
-            if chance.random() < 0.4:
-                call = Call("plain_append", {"text": text}, call_id)
+            text, drawn = f"{turn}.{index}", chance.random()
+            if drawn < 0.4:
+                call = Call("plain_append", {"text": text}, f"call_{text}")
+                steps.append(Say(calls=(call,)))
                 self.lines.append(text)
                 self.happened["mcp"] += 1
+            elif drawn < 0.7:
+                steps.append(self.plan_memo(text))
             else:
-                call = Call("keep", {"text": text}, call_id)
-                if chance.random() < 0.3:
-                    self.denied.add(call_id)
-                else:
-                    self.memos.append(text)
-            steps.append(Say(calls=(call,)))
+                call = Call("delegate", {"text": text}, f"call_{text}")
+                kept = [self.plan_memo(f"{text}.{part}") for part in range(chance.randint(0, 2))]
+                steps += [Say(calls=(call,)), *kept, Say("Kept.")]
+                self.happened["nested"] += 1
         usage = _MANY if chance.random() < 0.3 else Usage()
         steps.append(Say(f"Answer {turn}.", usage=usage))
         if chance.random() < 0.3:
@@ -122,6 +141,14 @@ class _Talk:
             self.happened["fallback"] += 1
         self.model.steps.extend(steps)
         return f"Answer {turn}."
+
+    def plan_memo(self, text: str) -> Step:
+        """Returns the step that calls `keep`, on which a person will decide."""
+        if self.chance.random() < 0.3:
+            self.denied.add(text)
+        else:
+            self.memos.append(text)
+        return Say(calls=(Call("keep", {"text": text}, f"call_{text}"),))
 
     def run_turn(self, turn: int) -> None:
         wanted, way = self.plan_turn(turn), self.chance.choice(_WAYS)
