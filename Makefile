@@ -17,6 +17,8 @@ ARGS ?=
 MINUTES ?= 60
 # Seconds between two of its runs.
 PAUSE ?= 0
+# At how many random moments processes of durable chats are killed over each database.
+CHAT_KILLS ?= 10
 # The question for the demo.
 Q ?=
 # Which example the demo runs: make demo AGENT=code_reviewer ARGS=src
@@ -99,7 +101,7 @@ test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environ
 .PHONY: test-durable
 test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
-	@.venv-durable/bin/python -m pytest -n auto --dist loadfile tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
+	@CHAT_KILLS=$(CHAT_KILLS) .venv-durable/bin/python -m pytest -n auto --dist loadfile tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
 .PHONY: test-web
 test-web: ## pages in a headless Chromium, which must be installed: Debian's, or CHROMIUM=path
