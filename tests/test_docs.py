@@ -44,7 +44,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 # OpenTelemetry.
 FOREIGN = set(
     WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel
-    socket_allow_hosts
+    all_messages socket_allow_hosts
     connect_ex GEMINI_API_KEY CLAUDE_CODE_USE_BEDROCK encrypted_content web_search mcp__wink__name
     ANTHROPIC_AUTH_TOKEN AWS_PROFILE visibility_now
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows

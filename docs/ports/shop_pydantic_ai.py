@@ -34,5 +34,5 @@ def refund(ctx: RunContext[Shop], order: str) -> str:
 
 shop = Shop("Tea & Co")
 first = agent.run_sync("A-7 was cold.", deps=shop)
-second = agent.run_sync("Thanks!", deps=shop, message_history=first.all_messages())
+second = agent.run_sync("Thanks!", deps=shop, conversation=first.conversation)
 print(first.output, second.output, shop.paid)
