@@ -17,11 +17,9 @@ from ..content import Content, ContentStore
 from ..displays import code_span, one_line
 from ..errors import SerdeError, ValidationIssue
 from ..limits import TokenUsage
-from ..prompt.errors import PromptRenderError
 from ..prompt.prompt import Prompt
-from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES, SectionNode
+from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.walk import VisibleSections
 from ..protocols import StateView
 from ..runtime.session.snapshots import library_state
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
@@ -42,47 +40,19 @@ from .messages import (
     sendable_content,
 )
 from .schemas import ToolSpec, tool_to_spec
+from .section_records import (
+    SectionRecord,
+    SectionRecords,
+    apply_outcomes,
+    keep_read,
+    section_changes,
+    shown_records,
+)
 
-__all__ = ["Conversation", "OnChange", "SectionRecord", "begin"]
+__all__ = ["Conversation", "OnChange", "begin", "rendered_tools"]
 
 type OnChange = Literal["append", "restate"]
 """How a conversation learns that sections of its prompt have changed."""
-
-_FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
-_CHANGED = (
-    "These parts of your instructions have changed. What they say now replaces what they said "
-    "before.\n\n"
-)
-_GONE = "These parts of your instructions no longer apply: {}."
-_SEPARATOR = "\n\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionRecord:
-    """What a conversation knows of one section.
-
-    `visibility` is the section's visibility now, `opened` what the model itself chose. `summary`
-    and `full` are the texts that the model has read last; `None` stands for a text that it has not
-    read, or that no longer applies, such as the full text of a closed section.
-    """
-
-    path: SectionPath
-    visibility: SectionVisibility
-    opened: SectionVisibility | None = None
-    summary: str | None = None
-    full: str | None = None
-
-    def text(self, form: SectionVisibility) -> str | None:
-        """Returns what the model has read last in this form."""
-        return self.full if form is _FULL else self.summary
-
-    def with_text(self, form: SectionVisibility, text: str) -> Self:
-        """Returns the record after the model has read `text`."""
-        text = sendable(text)
-        return replace(self, full=text) if form is _FULL else replace(self, summary=text)
-
-
-type _Records = dict[SectionPath, SectionRecord]
 
 
 @library_state
@@ -195,10 +165,10 @@ class Conversation:
         conversation = self
         if (self.ns, self.key) != _name_of(rendered):
             conversation = self._restated(rendered, tools, self.messages)
-        changes, records = _changes(conversation.sections, rendered)
+        changes, records = section_changes(conversation.sections, rendered)
         if changes and on_change == "restate" and conversation is self:
             conversation = self._restated(rendered, tools, self.messages)
-            changes, records = _changes(conversation.sections, rendered)
+            changes, records = section_changes(conversation.sections, rendered)
         added: list[Message] = [*changes]
         added += _tool_changes(conversation.available_tools, tools)
         if message is not None:
@@ -231,7 +201,7 @@ class Conversation:
         if summary:
             messages.insert(0, UserMessage(sendable(summary)))
         conversation = self._restated(prompt, rendered_tools(prompt), messages)
-        changes, records = _changes(conversation.sections, prompt)
+        changes, records = section_changes(conversation.sections, prompt)
         return replace(conversation.extended(changes), sections=tuple(records.values()))
 
     @property
@@ -267,17 +237,8 @@ class Conversation:
         kept, read = _without_disclosure(
             [message for message in messages if message is not first], rendered, before
         )
-        records = _records(rendered)
-        for path, record in before.items():
-            # what answers that stay show of it; the prompt shows only what is open in it
-            answers = [text for root, text in read.items() if path[: len(root)] == root]
-            now = records.get(path, record)
-            for form in (_SUMMARY, _FULL):
-                known = record.text(form)
-                if known is None or now.text(form) is not None:
-                    continue
-                if any(known in answer for answer in answers):
-                    now = records[path] = now.with_text(form, known)
+        records = shown_records(rendered)
+        keep_read(records, before, read)
         return replace(
             self,
             ns=ns,
@@ -299,20 +260,7 @@ class Conversation:
         `usage` counts what the new messages have spent.
         """
         records = {record.path: record for record in self.sections}
-        for outcome in outcomes:
-            requested = outcome.request.requested_overrides if outcome.request else ()
-            for path in (*outcome.opened, *requested):
-                _set_visibility(records, path, _FULL)
-            for shown in outcome.shown:
-                record = records.get(shown.path)
-                record = record or SectionRecord(path=shown.path, visibility=shown.visibility)
-                records[shown.path] = record.with_text(shown.visibility, shown.text)
-            if closed := outcome.closed:
-                _set_visibility(records, closed, _SUMMARY)
-                for path, record in records.items():
-                    if path[: len(closed)] == closed:
-                        summary = record.summary if path == closed else None
-                        records[path] = replace(record, summary=summary, full=None)
+        apply_outcomes(records, outcomes)
         return replace(
             self.extended(messages[len(self.messages) :]),
             usage=self.usage + usage,
@@ -355,7 +303,11 @@ def begin(
     if message is not None:
         first = prompt, UserMessage(sendable_content(message))
     return Conversation(
-        ns=ns, key=key, messages=first, tools=tools, sections=tuple(_records(rendered).values())
+        ns=ns,
+        key=key,
+        messages=first,
+        tools=tools,
+        sections=tuple(shown_records(rendered).values()),
     )
 
 
@@ -379,87 +331,6 @@ def rendered_tools(rendered: RenderedPrompt[Any]) -> tuple[ToolSpec, ...]:
 def _name_of(rendered: RenderedPrompt[Any]) -> tuple[str, str]:  # Any: as above
     prompt = rendered.prompt
     return ("", "") if prompt is None else (prompt.ns, prompt.key)
-
-
-def _records(rendered: RenderedPrompt[Any]) -> _Records:  # Any: as above
-    """Returns the records of all sections that are shown, or would be after an override."""
-    decisions = rendered.view.decisions
-    records = {
-        path: SectionRecord(path=path, visibility=visibility, opened=decisions.opened.get(path))
-        for path, visibility in decisions.overrides.items()
-    }
-    for (node, visibility), text in zip(
-        rendered.sections.items(), rendered.section_texts, strict=True
-    ):
-        opened = decisions.opened.get(node.path)
-        record = SectionRecord(path=node.path, visibility=visibility, opened=opened)
-        records[node.path] = record.with_text(visibility, text)
-    return records
-
-
-def _set_visibility(records: _Records, path: SectionPath, visibility: SectionVisibility) -> None:
-    record = records.get(path) or SectionRecord(path=path, visibility=visibility)
-    records[path] = replace(record, visibility=visibility, opened=visibility)
-
-
-def _changes(
-    before: Iterable[SectionRecord],
-    rendered: RenderedPrompt[Any],  # Any: as above
-) -> tuple[list[Instructions], _Records]:
-    """Returns what the model must be told of changed sections, if any, and the records then."""
-    records = {record.path: record for record in before}
-    sections, texts = _as_read(records, rendered)
-    changed: list[str] = []
-    for (node, form), text in zip(sections.items(), texts, strict=True):
-        visibility = rendered.sections.get(node, form)
-        record = records.get(node.path) or SectionRecord(path=node.path, visibility=visibility)
-        if sendable(text) != record.text(form):
-            changed.append(text)
-        if form is _SUMMARY:
-            record = replace(record, full=None)
-        if node in rendered.sections:
-            record = replace(record, visibility=visibility)
-        records[node.path] = record.with_text(form, text)
-    visible = {node.path for node in sections}
-    gone: list[str] = []
-    for path, record in records.items():
-        if path not in visible and (record.summary, record.full) != (None, None):
-            records[path] = replace(record, summary=None, full=None)
-            section = rendered.registry.get_section(path)
-            if section is None or not rendered.view.is_enabled(section):
-                gone.append(repr(".".join(path)))
-    parts = [_CHANGED + _SEPARATOR.join(changed)] if changed else []
-    if gone:
-        parts.append(_GONE.format(", ".join(gone)))
-    text = sendable(_SEPARATOR.join(parts))
-    return [Instructions(text, rendered.view.media(sections, text))] if text else [], records
-
-
-def _as_read(
-    records: _Records,
-    rendered: RenderedPrompt[Any],  # Any: as above
-) -> tuple[VisibleSections, Sequence[str]]:
-    """Returns the visible sections and their texts now, with the sections that the model has read.
-
-    `read_section` shows the full text of a section that the prompt goes on to summarize.
-    """
-    shown, registry = rendered.sections, rendered.registry
-    read: list[SectionNode] = []
-    for record in records.values():
-        node = None if record.full is None else registry.get_section(record.path)
-        if node is not None and (node not in shown or shown[node] is record.visibility is _SUMMARY):
-            read.append(node)
-    if not read:
-        return shown, rendered.section_texts
-    view = rendered.view.with_visibility({node.path: _FULL for node in read})
-    sections = dict(shown)
-    for node in read:
-        if view.is_enabled(node):
-            sections |= view.visible_sections(node)
-    try:
-        return sections, view.render(sections).texts
-    except PromptRenderError:  # of a section that the prompt itself need not show
-        return shown, rendered.section_texts
 
 
 def _tool_changes(
@@ -488,7 +359,7 @@ def _tool_changes(
 def _without_disclosure(
     messages: Sequence[Message],
     rendered: RenderedPrompt[Any],  # Any: as above
-    records: _Records,
+    records: SectionRecords,
 ) -> tuple[list[Message], Mapping[SectionPath, str]]:
     """Returns messages without changes of tools and sections, and without providers' own items.
 
@@ -543,7 +414,7 @@ def _read_path(
     call: ToolCall,
     answer: ToolMessage,
     rendered: RenderedPrompt[Any],  # Any: as above
-    records: _Records,
+    records: SectionRecords,
 ) -> SectionPath:
     """Returns the section that only this call's answer shows as it reads now; else `()`."""
     if call.name != READ_SECTION or not answer.success:
@@ -552,7 +423,11 @@ def _read_path(
         node = rendered.registry.get_section_by_key(json.loads(call.arguments)["section_key"])
     except (ValueError, LookupError, TypeError):
         return ()
-    if node is None or rendered.sections.get(node) is _FULL or node.path not in records:
+    if (
+        node is None
+        or rendered.sections.get(node) is SectionVisibility.FULL
+        or node.path not in records
+    ):
         return ()
     text = records[node.path].full
     return node.path if text is not None and text in answer.content else ()

@@ -1,11 +1,11 @@
 """The events with which an evaluation begins, and with which it stops without a response."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
-from ..content import Part, text_of, to_content
+from ..content import text_of, to_content
 from ..errors import ControlFlow, message_of
 from ..limits import TokenUsage
 from ..prompt.prompt import Prompt
@@ -19,8 +19,11 @@ from ..runtime.events import (
     ParamsMissing,
     PromptRendered,
 )
+from .adapter import LoopOptions
+from .conversation import Conversation
 from .errors import LimitError, PromptEvaluationError
-from .messages import Instructions, Message, media_of
+from .messages import Instructions, media_of
+from .opening import earlier_conversation
 from .suspension import RunSuspended
 
 __all__ = ["opening_events", "stop_event"]
@@ -33,20 +36,21 @@ def opening_events(
     rendered: RenderedPrompt[Any],
     prompt: Prompt[Any],
     operation: Operation,
-    message: str | Sequence[Part] | None,
-    new: Sequence[Message],
+    conversation: Conversation,
+    options: LoopOptions,
     *,
-    continued: bool,
     event_id: str,
-    parent_id: str | None,
 ) -> Iterator[Event]:
     """Yields the rendered prompt, its stale overrides, and sections that cannot open.
 
-    `new` are the messages that this evaluation adds; `continued` says that it goes on with a
-    conversation. Missing params are logged as a warning, too.
+    `conversation` is the one that the evaluation begins with. Missing params are logged as a
+    warning, too.
     """
     ns, key, session_id = prompt.ns, prompt.key, operation.session_id
-    changes = [item.content for item in new if isinstance(item, Instructions) and continued]
+    earlier, parent = earlier_conversation(options), options.get("parent")
+    new = conversation.messages[len(earlier.messages) if earlier else 0 :]
+    message = None if options.get("resume") else options.get("message")
+    changes = [item.content for item in new if isinstance(item, Instructions) and earlier]
     yield PromptRendered(
         ns=ns,
         key=key,
@@ -57,7 +61,7 @@ def opening_events(
         message=text_of(to_content(message)) if message else "",
         changes="\n\n".join(changes),
         media=tuple([media for item in new for media in media_of(item)]),
-        parent_id=parent_id,
+        parent_id=parent.evaluation_id if parent else None,
         event_id=event_id,
         visibility={
             **{node.path: None for node in rendered.registry.sections},

@@ -147,6 +147,16 @@ class ProviderRequest:
     changes: tuple[ToolExecutionOutcome, ...] = ()
     content: ContentStore | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def tool_messages(self) -> Sequence[ToolsAdded | ToolsRemoved]:
+        """The changes of tools that end the transcript."""
+        messages: list[ToolsAdded | ToolsRemoved] = []
+        for message in reversed(self.transcript):
+            if not isinstance(message, ToolsAdded | ToolsRemoved):
+                break
+            messages.append(message)
+        return messages[::-1]
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:

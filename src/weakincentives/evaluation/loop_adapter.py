@@ -48,12 +48,16 @@ from .main_loop import NestedAdapter
 from .messages import (
     ToolCall,
     ToolExecutionOutcome,
-    ToolsAdded,
-    ToolsRemoved,
     UserMessage,
 )
 from .nested_runs import ChangedRunError, NestedCall, OpenCalls, UndecidedError, Waiting
-from .opening import opening, rules, with_disclosure_tools, with_provider_tools
+from .opening import (
+    opening,
+    render,
+    rules,
+    with_disclosure_tools,
+    with_provider_tools,
+)
 from .recorded_run import RecordedRun
 from .requests import ProviderRequests
 from .response import (
@@ -199,69 +203,35 @@ class Evaluation[Out]:
         streamed: bool = False,
         **options: Unpack[LoopOptions],
     ) -> None:
-        self._started = perf_counter()
+        self._started, self._id = perf_counter(), new_id()
         check_arguments(prompt, options, LoopOptions, Prompt, RenderedPrompt)
-        session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
-        self._id, parent = new_id(), options.get("parent")
+        session, parent = options["session"], options.get("parent")
         self._is_nested = parent is not None and parent.evaluation_id is not None
         self._log = parent.log if parent else None
-        earlier, self._resumption = options.get("conversation"), options.get("resume")
-        goes_on = self._resumption.suspension.conversation if self._resumption else earlier
+        self._resumption = options.get("resume")
         source = prompt if isinstance(prompt, Prompt) else source_of(prompt)
         source.declare_state(session)
-        if isinstance(prompt, Prompt):
-            decisions = None if goes_on is None else goes_on.decisions_for(prompt)
-            prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
+        rendered = render(prompt, options)
         self.resources = source.resources
         self._run = Run(source.name, parent.run if parent else None)
         self.reservation = Reservation(self._run, source.runs_with(session))
-        self.connection = adapter.connect(prompt)
-        rendered = with_provider_tools(prompt, self.connection.provider_tools, options)
+        self.connection = adapter.connect(rendered)
+        rendered = with_provider_tools(rendered, self.connection.provider_tools, options)
         self._clock = adapter.clock
         self._session, self._prompt, self._options = session, source, options
-        self._publish = publisher(session, bus)
-        self._save = options.get("save")
+        self._publish = publisher(session, options.get("bus"))
         conversation = opening(rendered, options, session.content)
         rendered = with_disclosure_tools(rendered, conversation)
-        self._loop = InnerLoop(
-            conversation=conversation,
-            structured_output=prompt.structured_output,
-            param_descriptions=prompt.tool_param_descriptions,
-            max_request_tokens=options.get("max_request_tokens"),
-            previous_turns=options.get("previous_turns", 0),
-            content=session.content,
-            parent_meter=parent.meter if parent else None,
-            config=rules(
-                adapter.config,
-                options.get("budget") or adapter.budget,
-                adapter.clock(),
-                [deadline, prompt.deadline, parent.deadline if parent else None],
-                supports_dynamic_tools=adapter.supports_dynamic_tools,
-            ),
-            model=adapter.model,
-        )
-        self._operation = Operation(
-            bus=session.bus if bus is None else bus,
-            kind="evaluation",
-            name=source.name,
-            provider=adapter.name,
-            model=adapter.model,
-            text=prompt.text,
-            streamed=streamed,
-            session_id=session.session_id,
-        )
+        self._loop = _inner_loop(adapter, rendered, conversation, options)
+        self._operation = self._new_operation(adapter, rendered.text, streamed=streamed)
         self.meter = self._loop.meter
         self._requests = ProviderRequests(
-            self.connection,
-            self._loop,
-            self._operation,
-            self._publish,
-            self._clock,
+            self.connection, self._loop, self._operation, self._publish, self._clock
         )
         self.tools = ToolExecutor(
             prompt=source,
             rendered=rendered,
-            adapter=self._nested_adapter(adapter.evaluator, options),
+            adapter=self._nested_adapter(adapter.evaluator),
             config=self._loop.config,
             session=session,
             publish=self._publish,
@@ -269,44 +239,53 @@ class Evaluation[Out]:
             call_history=options.get("call_history"),
         )
         self._open = OpenCalls(self._id, self.meter, self._log)
-        approver, can_wait = options.get("approver"), not self._is_nested or self._log is not None
-        self._approved = ApprovedCalls(
-            self.tools,
-            session,
-            self._publish,
-            approver,
-            self._open,
-            records=approver is None and can_wait,
-            streamed=streamed,
-        )
+        self._approved = self._approved_calls()
         self._recorded: RecordedRun | None = None
         if self._log is not None:
             self._recorded = RecordedRun(self._log, self.tools, self._open, source, session)
-        if earlier is not None:  # its last turn, and not the one that begins
+        if (earlier := options.get("conversation")) is not None:
+            # calls of its last turn, and not of the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
-        new = conversation.messages[len(goes_on.messages) if goes_on else 0 :]
         self._conversation: Conversation | None = None
-        message = None if self._resumption else options.get("message")
         self._opening = opening_events(
-            rendered,
-            source,
-            self._operation,
-            message,
-            new,
-            continued=goes_on is not None,
-            event_id=self._id,
-            parent_id=parent.evaluation_id if parent else None,
+            rendered, source, self._operation, conversation, options, event_id=self._id
         )
 
-    def _nested_adapter(self, evaluator: Evaluator, options: LoopOptions) -> Evaluator:
+    def _new_operation(self, adapter: LoopAdapter, text: str, *, streamed: bool) -> Operation:
+        bus, session = self._options.get("bus"), self._session
+        return Operation(
+            bus=session.bus if bus is None else bus,
+            kind="evaluation",
+            name=self._prompt.name,
+            provider=adapter.name,
+            model=adapter.model,
+            text=text,
+            streamed=streamed,
+            session_id=session.session_id,
+        )
+
+    def _approved_calls(self) -> ApprovedCalls:
+        approver = self._options.get("approver")
+        can_wait = approver is None and (not self._is_nested or self._log is not None)
+        return ApprovedCalls(
+            self.tools,
+            self._session,
+            self._publish,
+            approver,
+            self._open,
+            records=can_wait,
+            streamed=self._operation.streamed,
+        )
+
+    def _nested_adapter(self, evaluator: Evaluator) -> Evaluator:
         """Returns the adapter that handlers receive, for runs that are parts of this one."""
         if not isinstance(evaluator, ProviderAdapter):
             return evaluator
         bus, deadline = self._operation.bus, self._loop.config.deadline
-        approver, meter = options.get("approver"), self._loop.meter
-        parent = ParentRun(self._run, options["session"], meter, bus, deadline, self._id, approver)
+        approver = self._options.get("approver")
+        parent = ParentRun(self._run, self._session, self.meter, bus, deadline, self._id, approver)
         return NestedAdapter(evaluator, parent, self._clock)
 
     def __enter__(self) -> Self:
@@ -357,12 +336,13 @@ class Evaluation[Out]:
             self._publish(stopped)
 
     def _save_conversation(self) -> None:
-        if self._save is None:
+        save = self._options.get("save")
+        if save is None:
             return
         if self._conversation is None:
             self._stop()
             self._conversation = self._loop.conversation_now
-        self._save(self._conversation)
+        save(self._conversation)
 
     def _stop(self) -> None:
         """Makes the conversation one that can go on, with the calls of earlier evaluations."""
@@ -429,10 +409,11 @@ class Evaluation[Out]:
 
     def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
         """Asks for the model's next message and passes it to the inner loop."""
-        changes = self._apply_changes(request) if request.changes else ()
-        if self._operation.streamed:
-            for change in changes:  # noqa: UP028 - `yield from` a list cannot take the outcomes
-                yield change
+        for change in request.changes:
+            self.tools.available.apply(change)
+        if request.changes and self._operation.streamed:
+            for message in request.tool_messages:  # noqa: UP028 - `yield from` takes no outcomes
+                yield message
         if journal is not None:
             answer = journal.ask(request, partial(run, self._requests.send(request)))
         elif self._recorded is not None:
@@ -577,16 +558,33 @@ class Evaluation[Out]:
             yield from _finished(calls, outcomes)
         return next_action
 
-    def _apply_changes(self, request: ProviderRequest) -> Sequence[ToolsAdded | ToolsRemoved]:
-        """Applies tool changes and returns their transcript entries."""
-        entries: list[ToolsAdded | ToolsRemoved] = []
-        for change in request.changes:
-            self.tools.available.apply(change)
-        for message in reversed(request.transcript):
-            if not isinstance(message, ToolsAdded | ToolsRemoved):
-                break
-            entries.insert(0, message)
-        return entries
+
+def _inner_loop(
+    adapter: LoopAdapter,
+    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
+    conversation: Conversation,
+    options: LoopOptions,
+) -> InnerLoop:
+    """Returns the inner loop of an evaluation, with the strictest of all limits."""
+    parent = options.get("parent")
+    deadlines = [options.get("deadline"), rendered.deadline, parent.deadline if parent else None]
+    return InnerLoop(
+        conversation=conversation,
+        structured_output=rendered.structured_output,
+        param_descriptions=rendered.tool_param_descriptions,
+        max_request_tokens=options.get("max_request_tokens"),
+        previous_turns=options.get("previous_turns", 0),
+        content=options["session"].content,
+        parent_meter=parent.meter if parent else None,
+        config=rules(
+            adapter.config,
+            options.get("budget") or adapter.budget,
+            adapter.clock(),
+            deadlines,
+            supports_dynamic_tools=adapter.supports_dynamic_tools,
+        ),
+        model=adapter.model,
+    )
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:

@@ -8,6 +8,7 @@ from typing import Any
 from ..content import ContentStore, to_content
 from ..limits import Budget, Deadline
 from ..prompt.progressive_disclosure import disclosure_tool
+from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
@@ -15,7 +16,33 @@ from .adapter import LoopOptions
 from .conversation import Conversation, begin, rendered_tools
 from .inner_loop import InnerLoopConfig
 
-__all__ = ["opening", "rules", "with_disclosure_tools", "with_provider_tools"]
+__all__ = [
+    "earlier_conversation",
+    "opening",
+    "render",
+    "rules",
+    "with_disclosure_tools",
+    "with_provider_tools",
+]
+
+
+def earlier_conversation(options: LoopOptions) -> Conversation | None:
+    """Returns the conversation that an evaluation goes on with, as it was before."""
+    resumption = options.get("resume")
+    return resumption.suspension.conversation if resumption else options.get("conversation")
+
+
+def render[Out](
+    prompt: Prompt[Out] | RenderedPrompt[Out], options: LoopOptions
+) -> RenderedPrompt[Out]:
+    """Renders the prompt as its conversation goes on; one that is rendered already stays."""
+    if isinstance(prompt, RenderedPrompt):
+        return prompt
+    earlier = earlier_conversation(options)
+    decisions = None if earlier is None else earlier.decisions_for(prompt)
+    return prompt.render(
+        session=options["session"], decisions=decisions, deadline=options.get("deadline")
+    )
 
 
 # Any: a prompt of any output
