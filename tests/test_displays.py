@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from weakincentives import (
     ToolResult,
 )
 from weakincentives.displays import code_block, code_span, one_line
+from weakincentives.evaluation.approval import Deny, Preview
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Prompt
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -103,6 +105,42 @@ def test_hostile_texts_show_as_text_in_a_notebook() -> None:
         assert ACTIVE.isdisjoint(tokens(shown))
         assert "fence" in tokens(shown)
         shown.encode()
+
+
+def test_a_hostile_preview_shows_as_text_in_a_notebook() -> None:
+    @dataclass(frozen=True)
+    class Published:
+        text: str
+
+    def write(params: Note, *, context: ToolContext) -> ToolResult[None]:
+        name = HOSTILE.replace("/", "_").encode("utf-8", "replace").decode()
+        files = context.resources.get(Filesystem)
+        files.write_text(name, HOSTILE.encode("utf-8", "replace").decode() * 300)
+        files.write_bytes(f"{name}2", b"\0")
+        context.event_bus.publish(Published(HOSTILE))
+        return ToolResult(HOSTILE)
+
+    section = MarkdownSection(
+        title="Task", template="Go.", tools=[Tool(name="write", handler=write, approval="effects")]
+    )
+    asked = PromptTemplate(ns="n", key="k", sections=[section]).bind(
+        resources={Filesystem: InMemoryFilesystem()}
+    )
+    shown: list[Preview] = []
+    adapter = ScriptedAdapter([call(("write", {"text": HOSTILE[:-1]})), say("done")])
+
+    def decide(preview: Preview) -> Deny:
+        shown.append(preview)
+        return Deny()
+
+    adapter.evaluate(asked, session=Session(), approver=decide)
+    [preview] = shown
+    preview = replace(preview, reason=HOSTILE, tool=HOSTILE, inside=(HOSTILE,))
+    markdown = preview._repr_markdown_()
+    assert preview.omitted
+    assert preview.events
+    assert ACTIVE.isdisjoint(tokens(markdown))
+    markdown.encode()
 
 
 def test_a_long_conversation_shows_its_prompt_and_its_last_messages() -> None:

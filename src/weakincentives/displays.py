@@ -7,7 +7,7 @@ such text stands in a code block or a code span that it cannot leave.
 import re
 from typing import Protocol
 
-__all__ = ["code_block", "code_span", "markdown", "one_line"]
+__all__ = ["code_block", "code_span", "literal", "longest_run", "markdown", "one_line"]
 
 _BLOCK_CHARACTERS = 10_000
 _LINE_CHARACTERS = 100
@@ -29,21 +29,26 @@ def one_line(text: str) -> str:
 
 def code_span(text: str) -> str:
     """Returns Markdown that shows `text` literally within a line, shortened by `one_line`."""
-    text = _without_surrogates(one_line(text))
-    ticks = "`" * (_longest_run(text) + 1)
-    return f"{ticks} {text} {ticks}"
+    return literal(one_line(text))
+
+
+def literal(line: str) -> str:
+    """Returns Markdown that shows a whole line literally."""
+    line = _without_surrogates(line)
+    ticks = "`" * (longest_run(line) + 1)
+    return f"{ticks} {line} {ticks}"
 
 
 def code_block(text: str) -> str:
     """Returns Markdown that shows up to 10,000 characters of `text` literally."""
     rest = len(text) - _BLOCK_CHARACTERS
     text = _without_surrogates(text[:_BLOCK_CHARACTERS])
-    fence = "`" * max(3, _longest_run(text) + 1)
+    fence = "`" * max(3, longest_run(text) + 1)
     more = f"\n\n… {rest} more characters" if rest > 0 else ""
     return f"{fence}text\n{text}\n{fence}{more}"
 
 
-def _longest_run(text: str) -> int:
+def longest_run(text: str) -> int:
     """The length of the longest run of backticks, which a longer one cannot be closed by."""
     return max(map(len, re.findall("`+", text)), default=0)
 

@@ -5,13 +5,13 @@ also what it leaves out, so that two previews with one digest are of the same ef
 """
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import unified_diff
 from hashlib import sha256
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from ..displays import literal, longest_run
 from ..errors import message_of
 from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
 from ..prompt.approval import ApprovalMode
@@ -121,31 +121,33 @@ class Preview:
     inside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([visible(line) for line in self._lines(_plain)])
+        return "\n".join([visible(line) for line in self._lines(_plain, str)])
 
     def _repr_markdown_(self) -> str:
-        return "\n".join([visible(line) for line in self._lines(_fenced)])
+        return "\n".join([visible(line) for line in self._lines(_fenced, literal)])
 
-    def _lines(self, block: Callable[[str, str], list[str]]) -> Iterator[str]:
-        inside = f", inside {' and '.join(self.inside)}," if self.inside else ""
-        yield f"A call of {self.tool}{inside} waits for approval of its {self.approval}."
+    def _lines(
+        self, block: Callable[[str, str], list[str]], span: Callable[[str], str]
+    ) -> Iterator[str]:
+        inside = f", inside {' and '.join(map(span, self.inside))}," if self.inside else ""
+        yield f"A call of {span(self.tool)}{inside} waits for approval of its {self.approval}."
         if self.reason:
-            yield self.reason
+            yield span(self.reason)
         yield from ("", "Arguments:", *block("json", cut(_readable(self.arguments), _MAX_ANSWER)))
         if self.approval == "effects":
             yield from ("", "Changes:" if self.changes else "Changes: none.")
         for change in self.changes:
             note = f": {change.note}" if change.note else ""
-            yield f"- {change.action} {change.kind} {change.name}{note}".replace("\n", " ")
+            yield f"- {change.action} {change.kind} {span(change.name + note)}".replace("\n", " ")
             if change.diff:
                 yield from block("diff", change.diff)
         if self.events:
-            yield from ("", "Events:", *[f"- {event}" for event in self.events])
+            yield from ("", "Events:", *[f"- {span(event)}" for event in self.events])
         if self.approval == "effects":
             outcome = "The model would read:" if self.success else "The call fails with:"
             yield from ("", outcome, *block("text", self.answer))
         if self.omitted:
-            yield from ("", "Left out:", *[f"- {note}" for note in self.omitted])
+            yield from ("", "Left out:", *[f"- {span(note)}" for note in self.omitted])
 
 
 type Approver = Callable[[Preview], Decision | Awaitable[Decision]]
@@ -260,13 +262,20 @@ def _state_change(name: str, differences: Any) -> Change:
     lines: list[str] = []
     for difference in differences:
         start, *path = difference["path"]
-        place = "".join([f".{key}" if isinstance(key, str) else f"[{key}]" for key in path])
+        place = "".join(map(_place, path))
         for sign, side in (("-", "before"), ("+", "after")):
             if side in difference:
                 value = json.dumps(difference[side], ensure_ascii=False)
                 lines.append(f"{sign} [{start}]{place} = {value}\n")
     name = name.rpartition(":")[2]
     return Change(kind="state", name=name, action="change", diff="".join(lines))
+
+
+def _place(key: object) -> str:
+    """Returns a step of a path; no key can imitate another part of the preview."""
+    if isinstance(key, str) and key.isidentifier():
+        return f".{key}"
+    return f"[{json.dumps(key, ensure_ascii=False)}]"
 
 
 def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
@@ -370,8 +379,7 @@ def _plain(language: str, text: str) -> list[str]:
 
 
 def _fenced(language: str, text: str) -> list[str]:
-    longest = max([len(run) for run in re.findall("`+", text)], default=0)
-    fence = "`" * max(longest + 1, 3)
+    fence = "`" * max(longest_run(text) + 1, 3)
     return ["", fence + language, *_plain("", text), fence, ""]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter
 
+from ..filesystem.overlay import OverlayFilesystem
 from ..protocols import Forkable
 from ..resources import NotIsolatedError, ResourceContext
 from .effects import Effects, Invoke, Outcome
@@ -43,7 +44,15 @@ class ForkedCall:
             self._outcome = result, None
         except BaseException as error:
             self._outcome = None, error
+        self._close()
         self.seconds = perf_counter() - started
+
+    def _close(self) -> None:
+        # A thread that the handler left running must not change what a preview shows.
+        self.session.close()
+        for _, fork in self.resources.forks:
+            if isinstance(fork, OverlayFilesystem):
+                fork.close()
 
     @property
     def outcome(self) -> Outcome:

@@ -66,8 +66,14 @@ class OverlayFilesystem(ForkableFilesystem, TreeFilesystem):
 
     def restore(self, snapshot: Version[Node], /) -> None:
         with self.lock:
+            self._changeable_path(".")
             super().restore(snapshot)
             del self._operations[snapshot.operation_count :]
+
+    def close(self) -> None:
+        """Ends the call: a thread that it left running can change nothing any more."""
+        with self.lock:
+            self.read_only = True
 
     def merge_into_base(self) -> bool:
         """Merges as `base.merge(fork)` describes."""

@@ -100,6 +100,7 @@ class SessionFork(_Isolated):
         self.events: list[object] = []  # those events
         self.refused = False
         self.merged = False
+        self.closed = False
 
     def __getitem__[T](self, slice_type: type[T], /) -> "_ForkedSlice[T]":
         if issubclass(slice_type, Event):
@@ -130,6 +131,7 @@ class SessionFork(_Isolated):
         if not isinstance(snapshot, _ForkSnapshot) or snapshot.origin is not self:
             self.refuse("only the session or fork that made a snapshot can restore it")
         with self.lock:
+            self._check_open()
             self._copy.restore(snapshot.state)
             self.changes = snapshot.changes.copy()
 
@@ -158,6 +160,7 @@ class SessionFork(_Isolated):
     def change(self, change: _Change, *kinds: type[Any]) -> None:
         """Makes a change of the slices of `kinds` and records it; refuses the fork if it fails."""
         with self.lock:
+            self._check_open()
             self.writes.update(kinds)
             try:
                 change(self._copy)
@@ -170,8 +173,22 @@ class SessionFork(_Isolated):
         """Publishes `event` at the merge; refuses one that a reducer would fold at once."""
         if type(event) in self.reducers:
             self.refuse(f"a reducer folds {type(event).__name__} as soon as it is published")
-        self.deferred.append(publish)
-        self.events.append(event)
+        with self.lock:
+            self._check_open()
+            self.deferred.append(publish)
+            self.events.append(event)
+
+    def close(self) -> None:
+        """Ends the call: a thread that it left running can change nothing and publish nothing."""
+        with self.lock:
+            self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError(
+                "the tool call of this session is over; end threads and tasks before the handler "
+                "returns"
+            )
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises `NotIsolatedError`, so that the call runs alone."""
