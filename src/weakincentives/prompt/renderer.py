@@ -13,7 +13,7 @@ from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptRenderError
 from .output import Container, StructuredOutputConfig
-from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
+from .overrides.model import PromptDescriptor, PromptOverride, TextId, ToolOverride
 from .registry import RegistrySnapshot
 from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
@@ -161,16 +161,9 @@ class PromptRenderer[Out](Parametrized):
             decisions = SectionDecisions(visible, remembered)
         if decisions.overrides:
             _check_overrides(decisions.overrides)
-        registry, descriptions = self.registry, EMPTY
-        texts = EMPTY if stored is None else stored.texts
-        if overrides or tool_overrides or texts:
-            # imported here, since hashing loads OpenSSL and few prompts have overrides
-            from .overrides.apply import apply_overrides, inline_overrides, param_descriptions
-
-            inline = inline_overrides(overrides or EMPTY, tool_overrides or EMPTY)
-            texts = {**texts, **inline}
-            descriptions = param_descriptions(registry, texts)
-            registry = apply_overrides(registry, texts)
+        registry, descriptions = self._with_texts(
+            overrides or EMPTY, tool_overrides or EMPTY, EMPTY if stored is None else stored.texts
+        )
         view = PromptView(
             registry=registry,
             params=param_lookup,
@@ -201,6 +194,21 @@ class PromptRenderer[Out](Parametrized):
             section_texts=tuple(section_texts),
             media=view.media(sections, text),
         )
+
+    def _with_texts(
+        self,
+        overrides: Mapping[SectionPath, str],
+        tool_overrides: Mapping[str, ToolOverride],
+        stored: Mapping[TextId, str],
+    ) -> tuple[RegistrySnapshot, Mapping[str, Mapping[str, str]]]:
+        """Returns the sections with overridden texts, and the overridden texts of tool params."""
+        if not (overrides or tool_overrides or stored):
+            return self.registry, EMPTY
+        # imported here, since hashing loads OpenSSL and few prompts have overrides
+        from .overrides.apply import apply_overrides, inline_overrides, param_descriptions
+
+        texts = {**stored, **inline_overrides(overrides, tool_overrides)}
+        return apply_overrides(self.registry, texts), param_descriptions(self.registry, texts)
 
 
 def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None:

@@ -199,16 +199,7 @@ class Tool[P, R](Parametrized):
         result_type = result_type or self.inherited_arguments.get("result_type")
         if params_type is None or (result_type is None and handler is not None):
             params_type, result_type = _infer_types(name, handler, params_type, result_type)
-        if effect not in _EFFECTS:
-            raise PromptValidationError(
-                f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
-            )
-        check_approval(f"tool {name!r}", approval)
-        if approval == "effects" and effect in NON_REPEATABLE:
-            raise PromptValidationError(
-                f"tool {name!r}: approval='effects' runs a call before it counts, and {effect!r} "
-                "forbids that; use approval='arguments'"
-            )
+        _check_effect(name, effect, approval)
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} has no fields; "
@@ -394,6 +385,19 @@ def _load_schema(text: str) -> JsonSchema:
 
 # Any: a registry holds the tools of all sections, each with types of its own.
 type AnyTool = Tool[Any, Any]
+
+
+def _check_effect(name: str, effect: Effect, approval: Approval | None) -> None:
+    if effect not in _EFFECTS:
+        raise PromptValidationError(
+            f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
+        )
+    check_approval(f"tool {name!r}", approval)
+    if approval == "effects" and effect in NON_REPEATABLE:
+        raise PromptValidationError(
+            f"tool {name!r}: approval='effects' runs a call before it counts, and {effect!r} "
+            "forbids that; use approval='arguments'"
+        )
 
 
 def _first_paragraph(docstring: str) -> str:

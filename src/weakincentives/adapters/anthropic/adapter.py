@@ -105,22 +105,14 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             raise ValueError(
                 f"tool_changes is {tool_changes!r}; use 'inline', 'deferred' or 'list'"
             )
-        clients = {name for ready in (client, async_client) for name in _class_names(ready)}
-        if clients & {"AnthropicBedrock", "AsyncAnthropicBedrock"} and not find_spec("botocore"):
-            raise ImportError(
-                "clients of Bedrock need botocore to read replies: pip install 'anthropic[bedrock]'"
-            )
+        clients = _class_names(client) | _class_names(async_client)
+        _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
         family, version = _family_and_version(model)
-        # UNVERIFIED: inline tools are documented for Anthropic's own API alone
         # Foundry and Anthropic's own platform on AWS take what Anthropic's API takes
         is_cloud = any(re.search("Bedrock|Vertex|GoogleCloud", name) for name in clients)
-        is_own_api = {type(client).__name__, type(async_client).__name__} <= {
-            *("NoneType", "Anthropic", "AsyncAnthropic"),
-        }
         is_strict = version >= _STRICT_SINCE
-        ready = client or async_client
-        url = ready.base_url if ready else base_url or os.environ.get("ANTHROPIC_BASE_URL")
+        is_own_api = _is_own(client) and _is_own(async_client)
         self._settings = MessagesOptions(
             model=model,
             max_tokens=max_tokens,
@@ -129,7 +121,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             strict_tools=is_strict if strict_tools is None else strict_tools,
             media=CLOUD_MEDIA if is_cloud and media is None else media,
             cache=cache,
-            origin=read_origin(url, "api.anthropic.com"),
+            origin=_origin(client or async_client, base_url),
             extra=dict(options or {}),
         )
         arguments: Mapping[str, object] = {
@@ -207,6 +199,24 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
 
 def _class_names(value: object) -> set[str]:
     return {base.__name__ for base in type(value).__mro__}
+
+
+def _is_own(client: AnySDK | None) -> bool:
+    """Whether requests go to Anthropic's own API."""
+    # UNVERIFIED: inline tools are documented for that API alone
+    return type(client).__name__ in ("NoneType", "Anthropic", "AsyncAnthropic")
+
+
+def _origin(client: AnySDK | None, base_url: str | None) -> str:
+    url = client.base_url if client else base_url or os.environ.get("ANTHROPIC_BASE_URL")
+    return read_origin(url, "api.anthropic.com")
+
+
+def _check_bedrock(clients: set[str]) -> None:
+    if clients & {"AnthropicBedrock", "AsyncAnthropicBedrock"} and not find_spec("botocore"):
+        raise ImportError(
+            "clients of Bedrock need botocore to read replies: pip install 'anthropic[bedrock]'"
+        )
 
 
 def _check_betas(betas: object) -> None:
