@@ -25,9 +25,13 @@ if response.output != Answer("hello"):
     sys.exit(f"the wheel answered {response.output!r}")
 
 files = {str(file) for file in distribution("weakincentives").files or ()}
-needed = ["py.typed", *(f"inspection/report.{kind}" for kind in ("html", "css", "js"))]
-if missing := {f"weakincentives/{name}" for name in needed} - files:
+page = ("report.html", "report.css", "report.js", "report_views.js")
+needed = {f"weakincentives/{name}" for name in ("py.typed", *(f"inspection/{it}" for it in page))}
+if missing := needed - files:
     sys.exit(f"the wheel lacks {sorted(missing)}")
+ours = {name for name in files if name.startswith("weakincentives/")}
+if stray := {name for name in ours - needed if Path(name).suffix not in {".py", ".pyc"}}:
+    sys.exit(f"the wheel has {sorted(stray)}, which nothing needs")
 if "site-packages" not in Path(weakincentives.__file__).parts:
     sys.exit(f"this is not the wheel: {weakincentives.__file__}")
 
