@@ -35,6 +35,7 @@ TOOLS: list[Json] = [
     tool("echo", TEXT, readOnlyHint=True),
     tool("elicit", TEXT),
     tool("elicit_and_go", TEXT),
+    tool("elicit_later", TEXT),
     tool("environment", readOnlyHint=True),
     tool("fail", TEXT),
     tool("hang"),
@@ -65,6 +66,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.request: object = None
         self.token: object = None
         self.remembered: list[str] = []
 
@@ -96,7 +98,10 @@ class Server:
                 if name == "refuse":
                     error = {"code": -32000, "message": text}
                     return {"id": message["id"], "error": error}
+                self.request = message["id"]
                 answer = getattr(self, name)(text)
+                if answer is None:
+                    return None
                 content = [{"type": "text", "text": answer}]
                 result = {"content": content} if isinstance(answer, str) else answer
             case str(method) if "id" in message:
@@ -165,6 +170,14 @@ class Server:
         while not (self.folder / "asked").exists():
             time.sleep(0.01)
         return "gone"
+
+    def elicit_later(self, params: str) -> None:
+        """Answers the call, and asks when the file `ended` says that it has ended."""
+        send({"id": self.request, "result": {"content": [{"type": "text", "text": "later"}]}})
+        while not (self.folder / "ended").exists():
+            time.sleep(0.01)
+        send({"id": "q", "method": "elicitation/create", "params": json.loads(params)})
+        self.note("asked-later", sys.stdin.readline())
 
     def environment(self, _: str) -> str:
         return json.dumps(dict(os.environ))

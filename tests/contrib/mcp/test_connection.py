@@ -5,13 +5,16 @@ import gc
 import json
 import sys
 import threading
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import plain_mcp_server
+from support.deadlines import SOON
 from support.mcp_prompts import Call, answers, lock_of, run, section_of
 from support.plain_mcp_server import TOOLS
 from weakincentives.contrib.mcp import Accept, Elicitation, MCPLogMessage, MCPProgress
@@ -228,6 +231,22 @@ def test_a_call_without_a_context_asks_nobody(tmp_path: Path) -> None:
     finally:
         connection.close()
     assert answer["result"] == {"action": "cancel"}
+
+
+def test_a_question_outside_of_every_call_is_cancelled_and_nobody_is_asked(tmp_path: Path) -> None:
+    context: Any = object()  # Any: a context that nobody reads
+    connection, asked = Connection(lock_of(tmp_path), _never), tmp_path / "asked-later"
+    call = partial(connection.call, repeatable=True, seconds=20, publish=id, context=context)
+    try:
+        assert asyncio.run(call("elicit_later", QUESTION)).message == "later"
+        (tmp_path / "ended").touch()
+        deadline = time.monotonic() + SOON
+        while not (asked.exists() and asked.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert json.loads(asked.read_text())["result"] == {"action": "cancel"}
+        assert asyncio.run(call("echo", {"text": "hi"})).message == "hi"
+    finally:
+        connection.close()
 
 
 def test_a_key_is_no_type_that_makes_its_resource(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ any thread or event loop run beside this task. Nothing here imports the SDK.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ...adapters.portal import portal, run_on
@@ -49,14 +50,14 @@ class _ServerRun:
     """One run of the server, from its start to its end."""
 
     ready: asyncio.Future["OpenServer"]
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
     ended: bool = False
     differences: Mapping[str | None, ToolDifference] = field(default_factory=dict)
 
     @property
     def is_usable(self) -> bool:
         """Whether a new call may use this run; one that still starts counts."""
-        if self.ended or self.task is None or self.task.done():
+        if self.ended or self.task.done():
             return False
         return not self.ready.done() or not self.ready.result().has_ended
 
@@ -115,17 +116,16 @@ class Connection:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, portal.loop()))
         raise AssertionError("the block returns or raises")
 
-    def end_calls(self) -> None:
-        """Ends calls that nobody waits for, and waits for the end of the servers they ran on."""
-        if self._loop is not None and self._loop is portal.loop():
-            run_on(self._loop, self._end_calls(), _END_SECONDS)
-
     def close(self) -> None:
         """Ends the server and waits for its end, a few seconds at most."""
-        if self._loop is not None and self._loop is portal.loop():
-            run_on(self._loop, self._end_calls(close=True), _END_SECONDS)
+        self.end_calls(close=True)
 
-    async def _end_calls(self, *, close: bool = False) -> None:
+    def end_calls(self, *, close: bool = False) -> None:
+        """Ends calls that nobody waits for, and waits for the end of the servers they ran on."""
+        if self._loop is not None and self._loop is portal.loop():
+            run_on(self._loop, self._end_calls(close=close), _END_SECONDS)
+
+    async def _end_calls(self, *, close: bool) -> None:
         for call in self._calls:
             call.cancel()
         if self._calls:
@@ -185,6 +185,8 @@ class Connection:
         finally:
             self._calls.discard(task)
             self._listeners.remove(notify)
+            if self._ask is ask:  # else a call that waited in vain: another one runs
+                self._ask = None
 
     def _usable_run(self, loop: asyncio.AbstractEventLoop) -> _ServerRun:
         """Returns the present run, or a new one that begins to start."""
@@ -202,7 +204,7 @@ class Connection:
     def _end(self, run: _ServerRun | None) -> None:
         if self._run is run:
             self._run = None
-        if run is not None and run.task is not None and not run.ended:
+        if run is not None and not run.ended:
             run.ended = True
             run.task.cancel()  # once: a second one would interrupt the server's end
 
@@ -212,14 +214,14 @@ class Connection:
         failure: Exception = ServerEndedError(f"MCP server {name!r} was ended.", sent=False)
         try:
             # In a thread, since the import takes 0.7 s and the portal serves others too.
-            open_server = await asyncio.to_thread(_load_client)
+            await asyncio.to_thread(import_module, ".client", __package__)
+            from .client import open_server
+
             ask = None if self._elicit is None else self._ask_newest
             async with open_server(self._lock, self._notify, ask) as server:
                 self._compare(run, server)
                 run.ready.set_result(server)
                 await asyncio.Event().wait()
-        except ServerError as error:
-            failure = error
         except ImportError:
             failure = ServerError("MCP servers need mcp: pip install 'weakincentives[mcp]'")
         except Exception as error:  # else calls would wait for the server until their timeout
@@ -255,11 +257,3 @@ class Connection:
             f"Tool {difference.tool!r} is refused: MCP server {self._lock.name!r} has {change} it "
             f"since a person reviewed it{where}. Do without it."
         )
-
-
-def _load_client() -> Callable[
-    [ServerLock, Notify, Ask | None], AbstractAsyncContextManager["OpenServer"]
-]:
-    from .client import open_server
-
-    return open_server

@@ -186,78 +186,64 @@ async def asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGen
     if elicit is None or context is None:
         yield None
         return
-    questions = _Questions(elicit, context)
-    answering = asyncio.create_task(questions.answer())
+    loop, variables = asyncio.get_running_loop(), copy_context()
+    turn, questions, errors = asyncio.Lock(), set[asyncio.Task[object]](), list[Exception]()
+    is_open = True
+
+    async def answer(request: Elicitation) -> ElicitationAnswer:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is a coroutine
+        questions.add(task)
+        try:
+            async with turn:
+                if is_open:  # the block may have ended since the question was passed on
+                    return check_answer(request, await _answer(elicit, request, context))
+        except Exception as error:  # the call raises it once the server has answered
+            errors.append(error)
+        return Cancel()
+
+    async def ask(request: Elicitation) -> ElicitationAnswer:
+        future = variables.run(asyncio.run_coroutine_threadsafe, answer(request), loop)
+        answered = asyncio.wrap_future(future)
+        await asyncio.wait([answered])
+        return Cancel() if answered.cancelled() else answered.result()
+
     try:
-        yield questions.ask
+        yield ask
     except ServerError:
-        if questions.error is None:
+        if not errors:
             raise
     finally:
-        answering.cancel()
-        await asyncio.wait([answering])
-    if questions.error is not None:
-        raise questions.error
+        is_open = False
+        for question in questions:
+            question.cancel()
+        if questions:
+            await asyncio.wait(questions)
+    if errors:
+        raise errors[0]
 
 
-class _Questions:
-    """The questions of one call, and the first error of an answer."""
+async def _answer(elicit: Elicit, request: Elicitation, context: ToolContext) -> object:
+    """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
 
-    def __init__(self, elicit: Elicit, context: ToolContext) -> None:
-        self._elicit = elicit
-        self._context = context
-        self._loop = asyncio.get_running_loop()
-        self._waiting = asyncio.Queue[tuple[Elicitation, Future[ElicitationAnswer]]]()
-        self.error: Exception | None = None
+    def call() -> Any:  # Any: the answer itself, or a coroutine that returns it
+        return elicit(request, context=context)
 
-    async def ask(self, request: Elicitation) -> ElicitationAnswer:
-        """Returns the answer; any loop may call it."""
-        answer: Future[ElicitationAnswer] = Future()
-        self._loop.call_soon_threadsafe(self._waiting.put_nowait, (request, answer))
-        return await asyncio.wrap_future(answer)
+    if inspect.iscoroutinefunction(elicit):
+        return await call()
+    answer: Future[object] = Future()
 
-    async def answer(self) -> None:
-        """Answers questions until it is cancelled."""
+    def run() -> None:
         try:
-            while True:
-                request, future = await self._waiting.get()
-                if not future.set_running_or_notify_cancel():
-                    continue
-                answer: ElicitationAnswer = Cancel()
-                try:
-                    answer = check_answer(request, await self._answer(request))
-                except Exception as error:  # the call raises it once the server has answered
-                    self.error = self.error or error
-                finally:
-                    future.set_result(answer)
-        finally:
-            while not self._waiting.empty():
-                _, future = self._waiting.get_nowait()
-                if future.set_running_or_notify_cancel():
-                    future.set_result(Cancel())
+            answer.set_result(call())
+        except BaseException as error:  # raised where the answer is awaited
+            answer.set_exception(error)
 
-    async def _answer(self, request: Elicitation) -> object:
-        """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
-
-        def elicit() -> Any:  # Any: the answer itself, or a coroutine that returns it
-            return self._elicit(request, context=self._context)
-
-        if inspect.iscoroutinefunction(self._elicit):
-            return await elicit()
-        answer: Future[object] = Future()
-
-        def run() -> None:
-            if not answer.set_running_or_notify_cancel():
-                return
-            try:
-                answer.set_result(elicit())
-            except BaseException as error:  # raised where the answer is awaited
-                answer.set_exception(error)
-
-        name, work = "weakincentives-elicit", copy_context().run
-        Thread(target=work, args=(run,), name=name, daemon=True).start()
-        returned = await asyncio.wrap_future(answer)
-        return await returned if inspect.isawaitable(returned) else returned
+    answer.set_running_or_notify_cancel()
+    name, work = "weakincentives-elicit", copy_context().run
+    Thread(target=work, args=(run,), name=name, daemon=True).start()
+    returned = await asyncio.wrap_future(answer)
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:
