@@ -76,6 +76,16 @@ def test_no_line_of_the_library_is_longer_than_100_columns() -> None:
     assert [(path, line) for path, line in code if len(line) > 100] == []
 
 
+def test_no_module_has_more_than_600_lines_and_no_function_more_than_60() -> None:
+    for module in MODULES:
+        text = module.read_text()
+        assert text.count("\n") <= 600, where(module)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 60, (where(module), node.name)
+
+
 def test_the_package_is_marked_as_typed() -> None:
     assert (ROOT / "src/weakincentives/py.typed").is_file()
 
