@@ -266,6 +266,34 @@ def test_replaced_arguments_wait_for_their_decision_whatever_the_approval_is_the
     assert [note.text for note in at[Note].all()] == ["meanwhile", *approved]
 
 
+@pytest.mark.parametrize("how", ["selector", "tool"])
+@pytest.mark.parametrize("waits_on", [False, True])
+@pytest.mark.parametrize(
+    ("decision", "outcome"), [(Deny("no"), []), (ReplaceArguments({"a": 9}), ["9"])]
+)
+def test_a_decision_against_a_call_counts_when_it_needs_no_approval_any_more(
+    decision: Decision, outcome: list[str], how: str, *, waits_on: bool
+) -> None:
+    def by_state(params: Args, *, session: Session) -> ApprovalMode | None:
+        return None if session[Note].all() else "effects"
+
+    first = replace(asking(writing), name="first")
+    tools = [first, replace(asking(writing), approval=by_state)]
+    loop, asked, at, suspension = suspended(("first", {"a": 1}), ("run", {"a": 2}), tools=tools)
+    if how == "tool":
+        asked = prompt(first, replace(asking(writing), approval=None))
+    decisions: dict[str, Decision] = {"call_2": decision}
+    if waits_on:
+        at.dispatch(Note("meanwhile"))
+        with pytest.raises(RunSuspended) as waiting:
+            loop.resume(asked, suspension, decisions, session=at)
+        suspension, decisions = waiting.value.suspension, {}
+        assert suspension.decisions == {"call_2": decision}
+    loop.resume(asked, suspension, {"call_1": Approve(), **decisions}, session=at)
+    notes = [note.text for note in at[Note].all() if note.text != "meanwhile"]
+    assert notes == ["1", *outcome]
+
+
 def test_files_wait_too() -> None:
     def edit(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Filesystem).write_text("a.txt", "new\n")

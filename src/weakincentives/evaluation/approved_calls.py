@@ -230,23 +230,26 @@ class ApprovedCalls:
         self, call: ToolCall, approval_id: str, identity: Identity | None
     ) -> ApprovalMode | None:
         """Returns what a person must approve before the call counts; `None` for nothing."""
-        tools = self._tools
+        tools, decision = self._tools, self._open.decisions.get(approval_id)
+        # Such a decision counts even if the call needs no approval any more.
+        against = isinstance(decision, Deny | ReplaceArguments)
         tool = tools.available.get(call.name)
-        if tool is None or tool.approval is None:
+        if tool is None or (tool.approval is None and not against):
             return None
         try:
             _, _, params = tools.admit(call)
         except ToolValidationError:
             return None  # the model reads its mistake
-        denied = isinstance(self._open.decisions.get(approval_id), Deny)  # so it has not begun
+        denied = isinstance(decision, Deny)  # so it has not begun
         began = identity is not None and identity.began and not denied
         if tool.effect in NON_REPEATABLE and (began or tools.has_record(call, params)):
             return None  # it does not run again
         context = tools.context(call)
         try:
-            return approval_mode(tool.approval, params, self._session, context)
+            mode = approval_mode(tool.approval, params, self._session, context)
         finally:
             revoke(context)
+        return "arguments" if mode is None and against else mode
 
     def _preview(
         self,
