@@ -49,6 +49,11 @@ class AvailableTools:
         self._arriving: set[str] = set()
 
     @property
+    def tools(self) -> tuple[AnyTool, ...]:
+        """The tools that the model may call now."""
+        return tuple(self._tools.values())
+
+    @property
     def decisions(self) -> SectionDecisions:
         """The visibility of sections, and the answers that their conditions gave so far."""
         return self._view.decisions

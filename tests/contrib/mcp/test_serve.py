@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
@@ -17,115 +16,59 @@ from mcp.types import (
     CallToolResult,
     EmbeddedResource,
     ImageContent,
+    Implementation,
     ResourceLink,
     TextContent,
     ToolListChangedNotification,
 )
 
-SHOP = '''
-from dataclasses import dataclass
-from weakincentives.filesystem import Filesystem
-from weakincentives.content import Document, Image
-from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.prompt import (
-    Disclosure, MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult, WorkspaceSection,
-)
-from weakincentives.visibility import SectionVisibility
+from support import mcp_shop
+from weakincentives.contrib.mcp.serve import PromptServer
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.version import __version__
+from weakincentives.visibility import SectionVisibility, VisibilityOverrides
 
-print("a module that prints")
+type Call = tuple[str, dict[str, object]]
 
-
-@dataclass(frozen=True)
-class Order:
-    amount: int
+TARGETS: dict[str, Call] = {
+    "read": ("read_section", {"section_key": "kitchen"}),
+    "open_": ("open_sections", {"section_keys": ["kitchen"], "reason": "I am hungry"}),
+}
 
 
-def order(params: Order, *, context: ToolContext) -> ToolResult[None]:
-    """Orders pizzas."""
-    context.resources.get(Filesystem).append_text("orders.txt", f"{params.amount}\\n")
-    print("a handler that prints")
-    return ToolResult("Ordered." if params.amount < 10 else "Too many.", success=params.amount < 10)
+class Listener:
+    """Counts what a server says about its list of tools."""
 
+    def __init__(self) -> None:
+        self.changes = 0
 
-@dataclass(frozen=True)
-class Nothing:
-    pass
-
-
-def ask_model(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
-    """Asks the model."""
-    try:
-        answer = context.adapter.evaluate(context.prompt, session=context.session).text
-    except PromptEvaluationError as error:
-        return ToolResult(f"{error.code}: {error}", success=False)
-    return ToolResult(answer)
-
-
-def show(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
-    """Shows the menu."""
-    menu = Document.from_bytes(b"Pizza", "text/plain", name="menu")
-    card = Document.from_url("https://pizza.example/card.pdf")
-    return ToolResult("Here:", media=[Image.from_bytes(b"GIF87a"), menu, card])
-
-
-def shop(disclosure):
-    kitchen = MarkdownSection(
-        title="Kitchen",
-        template="Orders are final.",
-        summary="Order pizzas.",
-        visibility=SectionVisibility.SUMMARY,
-        tools=[Tool(name="order", handler=order)],
-    )
-    return PromptTemplate(
-        ns="shop",
-        key="pizza",
-        sections=[
-            kitchen,
-            WorkspaceSection(),
-            MarkdownSection(
-                title="Model",
-                template="",
-                tools=[Tool(name="ask_model", handler=ask_model), Tool(name="show", handler=show)],
-            ),
-        ],
-        disclosure=disclosure,
-    )
-
-
-read = shop(Disclosure.READ)
-open_ = shop(Disclosure.OPEN)
-asking = PromptTemplate(
-    ns="shop",
-    key="asking",
-    sections=[
-        MarkdownSection(
-            title="Kitchen",
-            template="",
-            tools=[Tool(name="order", handler=order, approval="arguments")],
-        )
-    ],
-)
-'''
+    async def __call__(self, message: IncomingMessage) -> None:
+        self.changes += isinstance(message, ToolListChangedNotification)
 
 
 @asynccontextmanager
 async def client(
-    folder: Path, target: str, mode: str, changes: list[object]
+    template: PromptTemplate[Any],
+    mode: str = "auto",
+    session: Session | None = None,
+    listener: Listener | None = None,
 ) -> AsyncGenerator[Client]:
-    (folder / "shop.py").write_text(SHOP)
+    """A client of a server in this process, over streams in memory."""
+    prompt = template.bind()
+    async with prompt.resources:
+        server = PromptServer(prompt, session or Session()).server
+        async with Client(server, mode=mode, message_handler=listener) as opened:
+            yield opened
 
-    async def listen(message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            changes.append(message)
 
-    parameters = StdioServerParameters(
+def command_of(target: str) -> StdioServerParameters:
+    return StdioServerParameters(
         command=sys.executable,
-        args=["-m", "weakincentives.cli", "mcp", "serve", f"shop:{target}"],
-        cwd=folder,
+        args=["-m", "weakincentives.cli", "mcp", "serve", f"support.mcp_shop:{target}"],
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-    async with Client(parameters, mode=mode, message_handler=listen) as opened:
-        yield opened
 
 
 def text_of(result: CallToolResult) -> str:
@@ -144,48 +87,120 @@ async def names(opened: Client) -> set[str]:
     return {tool.name for tool in listing.tools}
 
 
+async def use_sections(opened: Client, disclosure: Call) -> None:
+    assert "Order pizzas." in (opened.instructions or "")
+    assert disclosure[0] in await names(opened)
+    closed = await opened.call_tool("order", {"amount": 1})
+    assert closed.is_error
+    assert "is closed" in text_of(closed)
+    read = await opened.call_tool(*disclosure)
+    assert "Orders are final." in text_of(read)
+    assert "order" in await names(opened)
+    results = [await opened.call_tool("order", {"amount": n}) for n in (2, 20, 3)]
+    assert [result.is_error for result in results] == [False, True, False]
+    wrong = await opened.call_tool("order", {"amount": "many"})
+    assert "Invalid arguments for 'order': amount" in text_of(wrong)
+    orders = await opened.call_tool("read_file", {"path": "orders.txt"})
+    assert lines_of(orders) == ["2", "3"]
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize(
-    ("target", "disclosure"),
-    [
-        ("read", ("read_section", {"section_key": "kitchen"})),
-        ("open_", ("open_sections", {"section_keys": ["kitchen"], "reason": "I am hungry"})),
-    ],
-)
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_client_opens_sections_and_calls_their_tools_in_transactions(
-    tmp_path: Path, mode: str, target: str, disclosure: tuple[str, dict[str, object]]
+    mode: str, target: str
 ) -> None:
     async def use() -> None:
-        changes: list[object] = []
-        async with client(tmp_path, target, mode, changes) as opened:
-            assert opened.instructions is not None
-            assert "Order pizzas." in opened.instructions
-            assert disclosure[0] in await names(opened)
-            closed = await opened.call_tool("order", {"amount": 1})
-            assert closed.is_error
-            assert "is closed" in text_of(closed)
-            read = await opened.call_tool(*disclosure)
-            assert "Orders are final." in text_of(read)
-            assert "order" in await names(opened)
-            tools = {tool.name: tool for tool in (await opened.list_tools()).tools}
-            assert tools["order"].input_schema["required"] == ["amount"]
-            hints = {name: tools[name].annotations for name in ("order", "read_file")}
-            assert [h.read_only_hint for h in hints.values() if h] == [False, True]
-            assert [h.idempotent_hint for h in hints.values() if h] == [True, True]
-            assert len(changes) == (mode == "legacy")
-            results = [await opened.call_tool("order", {"amount": n}) for n in (2, 20, 3)]
-            assert [result.is_error for result in results] == [False, True, False]
-            wrong = await opened.call_tool("order", {"amount": "many"})
-            assert "Invalid arguments for 'order': amount" in text_of(wrong)
-            orders = await opened.call_tool("read_file", {"path": "orders.txt"})
-            assert lines_of(orders) == ["2", "3"]
+        listener = Listener()
+        async with client(getattr(mcp_shop, target), mode, listener=listener) as opened:
+            await use_sections(opened, TARGETS[target])
+        assert listener.changes == (mode == "legacy")
 
     asyncio.run(use())
 
 
-def test_calls_at_once_are_transactions_one_after_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_process_serves_over_standard_input_and_output_whatever_handlers_print(mode: str) -> None:
     async def use() -> None:
-        async with client(tmp_path, "read", "auto", []) as opened:
+        listener = Listener()
+        async with Client(command_of("read"), mode=mode, message_handler=listener) as opened:
+            assert opened.server_info == Implementation(name="pizza", version=__version__)
+            tools = opened.server_capabilities.tools
+            assert tools is not None
+            assert tools.list_changed
+            await use_sections(opened, TARGETS["read"])
+        assert listener.changes == (mode == "legacy")
+
+    asyncio.run(use())
+
+
+def test_a_section_that_a_client_closes_takes_its_tools_away() -> None:
+    async def use() -> None:
+        listener = Listener()
+        async with client(mcp_shop.closable, "legacy", listener=listener) as opened:
+            before = await names(opened)
+            await opened.call_tool("read_section", {"section_key": "kitchen"})
+            assert await names(opened) == {*before, "order"}
+            await opened.call_tool("close_section", {"section_key": "kitchen"})
+            assert await names(opened) == before
+            assert (await opened.call_tool("order", {"amount": 1})).is_error
+        assert listener.changes == 2
+
+    asyncio.run(use())
+
+
+def test_the_tools_of_a_served_prompt_say_what_they_take_and_do() -> None:
+    async def use() -> None:
+        template = PromptTemplate(
+            ns="shop",
+            key="effects",
+            sections=[
+                MarkdownSection(
+                    title="Kitchen",
+                    template="",
+                    tools=[
+                        Tool(name=effect, handler=mcp_shop.order, effect=effect)
+                        for effect in ("pure", "repeatable", "at_most_once")
+                    ],
+                )
+            ],
+        )
+        async with client(template) as opened:
+            tools = {tool.name: tool for tool in (await opened.list_tools()).tools}
+            for name, hints in {
+                "pure": (True, True),
+                "repeatable": (False, True),
+                "at_most_once": (False, False),
+            }.items():
+                tool = tools[name]
+                assert tool.description == "Orders pizzas."
+                assert tool.input_schema["required"] == ["amount"]
+                assert tool.annotations is not None
+                assert (tool.annotations.read_only_hint, tool.annotations.idempotent_hint) == hints
+
+    asyncio.run(use())
+
+
+def test_each_call_is_an_event_of_the_session() -> None:
+    async def use() -> None:
+        session, events = Session(), list[ToolInvoked]()
+        session.bus.subscribe(ToolInvoked, events.append)
+        async with client(mcp_shop.open_, session=session) as opened:
+            await opened.call_tool(*TARGETS["open_"])
+            await opened.call_tool("order", {"amount": 2})
+        assert [(event.name, event.call_id, event.prompt_name) for event in events] == [
+            ("open_sections", "call_1", "pizza"),
+            ("order", "call_2", "pizza"),
+        ]
+        assert events[1].params == mcp_shop.Order(2)
+        (override,) = session[VisibilityOverrides].all()
+        assert override.overrides == {("kitchen",): SectionVisibility.FULL}
+
+    asyncio.run(use())
+
+
+def test_calls_at_once_are_transactions_one_after_the_other() -> None:
+    async def use() -> None:
+        async with client(mcp_shop.read) as opened:
             async with opened.listen(tools_list_changed=True) as subscription:
                 await opened.call_tool("read_section", {"section_key": "kitchen"})
                 assert type(await anext(aiter(subscription))).__name__ == "ToolsListChanged"
@@ -199,25 +214,18 @@ def test_calls_at_once_are_transactions_one_after_the_other(tmp_path: Path) -> N
     asyncio.run(use())
 
 
-def test_tools_that_ask_for_approval_are_not_served(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP)
-    served = subprocess.run(
-        [sys.executable, "-m", "weakincentives.cli", "mcp", "serve", "shop:asking"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_tools_that_ask_for_approval_are_not_served() -> None:
+    words = (
+        r"^the tools \['order'\] ask for approval, and this server has no approver; "
+        r"serve a prompt without approval=, and let the client ask$"
     )
-    assert served.returncode != 0
-    words = " ".join(served.stderr.replace("│", " ").split())
-    assert "the tools ['order'] ask for approval, and this server has no approver" in words
+    with pytest.raises(ValueError, match=words):
+        PromptServer(mcp_shop.asking.bind(), Session())
 
 
-def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model(tmp_path: Path) -> None:
+def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model() -> None:
     async def use() -> None:
-        async with client(tmp_path, "read", "auto", []) as opened:
+        async with client(mcp_shop.read) as opened:
             answer = await opened.call_tool("ask_model", {})
             assert answer.is_error
             assert "no_model: an MCP server has no model" in text_of(answer)
@@ -225,9 +233,9 @@ def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model(tmp_path: P
     asyncio.run(use())
 
 
-def test_a_client_receives_images_documents_and_links(tmp_path: Path) -> None:
+def test_a_client_receives_images_documents_and_links() -> None:
     async def use() -> None:
-        async with client(tmp_path, "read", "auto", []) as opened:
+        async with client(mcp_shop.read) as opened:
             text, image, menu, card = (await opened.call_tool("show", {})).content
             assert isinstance(text, TextContent)
             assert text.text.startswith("Here:\n\n[image ")

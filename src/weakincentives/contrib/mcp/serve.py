@@ -91,7 +91,6 @@ class PromptServer:
                 f"the tools {asking} ask for approval, and this server has no approver; "
                 "serve a prompt without approval=, and let the client ask"
             )
-        self._tools = {tool.name: tool for tool in self._rendered.tools}
         bus = self._session.bus
         self._executor = ToolExecutor(
             prompt=self._prompt,
@@ -104,7 +103,7 @@ class PromptServer:
         )
 
     async def _list(self, _: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=list(map(self._describe, self._tools.values())))
+        return ListToolsResult(tools=list(map(self._describe, self._executor.available.tools)))
 
     def _describe(self, tool: AnyTool) -> Tool:
         spec = tool_to_spec(tool, self._rendered.tool_param_descriptions.get(tool.name))
@@ -120,11 +119,11 @@ class PromptServer:
         arguments = json.dumps(params.arguments or {}, ensure_ascii=False)
         call = ToolCall(next(self._ids), params.name, arguments)
         async with self._one_call:
-            names = set(self._tools)
+            before = self._executor.available.tools
             outcome = await _perform(self._executor.execute(call))
             content: list[ContentBlock] = [TextContent(type="text", text=self._apply(outcome))]
             content += map(self._encode, outcome.message.media)
-            changed = self._tools.keys() != names
+            changed = self._executor.available.tools != before
         if changed:
             await self._changes.publish(ToolsListChanged())  # by the newer protocol
             await context.session.send_tool_list_changed()  # by the older one
@@ -144,10 +143,6 @@ class PromptServer:
         """Opens and closes sections as a call asked, and returns the client's answer."""
         if outcome.request is None:
             self._executor.available.apply(outcome)
-            for name in outcome.closed_tools:
-                self._tools.pop(name, None)
-            for tool in outcome.expanded_tools:
-                self._tools[tool.name] = tool
             return outcome.message.content
         requested = outcome.request.requested_overrides
         for path, visibility in requested.items():
