@@ -76,6 +76,7 @@ class Server:
             case "initialize":
                 self.note("starts", "x")
                 self.note("capabilities", json.dumps(message["params"]["capabilities"]))
+                self.note("client", json.dumps(message["params"]["clientInfo"]))
                 result: Json = {
                     "protocolVersion": "2025-11-25",
                     "capabilities": {"tools": {}, "logging": {}},
@@ -208,8 +209,10 @@ class Server:
 
     def progress(self, text: str) -> Json:
         half = {"progressToken": self.token, "progress": 1, "total": 2, "message": text or "half"}
-        send({"method": "notifications/progress", "params": half})
         log = {"level": "warning", "logger": "plain", "data": text or {"cache": "cold"}}
+        if text == "bare":
+            half, log = {"progressToken": self.token, "progress": 1}, {"level": "info", "data": ""}
+        send({"method": "notifications/progress", "params": half})
         send({"method": "notifications/message", "params": log})
         return {"content": []}
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import logging
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from weakincentives.contrib.mcp.server_errors import ServerError
 from weakincentives.contrib.mcp.state import StateKey
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.serde import Json
+from weakincentives.version import __version__
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
@@ -54,7 +56,7 @@ def test_a_server_starts_in_its_folder_with_the_variables_in_its_command(
 
 
 def test_the_last_three_lines_on_stderr_say_why_a_server_failed(tmp_path: Path) -> None:
-    program = "import sys; sys.exit('one\\ntwo\\n\\nthree\\n' + 'x' * 301)"
+    program = "import sys; sys.exit('one\\ntwo\\nthree\\n\\n' + 'x' * 301)"
     lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program))
     ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
     assert text.split("\n") == [
@@ -104,6 +106,54 @@ def test_a_start_that_nobody_waits_for_any_more_ends_without_a_word(
     del connection, work
     gc.collect()  # of the answer that never came, where asyncio says what nobody has read
     assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+ANONYMOUS = """
+import json, sys
+discovered = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+results = {"server/discover": discovered, "tools/list": {"tools": []}}
+for line in sys.stdin:
+    request = json.loads(line)
+    result = {"ttlMs": 0, "cacheScope": "public", "resultType": "complete"}
+    result |= results[request["method"]]
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+
+
+def test_a_server_need_not_say_who_it_is(tmp_path: Path) -> None:
+    live = listed(replace(lock_of(tmp_path), command=(sys.executable, "-c", ANONYMOUS)))
+    assert live.protocol == "2026-07-28"
+    assert (live.server_name, live.server_version, live.instructions) == ("", "", "")
+
+
+def test_tracebacks_in_the_logs_of_the_sdk_hide_credentials_while_the_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+
+    def log() -> str:
+        caplog.clear()
+        try:
+            raise ValueError("sesame-open-wide")
+        except ValueError:
+            logging.getLogger("mcp.client.stdio").exception("failed at %s", "sesame-open-wide")
+        return caplog.text
+
+    async def look() -> str:
+        async with open_server(lock_of(tmp_path, env=("DOOR_TOKEN",)), id):
+            return log()
+
+    meanwhile, afterwards = asyncio.run(look()), log()
+    assert "failed at ***" in meanwhile
+    assert "ValueError: ***" in meanwhile
+    assert "sesame" not in meanwhile
+    assert afterwards.count("sesame-open-wide") >= 2
+
+
+def test_a_server_learns_the_name_and_version_of_the_library(tmp_path: Path) -> None:
+    listed(lock_of(tmp_path))
+    client = json.loads((tmp_path / "client").read_text())
+    assert client == {"name": "weakincentives", "version": __version__}
 
 
 # --- Calls

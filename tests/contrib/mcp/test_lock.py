@@ -93,6 +93,13 @@ def test_equal_servers_have_equal_files_whatever_the_order_of_tools_and_keys() -
     assert lock_text(other) == lock_text(FILES)
 
 
+def test_keys_are_sorted_in_lists_too_and_letters_stay_readable() -> None:
+    schema = {"anyOf": [{"type": "string", "const": "é"}]}
+    text = lock_text(replace(FILES, tools=(replace(WRITE, input_schema=schema),)))
+    assert list(json.loads(text)["tools"][0]["input_schema"]["anyOf"][0]) == ["const", "type"]
+    assert '"const": "é"' in text
+
+
 def test_properties_stay_in_the_order_of_the_server() -> None:
     assert list(json.loads(lock_text(FILES))["tools"][0]["input_schema"]["properties"]) == [
         "path",

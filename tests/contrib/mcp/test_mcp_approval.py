@@ -133,9 +133,9 @@ def test_a_run_that_waits_makes_its_call_once_it_is_approved(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("approval", "words"),
     [
-        ("effects", r"MCPSection\('plain'\): what a server does cannot be shown .*='arguments'"),
-        ("always", r"MCPSection\('plain'\): approval 'always' is neither"),
-        (lambda a, b: (a, b), r"MCPSection\('plain'\): approval= takes"),
+        ("effects", r"^MCPSection\('plain'\): what a server does cannot be shown .*='arguments'"),
+        ("always", r"^MCPSection\('plain'\): approval 'always' is neither"),
+        (lambda a, b: (a, b), r"^MCPSection\('plain'\): approval= takes"),
     ],
 )
 def test_an_approval_that_cannot_work_is_refused(

@@ -45,6 +45,7 @@ class PlainHttp:
     def __init__(self, folder: Path) -> None:
         self.server = Server(folder)
         self.sessions: set[str] = set()
+        self.forgetful = False
         self.headers: list[dict[str, str]] = []
         handler = type("Handler", (_Handler,), {"plain": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -52,6 +53,11 @@ class PlainHttp:
 
     def restart(self) -> None:
         self.sessions.clear()
+
+    def has_forgotten(self, session: str | None, method: str) -> bool:
+        if self.forgetful and method == "tools/call":
+            self.restart()
+        return session not in self.sessions and method != "server/discover"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -64,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         if message["method"] == "initialize":
             session = f"s{len(self.plain.headers)}"
             self.plain.sessions.add(session)
-        elif session not in self.plain.sessions and message["method"] != "server/discover":
+        elif self.plain.has_forgotten(session, message["method"]):
             self.respond(404, None, session)
             return
         response = self.plain.server.respond(message)
@@ -200,6 +206,15 @@ def test_a_session_that_an_http_server_has_forgotten_is_opened_again(
         MainLoop(ScriptedAdapter(script)).execute(prompt, session=Session())
     # the forgotten session's call was not carried out, so even `append` may be made again
     assert (tmp_path / "calls").read_text() == f"{tool} a\n{tool} b\n"
+
+
+def test_a_server_that_forgets_its_session_twice_is_an_answer(tmp_path: Path) -> None:
+    with served(tmp_path) as plain:
+        plain.forgetful = True
+        lock = replace(lock_of(tmp_path), command=None, url=plain.url)
+        refused = answers(run(section_of(tmp_path, lock=lock), ("append", {"text": "a"})))
+    assert refused == [(False, "MCP server 'plain' ended before it answered.")]
+    assert (tmp_path / "starts").read_text() == "xx"
 
 
 def test_headers_take_credentials_from_variables_and_errors_hide_them(

@@ -42,7 +42,7 @@ from .elicitation import MAX_MESSAGE, Accept, Ask, Elicitation, form_problem
 from .events import MCPElicitationAnswered, MCPLogMessage, MCPProgress
 from .lock import ServerLock, ToolLock
 from .results import to_tool_result
-from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
+from .server_errors import Notify, ServerEndedError, ServerError
 
 __all__ = ["OpenServer", "open_server"]
 
@@ -152,10 +152,9 @@ class OpenServer:
         except MCPError as error:
             # Servers use this code for errors of their own, too.
             if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
-                message = f"MCP server {name!r} ended before it answered. {UNKNOWN_EFFECT}"
-                raise ServerEndedError(message, sent=sent) from None
+                raise ServerEndedError(name, sent=sent) from None
             if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
-                raise ServerEndedError(f"MCP server {name!r} was restarted.", sent=False) from None
+                raise ServerEndedError(name, sent=False) from None  # it was restarted
             problem = f"MCP server {name!r} refused the call: {error.message}."
             raise ServerError(self._redact(problem)) from None
         # content that its schema refuses, or a request for a person's input
@@ -194,17 +193,17 @@ async def _list(client: Client, lock: ServerLock) -> ServerLock:
     tools: list[ToolLock] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
-        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
-            listing = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            listing = tool.model_dump(by_alias=True, exclude_unset=True)
             tools.append(ToolLock.from_listing(listing))
         cursor = page.next_cursor
         if cursor is None:
-            info = client.server_info
+            info = client.server_info or Implementation(name="", version="")
             return replace(
                 lock,
-                server_name=info.name if info else "",
-                server_version=info.version if info else "",
+                server_name=info.name,
+                server_version=info.version,
                 protocol=client.protocol_version,
                 instructions=client.instructions or "",
                 tools=tuple(sorted(tools, key=lambda tool: tool.name)),

@@ -210,8 +210,7 @@ class Connection:
 
     async def _own(self, run: _ServerRun) -> None:
         """Starts the server, and ends it when this task is cancelled."""
-        name = self._lock.name
-        failure: Exception = ServerEndedError(f"MCP server {name!r} was ended.", sent=False)
+        failure: Exception = ServerEndedError(self._lock.name, sent=False)
         try:
             # In a thread, since the import takes 0.7 s and the portal serves others too.
             await asyncio.to_thread(import_module, ".client", __package__)

@@ -19,6 +19,7 @@ class ServerError(WeakIncentivesError):
 class ServerEndedError(ServerError):
     """The connection was lost; `sent` says whether the server may have begun the call."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(message)
+    def __init__(self, server: str, *, sent: bool) -> None:
+        effect = f" {UNKNOWN_EFFECT}" if sent else ""
+        super().__init__(f"MCP server {server!r} ended before it answered.{effect}")
         self.sent = sent
