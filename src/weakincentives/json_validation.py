@@ -3,7 +3,9 @@
 jsonschema does the work and is imported on first use: the import takes 80 ms, and the core does not
 depend on it. It is what the MCP SDK checks with too. Nothing is fetched for a `$ref`. Patterns run
 in time linear in the text; one with look-around or back-references is not checked, nor are rules
-for the names of properties by pattern. Issues name paths and rules, never the data.
+for the names of properties by pattern. A check takes work in proportion to the data, or it is given
+up: unions that refer to themselves would double it with each level. Issues name paths and rules,
+never the data.
 """
 
 import json
@@ -13,6 +15,7 @@ from functools import lru_cache, partial, reduce
 from importlib import import_module
 from itertools import islice
 from operator import getitem
+from threading import local
 from typing import Any
 
 from . import serde
@@ -21,14 +24,31 @@ from .serde import Json, JsonSchema
 
 __all__ = ["check_schema", "parse_object", "validation_issues"]
 
-# Any, in the three: jsonschema may not be installed where the type checkers run.
+# Any, in the four: jsonschema may not be installed where the type checkers run.
 type _Validator = Any
 type _Error = Any
 type _Module = Any
+type _Rule = Callable[..., Any]
 
 _MAX_ISSUES = 20  # a model corrects no more at once
 _MAX_ERRORS = 1_000
 _MAX_MESSAGE = 300
+# Applications of rules, at 10 to 50 microseconds each: as many for each character, and at most.
+_STEPS, _STEPS_PER_CHARACTER, _MAX_STEPS = 20_000, 10, 500_000
+_ENUM_STEP = 20  # members of a list in a schema that take as long as a rule
+
+
+class _TooManySteps(Exception):
+    """A check takes too much work."""
+
+
+class _Work(local):
+    """How many rules the check in this thread may still apply."""
+
+    left = 0
+
+
+_work = _Work()
 
 
 def check_schema(schema: JsonSchema) -> None:
@@ -52,7 +72,8 @@ def validation_issues(schema: str, value: Json) -> tuple[ValidationIssue, ...]:
 
     Raises `SerdeError` for a schema that is not valid, or whose `$ref` leads nowhere or in circles.
     """
-    return tuple(map(_issue, islice(_errors(schema, value), _MAX_ISSUES)))
+    size = len(json.dumps(value))
+    return tuple(map(_issue, islice(_errors(schema, value, size), _MAX_ISSUES)))
 
 
 def parse_object(schema: str, text: str) -> dict[str, Json]:
@@ -62,14 +83,14 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
     properties. Raises `SerdeError` with at most 20 issues.
     """
     value = serde.parse_json(dict[str, Any], text)
-    errors = list(islice(_errors(schema, value), _MAX_ERRORS))
+    errors = list(islice(_errors(schema, value, len(text)), _MAX_ERRORS))
     if not errors:
         return value
     shortened = deepcopy(value)
     for *parents, name in {tuple(error.absolute_path) for error in errors if _is_null(error)}:
         reduce(getitem, parents, shortened).pop(name)
     if shortened != value:
-        errors = list(islice(_errors(schema, shortened), _MAX_ERRORS))
+        errors = list(islice(_errors(schema, shortened, len(text)), _MAX_ERRORS))
         if not errors:
             return shortened
     issues = dict.fromkeys(map(_issue, errors))  # several missing properties are one issue
@@ -81,8 +102,11 @@ def _is_null(error: _Error) -> bool:
     return error.instance is None and bool(path) and isinstance(path[-1], str)
 
 
-def _errors(schema: str, value: Json) -> Iterator[_Error]:
-    """Yields errors; for a union those of its members instead of its own."""
+def _errors(schema: str, value: Json, size: int) -> Iterator[_Error]:
+    """Yields errors; for a union those of its members instead of its own.
+
+    `size` is the number of characters of `value` as JSON, to which the work is bounded.
+    """
 
     def leaves(error: _Error) -> Iterator[_Error]:
         for inner in error.context:
@@ -91,21 +115,31 @@ def _errors(schema: str, value: Json) -> Iterator[_Error]:
             yield error
 
     validator = _validator(schema)
+    _work.left = min(_STEPS + size * _STEPS_PER_CHARACTER, _MAX_STEPS)
     try:
         for error in validator.iter_errors(value):
             yield from leaves(error)
-    except (RecursionError, import_module("referencing.exceptions").Unresolvable) as error:
-        problem = (
-            "goes in circles or too deep" if isinstance(error, RecursionError) else "leads nowhere"
-        )
-        issue = ValidationIssue((), f"a $ref of the schema {problem}; correct the schema")
-        raise SerdeError("JSON Schema", (issue,)) from error
+    except Exception as error:
+        raise SerdeError("JSON Schema", (ValidationIssue((), _problem(error)),)) from error
+
+
+def _problem(error: Exception) -> str:
+    """Returns why a check has failed. A foreign schema may lead jsonschema anywhere."""
+    match error:
+        case _TooManySteps():
+            return "the check takes too long; send less, and nest it less deeply"
+        case RecursionError():
+            return "a $ref of the schema goes in circles or too deep; correct the schema"
+        case _ if isinstance(error, import_module("referencing.exceptions").Unresolvable):
+            return "a $ref of the schema leads nowhere; correct the schema"
+        case _:
+            return f"the schema cannot check this ({type(error).__name__}); send other values"
 
 
 def _issue(error: _Error) -> ValidationIssue:
     """Returns the issue of an error; jsonschema's own text would quote the data."""
     rule, expected = error.validator, error.validator_value
-    if rule == "required":
+    if rule == "required" and isinstance(expected, list):  # the oldest draft has a boolean
         missing = [name for name in expected if name not in error.instance]
         message = f"lacks {', '.join(map(repr, missing))}"
     elif rule == "additionalProperties" and expected is False:
@@ -138,14 +172,44 @@ def _validator(schema: str) -> _Validator:
     content = json.loads(schema)
     check_schema(content)
     draft = _draft(content)
-    rules = {
+    rules: dict[str, _Rule] = {
+        **draft.VALIDATORS,
         "pattern": _check_pattern,
+        "uniqueItems": _check_unique,
         "patternProperties": _accept,
         "unevaluatedProperties": _accept,
         "additionalProperties": partial(_check_others, draft.VALIDATORS["additionalProperties"]),
     }
     registry = import_module("referencing").Registry()  # an empty one, which fetches nothing
-    return _jsonschema().validators.extend(draft, rules)(content, registry=registry)
+    counted = {name: partial(_count, rule) for name, rule in rules.items()}
+    return _jsonschema().validators.extend(draft, counted)(content, registry=registry)
+
+
+def _count(rule: _Rule, validator: _Validator, expected: Json, *parts: Any) -> Any:
+    """Applies a rule, if the check may still do so."""
+    _work.left -= 1 + (len(expected) // _ENUM_STEP if isinstance(expected, list) else 0)
+    if _work.left < 0:
+        raise _TooManySteps
+    return rule(validator, expected, *parts)
+
+
+def _check_unique(_: _Validator, unique: Json, value: Json, *__: object) -> Iterator[_Error]:
+    """Does what jsonschema does, in linear time."""
+    if unique and isinstance(value, list) and len(set(map(_hashable, value))) < len(value):
+        yield _jsonschema().ValidationError("not unique")
+
+
+def _hashable(value: Json) -> object:
+    """Returns a value with the equality of JSON Schema: 1 is 1.0, and true is not 1."""
+    match value:
+        case dict():
+            return frozenset([(key, _hashable(item)) for key, item in value.items()])
+        case list():
+            return tuple(map(_hashable, value))
+        case bool():
+            return bool, value
+        case _:
+            return value
 
 
 def _accept(*_: object) -> Iterator[_Error]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from support.commands import environment
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import ToolMessage
+from weakincentives.json_validation import parse_object
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -135,6 +137,55 @@ def test_a_pattern_takes_time_linear_in_the_text() -> None:
     with pytest.raises(SerdeError, match="pattern"):
         tool.parse_params(json.dumps({"a": "a" * 5_000 + "b"}))
     assert process_time() - start < 10  # the engine of `re` would need years
+
+
+def test_a_check_takes_work_in_proportion_to_the_arguments() -> None:
+    branches = [
+        {"properties": {"op": {"const": op}, "of": {"$ref": "#/$defs/rule"}}, "required": ["of"]}
+        for op in ("and", "or", "not")
+    ]
+    schema = json.dumps({"type": "object", "$defs": {"rule": {"anyOf": branches}}, **branches[0]})
+    nested = '{"of":' * 40 + "{}" + "}" * 40
+    with pytest.raises(SerdeError, match="takes too long; send less, and nest it less deeply"):
+        parse_object(schema, nested)
+    fits = {"op": "and", "of": {"op": "or", "of": "x"}}
+    assert parse_object(schema, json.dumps(fits)) == fits
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([{"k": number} for number in range(20_000)], True),  # by pairs this takes 20 minutes
+        ([{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], False),
+        ([1, True, "1", None, [1], {"1": 1}, 0, False], True),
+        ([[1], [1.0]], False),
+        ([], True),
+    ],
+)
+def test_items_are_unique_by_value(items: list[Any], *, unique: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    text = json.dumps({"a": items})
+    if unique:
+        assert parse_object(json.dumps(schema), text) == {"a": items}
+    else:
+        with pytest.raises(SerdeError, match="a: does not fit uniqueItems: true"):
+            parse_object(json.dumps(schema), text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "answer"),
+    [
+        ({"a": {"divisibleBy": 0.1}}, '{"a": 1' + "0" * 400 + "}", "the schema cannot check this"),
+        ({"a": {"required": True}}, "{}", "a: does not fit required: true"),
+    ],
+)
+def test_what_leads_the_check_astray_is_answered(
+    schema: dict[str, Any], arguments: str, answer: str
+) -> None:
+    oldest = "http://json-schema.org/draft-03/schema#"
+    text = json.dumps({"$schema": oldest, "type": "object", "properties": schema})
+    with pytest.raises(SerdeError, match=answer):
+        parse_object(text, arguments)
 
 
 def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:

@@ -201,8 +201,8 @@ class Server:
     def measure(self, _: str) -> Json:
         return {"content": [{"type": "text", "text": '{"size": 1}'}], "structuredContent": SIZE}
 
-    def mismeasure(self, _: str) -> Json:
-        return {"content": [], "structuredContent": {"length": 1}}
+    def mismeasure(self, text: str) -> Json:
+        return {"content": [], "structuredContent": {"length": 1, "unit": text}}
 
     def pid(self, _: str) -> str:
         return str(os.getpid())

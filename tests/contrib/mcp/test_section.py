@@ -358,6 +358,18 @@ def test_structured_content_is_the_value_and_must_fit_its_schema(tmp_path: Path)
     assert re.fullmatch(words, wrong.content), "one line, without the schema"
 
 
+def test_a_pattern_for_structured_content_does_not_hold_the_process(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"unit": {"type": "string", "pattern": "^(a+)+$"}}}
+    tools = changed("mismeasure", outputSchema=schema)
+    (tmp_path / "tools.json").write_text(json.dumps(tools))
+    section = section_of(tmp_path, lock=lock_of(tmp_path, tools), timeout=NEVER)
+    calls = [("mismeasure", {"text": "a" * size + end}) for size, end in ((40, "!"), (40, ""))]
+    wrong, right = answers(run(section, *calls))
+    assert not wrong[0]
+    assert 'unit: does not fit pattern: "^(a+)+$"' in wrong[1]
+    assert right[0]
+
+
 def test_the_model_reads_the_beginning_of_a_large_answer(tmp_path: Path) -> None:
     section = section_of(tmp_path, timeout=NEVER)
     (large,) = run(section, ("large", {})).of(ToolInvoked)

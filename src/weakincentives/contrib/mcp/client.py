@@ -24,6 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
+    CallToolResult,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
@@ -32,8 +33,9 @@ from mcp.types import (
     ToolListChangedNotification,
 )
 
-from ...errors import message_of
+from ...errors import SerdeError, message_of
 from ...evaluation.approval import cut
+from ...json_validation import validation_issues
 from ...prompt.tool import ToolResult
 from ...redaction import Redactor, credentials_in
 from ...serde import Json
@@ -92,6 +94,9 @@ async def open_server(
     try:
         with _masked_logs(variables):
             async with client:
+                # The SDK would match a server's patterns by Python's engine, which takes
+                # exponential time and holds the whole process; `call` checks in bounded time.
+                vars(client.session)["validate_tool_result"] = _accept_result
                 yield OpenServer(client, wire, await _list(client, lock), variables.redact)
     except Exception as error:
         cause = _first_cause(error)
@@ -141,7 +146,19 @@ class OpenServer:
 
         with self._errors():
             result = await self._client.call_tool(tool, dict(arguments), progress_callback=report)
+            self._check_content(tool, result)
             return to_tool_result(result)
+
+    def _check_content(self, tool: str, result: CallToolResult) -> None:
+        """Raises `ValueError` for structured content that does not fit the tool's schema."""
+        schemas = [item.output_schema for item in self.lock.tools if item.name == tool]
+        if result.is_error or schemas in ([], [None]):
+            return
+        if "structured_content" not in result.model_fields_set:
+            raise ValueError("it lacks the structured content of the tool's output schema")
+        issues = validation_issues(json.dumps(schemas[0]), result.structured_content)
+        if issues:
+            raise ValueError(f"Invalid structured content: {'; '.join(map(str, issues))}"[:500])
 
     @contextmanager
     def _errors(self, *, sent: bool = True) -> Generator[None]:
@@ -158,10 +175,14 @@ class OpenServer:
             problem = f"MCP server {name!r} refused the call: {error.message}."
             raise ServerError(self._redact(problem)) from None
         # content that its schema refuses, or a request for a person's input
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, SerdeError) as error:
             reason = message_of(error).partition("\n")[0]
             problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
             raise ServerError(self._redact(problem)) from None
+
+
+async def _accept_result(name: str, result: CallToolResult) -> None:
+    """Stands for the SDK's check of structured content."""
 
 
 def _elicitation(server: str, variables: "_Variables", ask: Ask, notify: Notify) -> ElicitationFnT:
