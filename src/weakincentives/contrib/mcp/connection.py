@@ -42,7 +42,7 @@ class ServerKey:
     elicit: Elicit | None = field(repr=False, hash=False)
 
     def __call__(self) -> "Connection":
-        raise TypeError("a ServerKey only names a resource; use resources.get(key)")
+        return Connection(self.lock, self.elicit)
 
 
 @dataclass(eq=False, slots=True)

@@ -22,7 +22,7 @@ from ...protocols import Resources
 from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
 from ...visibility import SectionPath, SectionVisibility
-from .connection import Connection, ServerKey
+from .connection import ServerKey
 from .elicitation import Elicit
 from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
 from .server_errors import ServerError
@@ -121,25 +121,25 @@ class MCPSection(Section[None]):
     def resources(self) -> ResourceRegistry:
         """Binds the connection to the server, and its state if there is one."""
         # Eager, so that the rollback of the first call does not close them.
-        key, folder = self.server_key, self.folder
-        connection = Binding(key, lambda _: Connection(key.lock, key.elicit), eager=True)
-        if folder is None:
+        key = self.server_key
+        connection = Binding(key, lambda _: key(), eager=True)
+        if self.folder is None:
             return ResourceRegistry.of(connection)
         # A third of what this package takes to import, and only servers with a state need it.
         from .state import ServerState, StateKey
 
+        state = StateKey(key, self.folder)
+
         def open_state(resources: Resources) -> ServerState:
             try:
-                return ServerState(folder, resources.get(key))
+                return state(resources.get(key))
             except (OSError, ValueError) as error:
                 remedy = "; create it, or correct folder=" * isinstance(error, FileNotFoundError)
                 raise ResourceError(
                     f"the folder of MCP server {key.name!r} cannot be opened: {error}{remedy}"
                 ) from error
 
-        return ResourceRegistry.of(
-            connection, Binding(StateKey(key, folder), open_state, eager=True)
-        )
+        return ResourceRegistry.of(connection, Binding(state, open_state, eager=True))
 
     def _tools_by_name(
         self, effects: Mapping[str, Effect], approval: Approval | None

@@ -35,8 +35,8 @@ class StateKey:
     server: ServerKey
     folder: str
 
-    def __call__(self) -> "ServerState":
-        raise TypeError("a StateKey only names a resource; use resources.get(key)")
+    def __call__(self, connection: Connection) -> "ServerState":
+        return ServerState(self.folder, connection)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
