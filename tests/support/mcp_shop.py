@@ -41,7 +41,7 @@ def ask_model(params: Nothing, *, context: ToolContext) -> ToolResult[None]:
     try:
         answer = context.adapter.evaluate(context.prompt, session=context.session).text
     except PromptEvaluationError as error:
-        return ToolResult(f"{error.code}: {error}", success=False)
+        return ToolResult(str(error), success=False)
     return ToolResult(answer)
 
 

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import sys
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ type Call = tuple[str, dict[str, object]]
 
 TARGETS: dict[str, Call] = {
     "read": ("read_section", {"section_key": "kitchen"}),
-    "open_": ("open_sections", {"section_keys": ["kitchen"], "reason": "I am hungry"}),
+    "open_": ("open_sections", {"section_keys": ["kitchen"], "reason": "Très faim"}),
 }
 
 
@@ -185,12 +186,14 @@ def test_each_call_is_an_event_of_the_session() -> None:
         session, events = Session(), list[ToolInvoked]()
         session.bus.subscribe(ToolInvoked, events.append)
         async with client(mcp_shop.open_, session=session) as opened:
+            assert opened.instructions == mcp_shop.open_.render().text
             await opened.call_tool(*TARGETS["open_"])
             await opened.call_tool("order", {"amount": 2})
         assert [(event.name, event.call_id, event.prompt_name) for event in events] == [
             ("open_sections", "call_1", "pizza"),
             ("order", "call_2", "pizza"),
         ]
+        assert '"reason": "Très faim"' in events[0].arguments
         assert events[1].params == mcp_shop.Order(2)
         (override,) = session[VisibilityOverrides].all()
         assert override.overrides == {("kitchen",): SectionVisibility.FULL}
@@ -228,7 +231,8 @@ def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model() -> None:
         async with client(mcp_shop.read) as opened:
             answer = await opened.call_tool("ask_model", {})
             assert answer.is_error
-            assert "no_model: an MCP server has no model" in text_of(answer)
+            words = "an MCP server has no model that evaluates prompts [request/no_model]"
+            assert text_of(answer) == words
 
     asyncio.run(use())
 
@@ -236,15 +240,15 @@ def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model() -> None:
 def test_a_client_receives_images_documents_and_links() -> None:
     async def use() -> None:
         async with client(mcp_shop.read) as opened:
-            text, image, menu, card = (await opened.call_tool("show", {})).content
+            text, image, menu, card = (await opened.call_tool("show")).content
             assert isinstance(text, TextContent)
             assert text.text.startswith("Here:\n\n[image ")
             assert isinstance(image, ImageContent)
             assert (image.mime_type, b64decode(image.data)) == ("image/gif", b"GIF87a")
-            assert isinstance(menu, EmbeddedResource)
-            assert isinstance(menu.resource, BlobResourceContents)
-            assert b64decode(menu.resource.blob) == b"Pizza"
-            assert isinstance(card, ResourceLink)
-            assert str(card.uri) == "https://pizza.example/card.pdf"
+            uri, blob = f"sha256:{sha256(b'Pizza').hexdigest()}", b64encode(b"Pizza").decode()
+            resource = BlobResourceContents(uri=uri, blob=blob, mime_type="text/plain")
+            assert menu == EmbeddedResource(type="resource", resource=resource)
+            url = "https://pizza.example/card.pdf"
+            assert card == ResourceLink(type="resource_link", name=url, uri=url)
 
     asyncio.run(use())
