@@ -189,6 +189,27 @@ def test_the_file_stands_at_the_top_of_the_repository(
     assert lock_path("files") == tmp_path / ".weakincentives" / "mcp" / "files.json"
 
 
+def test_the_nearest_marked_folder_is_the_top_and_else_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(".weakincentives", "mcp", "files.json")
+    (tmp_path / ".git").mkdir()
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "pyproject.toml").touch()
+    monkeypatch.chdir(inner)
+    assert lock_path("files") == inner / place
+    assert lock_path("files", tmp_path) == tmp_path / place
+    monkeypatch.chdir("/")
+    assert lock_path("files") == "/" / place
+
+
+def test_hashes_are_those_of_the_first_format() -> None:
+    assert json.loads(lock_text(FILES))["format"] == 1
+    assert READ.digest == "d70fe48b0587942650130f44a597fbb32f3309a348e08ddcde2d3a540af47141"
+    assert WRITE.digest == "72f151217ba160d060e8439531b5f1395fc806e2b714877a46d6da49ba401b1f"
+
+
 # --- names
 
 

@@ -29,6 +29,7 @@ from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.contrib.mcp.state import probe_undo
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.resources import ResourceError
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -122,6 +123,24 @@ def test_a_call_in_which_this_process_was_killed_is_undone_at_the_next_start(
     assert answers(watcher) == [(True, "a\n")]
     assert lines(tmp_path) == "a"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_rollback_leaves_the_server_running(tmp_path: Path) -> None:
+    watcher = run(stateful(tmp_path), ("fail", {"text": "a"}), ("lines", {}))
+    assert answers(watcher) == [(False, "a\n"), (True, "The tool answered without content.")]
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    copies = tmp_path / ".data.undo-x"
+    copies.mkdir()
+    (copies / "entries.json").write_text("{")
+    prompt = template_of(stateful(tmp_path)).bind()
+    words = rf"^the folder of MCP server 'plain' cannot be opened: .*{copies}"
+    with pytest.raises(ResourceError, match=words) as raised:
+        MainLoop(ScriptedAdapter([say("done")])).execute(prompt, session=Session())
+    assert "create it" not in str(raised.value)
+    assert copies.exists()
 
 
 def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(
