@@ -64,7 +64,7 @@ class RecordedRun:
 
     def take(self, call: ToolCall) -> NestedCall | None:
         """Returns the record of the next call; disclosure tools have none and just run again."""
-        return None if call.name in RESERVED_TOOL_NAMES else self._log.take_call(call)
+        return self._log.take_call(call)
 
     def repeat(self, recorded: NestedCall, approval_id: str) -> Effects[ToolExecutionOutcome]:
         """Repeats a call and returns its recorded outcome.
@@ -140,8 +140,6 @@ class RecordedRun:
         return after.since(before) if isinstance(after, SessionSnapshot) else {}
 
     def _change_state(self, changes: Changes) -> None:
-        if not changes:
-            return
         snapshot: Any = self._session.snapshot()  # Any: as above
         types = getattr(snapshot, "state", snapshot).slices.keys()
         for how, slice_type, values in parse_changes(changes, types):

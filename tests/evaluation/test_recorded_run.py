@@ -1,0 +1,384 @@
+"""A nested run repeats what it had done: state, sections and resources come to the same."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from evaluation.test_approval import asking
+from evaluation.test_nested_suspension import agent, delegating, notes, suspended, write_note
+from support.agents import Args, Note, answers, prompt, tool
+from weakincentives.evaluation.approval import Approve
+from weakincentives.evaluation.errors import (
+    DeadlineExceededError,
+    LimitError,
+    PromptEvaluationError,
+)
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.runtime.session import Session
+from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
+
+
+@dataclass(frozen=True)
+class Balance:
+    """State that a call sets."""
+
+    amount: int
+
+
+def spend(context: ToolContext, amount: int) -> None:
+    latest = context.session[Balance].latest()
+    context.session[Balance].seed(Balance((latest.amount if latest else 0) - amount))
+
+
+def clear(context: ToolContext, amount: int) -> None:
+    context.session[Note].clear()
+
+
+def note(context: ToolContext, amount: int) -> None:
+    context.session.dispatch(Note(f"paid {amount}"))
+    context.session.dispatch(Note("thanks"))
+
+
+def nothing(context: ToolContext, amount: int) -> None:
+    pass
+
+
+def paying(change: Callable[[ToolContext, int], None], paid: list[int]) -> Tool[Any, Any]:
+    """A tool that must not run twice and changes the session."""
+
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        paid.append(params.a)
+        change(context, params.a)
+        return ToolResult(f"paid {params.a}")
+
+    return replace(tool(pay, name="pay"), effect="at_most_once")
+
+
+def resumed(loop: MainLoop, asked: Prompt[Any], at: Session) -> Execution[Any]:
+    """Goes on with a run that waits, approving everything."""
+    suspension = suspended(loop, asked, at)
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    return loop.resume(asked, suspension, decisions, session=at)
+
+
+@pytest.mark.parametrize("change", [spend, clear, note, nothing])
+def test_what_a_call_that_runs_once_changed_in_the_session_comes_back_after_the_wait(
+    change: Callable[[ToolContext, int], None],
+) -> None:
+    paid: list[int] = []
+    asked = prompt(delegating(agent(paying(change, paid), asking(write_note))))
+    script = [
+        call(("delegate", {"a": 7})),
+        call(("pay", {"a": 5})),
+        call(("run", {"a": 2})),
+        say("inside"),
+        say("done"),
+    ]
+
+    def state(at: Session) -> tuple[object, ...]:
+        return at[Balance].all(), notes(at)
+
+    ends: list[object] = []
+    for waits in (False, True):
+        loop, at = MainLoop(ScriptedAdapter(script)), Session()
+        at[Balance].seed(Balance(100))
+        at.dispatch(Note("before"))
+        if waits:
+            execution = resumed(loop, asked, at)
+        else:
+            execution = loop.execute(asked, session=at, approver=lambda _: Approve())
+        ends.append((state(at), execution.text, execution.usage))
+    assert ends[1] == ends[0]
+    assert paid == [5, 5]  # once in each run
+
+
+def test_what_calls_that_run_once_changed_on_forks_comes_back_after_the_wait() -> None:
+    paid: list[int] = []
+    inner = agent(paying(note, paid), asking(write_note))
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = seen.messages
+        turn = sum(isinstance(message, AssistantMessage) for message in later)
+        if "Inner" in str(first):
+            replies = [call(("pay", {"a": 5})), call(("run", {"a": 2})), say("inside")]
+        else:
+            replies = [call(("delegate", {"a": 7}), ("delegate", {"a": 8})), say("done")]
+        return replies[turn]
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    loop, at = MainLoop(ScriptedAdapter([answer] * 20, config=config)), Session()
+    at.declare(Note)
+    execution = resumed(loop, prompt(delegating(inner)), at)
+    assert [item.content for item in answers(execution.response.transcript)] == ["inside"] * 2
+    paid_note = ["paid 5", "thanks", "2"]
+    assert notes(at) == ["delegates 7", *paid_note, "delegates 8", *paid_note]
+    assert paid == [5, 5]
+
+
+def test_what_a_call_that_runs_once_changed_comes_back_in_a_preview_too() -> None:
+    paid: list[int] = []
+    inner = agent(paying(spend, paid), asking(write_note, "arguments"))
+    asked = prompt(delegating(inner, approval="effects"))
+    script = [
+        call(("delegate", {"a": 7})),
+        call(("pay", {"a": 5})),
+        call(("run", {"a": 2})),
+        say("inside"),
+        say("done"),
+    ]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    at[Balance].seed(Balance(100))
+    at.declare(Note)
+    first = suspended(loop, asked, at)
+    inside = {preview.call_id: Approve() for preview in first.pending}
+    second = suspended(loop, asked, at, suspension=first, decisions=inside)
+    [preview] = second.pending
+    assert (preview.tool, preview.answer) == ("delegate", "inside")
+    assert [change.name for change in preview.changes] == ["Balance", "Note"]
+    assert at[Balance].latest() == Balance(100)
+    loop.resume(asked, second, {preview.call_id: Approve()}, session=at)
+    assert (at[Balance].latest(), notes(at), paid) == (Balance(95), ["delegates 7", "2"], [5])
+
+
+def test_the_model_reads_after_the_wait_what_it_has_read_before() -> None:
+    numbers = iter(range(9))
+
+    def count(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(f"number {next(numbers)}")
+
+    asked = prompt(delegating(agent(tool(count, name="count"), asking(write_note))))
+    script = [
+        call(("delegate", {})),
+        call(("count", {})),
+        call(("run", {"a": 2})),
+        say("inside"),
+        say("done"),
+    ]
+    adapter, at = ScriptedAdapter(script), Session()
+    resumed(MainLoop(adapter), asked, at)
+    assert [item.content for item in answers(adapter.requests[3].messages)] == [
+        "number 0",
+        "wrote 2",
+    ]
+
+
+def test_parallel_calls_of_a_nested_run_before_the_one_that_waits_are_not_lost() -> None:
+    deep = delegating(agent(asking(write_note), key="deep", text="Deep."))
+    inner = agent(tool(write_note, name="free"), replace(deep, name="deep"))
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = seen.messages
+        turn = sum(isinstance(message, AssistantMessage) for message in later)
+        if "Deep" in str(first):
+            replies = [call(("run", {"a": 3})), say("deep")]
+        elif "Inner" in str(first):
+            replies = [call(("free", {"a": 1}), ("deep", {"a": 2})), say("inside")]
+        else:
+            replies = [call(("delegate", {"a": 7})), say("done")]
+        return replies[turn]
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter, at = ScriptedAdapter([answer] * 6, config=config), Session()
+    at.declare(Note)
+    assert resumed(MainLoop(adapter), prompt(delegating(inner)), at).text == "done"
+    assert notes(at) == ["delegates 7", "1", "delegates 2", "3"]
+    assert len(adapter.requests) == 6
+
+
+def test_a_call_that_cannot_be_made_again_fails_the_nested_run_as_its_response() -> None:
+    failures, caught = iter(["", "the service is gone"]), list[PromptEvaluationError]()
+
+    def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        if failure := next(failures):
+            raise ValueError(failure)
+        return ToolResult("fine")
+
+    inner = agent(tool(once, name="once"), asking(write_note))
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            return ToolResult(context.evaluate(inner.bind()).text)
+        except PromptEvaluationError as error:
+            caught.append(error)
+            raise
+
+    script = [call(("delegate", {})), call(("once", {})), call(("run", {})), say("done")]
+    at = Session()
+    resumed(MainLoop(ScriptedAdapter(script)), prompt(tool(delegate, name="delegate")), at)
+    [error] = caught
+    assert (error.phase, error.code) == ("response", "not_repeated")
+    assert error.message.startswith(
+        "the call of 'once', which succeeded before the run waited, fails now: "
+    )
+    assert error.message.endswith("the service is gone")
+
+
+def test_a_limit_that_a_nested_run_reached_before_the_wait_is_not_reached_again() -> None:
+    first, second = agent(key="first", text="First."), agent(asking(write_note))
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            text = context.evaluate(first.bind()).text
+        except LimitError:
+            text = "late"
+        return ToolResult(f"{text}, {context.evaluate(second.bind()).text}")
+
+    late = DeadlineExceededError("late", phase="limit", code="deadline")
+    replies: list[Reply] = [
+        call(("delegate", {})),
+        late,
+        call(("run", {"a": 2})),
+        say("in time"),
+        say("inside"),
+        say("done"),
+    ]
+    at = Session()
+    execution = resumed(
+        MainLoop(ScriptedAdapter(replies)), prompt(tool(delegate, name="delegate")), at
+    )
+    [answer] = answers(execution.response.transcript)
+    assert answer.content == "in time, inside"
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["in place", "restart"])
+def test_sections_that_a_nested_run_has_opened_are_open_after_the_wait(*, dynamic: bool) -> None:
+    late = MarkdownSection(
+        title="More",
+        template="Secret plan.",
+        summary="A plan.",
+        tools=[tool(write_note, name="late")],
+        visibility=SectionVisibility.SUMMARY,
+    )
+    task = MarkdownSection(
+        title="Task", template="Inner.", tools=[asking(write_note)], state=[Note]
+    )
+    inner = PromptTemplate[str](ns="tests", key="inner", sections=[task, late])
+    script = [
+        call(("delegate", {"a": 7})),
+        call(("read_section", {"section_key": "more"})),
+        call(("late", {"a": 1})),
+        call(("run", {"a": 2})),
+        call(("late", {"a": 3})),
+        say("inside"),
+        say("done"),
+    ]
+    ends: list[object] = []
+    for waits in (False, True):
+        adapter, at = ScriptedAdapter(script, dynamic_tools=dynamic), Session()
+        loop = MainLoop(adapter)
+        asked = prompt(delegating(inner))
+        if waits:
+            execution = resumed(loop, asked, at)
+        else:
+            execution = loop.execute(asked, session=at, approver=lambda _: Approve())
+        seen = [request.messages for request in adapter.requests]
+        ends.append((notes(at), execution.text, execution.usage, seen))
+    assert ends[1] == ends[0]
+
+
+# --------------------------------------------------------------------------------------------------
+# resources
+
+
+class Ledger:
+    """A resource that can be put back and does not say what has changed."""
+
+    def __init__(self) -> None:
+        self.entries: list[int] = []
+        self.held = 0
+
+    def snapshot(self) -> list[int]:
+        self.held += 1
+        return list(self.entries)
+
+    def restore(self, snapshot: list[int], /) -> None:
+        self.entries[:] = snapshot
+
+    def release(self, snapshot: list[int], /) -> None:
+        self.held -= 1
+
+
+def use_nothing(context: ToolContext) -> None:
+    pass
+
+
+def read_file(context: ToolContext) -> None:
+    context.resources.get(Filesystem).exists("receipt.txt")
+
+
+def write_file(context: ToolContext) -> None:
+    context.resources.get(Filesystem).write_text("receipt.txt", "paid")
+
+
+def ask_for_ledger(context: ToolContext) -> None:
+    context.resources.get(Ledger)
+
+
+@pytest.mark.parametrize(
+    ("before", "use", "waits"),
+    [
+        (use_nothing, use_nothing, True),
+        (use_nothing, write_file, False),
+        (use_nothing, ask_for_ledger, False),  # the call has made it
+        (read_file, use_nothing, True),
+        (read_file, read_file, True),
+        (read_file, write_file, False),
+        (read_file, ask_for_ledger, False),
+        (ask_for_ledger, use_nothing, False),  # it cannot tell whether it has changed
+    ],
+)
+def test_a_run_waits_after_a_call_that_runs_once_unless_that_may_have_changed_resources(
+    before: Callable[[ToolContext], None], use: Callable[[ToolContext], None], *, waits: bool
+) -> None:
+    ledger = Ledger()
+    registry = ResourceRegistry.of(
+        Binding.instance(Filesystem, InMemoryFilesystem()), Binding(Ledger, lambda _: ledger)
+    )
+
+    def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        before(context)
+        return ToolResult("seen")
+
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        use(context)
+        return ToolResult("paid")
+
+    once = replace(tool(pay, name="pay"), effect="at_most_once")
+    tools = [tool(look, name="look"), once, asking(write_note, "arguments")]
+    asked = prompt(Tool.from_prompt(agent(*tools), name="payer")).bind(resources=registry)
+    script = [
+        call(("payer", {"message": "Pay."})),
+        call(("look", {})),
+        call(("pay", {})),
+        call(("run", {})),
+        say("inside"),
+        say("done"),
+    ]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    at.declare(Note)
+    if waits:
+        assert resumed(loop, asked, at).text == "done"
+        assert notes(at) == ["3"]
+    else:
+        execution = loop.execute(asked, session=at)
+        [answer] = answers(execution.response.transcript)
+        assert answer.content.endswith(
+            "the run waits for the approval of 1 call (run); "
+            "a call of 'pay', which must not run twice, has changed files; pass approver="
+        )
+    assert ledger.held == 0  # no snapshot is kept
