@@ -175,7 +175,6 @@ def check_resumable(
         )
     check_nested(prompt.template, suspension.nested)
     check_decisions(suspension, decisions)
-    prompt.declare_state(session)
     if isinstance(session, Session) and _is_new(session.snapshot()):
         session.restore(session.parse_snapshot(suspension.session))
     mark = SuspendedRun(suspension.suspension_id)

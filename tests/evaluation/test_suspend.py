@@ -1,0 +1,322 @@
+"""What a run that waits keeps for the time after, and what it recalls then."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from evaluation.test_approval import asking
+from evaluation.test_nested_suspension import agent, delegating, notes, suspended, write_note
+from evaluation.test_suspension import opening
+from support.agents import Args, Note, answers, ok, prompt, tool
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.approval import Approve, Decision
+from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.evaluation.suspension import RunSuspended, SuspendedRun, Suspension
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
+
+WAITS = call(("run", {"a": 1}))
+
+
+def approvals(suspension: Suspension) -> dict[str, Decision]:
+    return {preview.call_id: Approve() for preview in suspension.pending}
+
+
+def mailing(sent: list[int]) -> Tool[Any, Any]:
+    """A tool that must not run twice."""
+
+    def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        sent.append(params.a)
+        return ToolResult(f"sent {len(sent)}")
+
+    return replace(tool(send, name="mail"), effect="at_most_once")
+
+
+# --------------------------------------------------------------------------------------------------
+# limits and arguments
+
+
+@dataclass(frozen=True)
+class Answer:
+    number: int
+
+
+@pytest.mark.parametrize("max_repairs", [1, 2])
+def test_repairs_before_the_wait_count_after_it(max_repairs: int) -> None:
+    section = MarkdownSection(title="Task", template="Do it.", tools=[asking(write_note)])
+    asked = PromptTemplate[Answer](ns="tests", key="agent", sections=[section]).bind()
+    script = [say("no JSON"), WAITS, say("no JSON either"), say('{"number": 4}')]
+    config = InnerLoopConfig(max_repairs=max_repairs)
+    loop, at = MainLoop(ScriptedAdapter(script, config=config)), Session()
+    suspension = suspended(loop, asked, at)
+    assert suspension.repairs == 1
+    if max_repairs == 2:
+        execution = loop.resume(asked, suspension, approvals(suspension), session=at)
+        assert execution.output == Answer(4)
+    else:
+        with pytest.raises(PromptEvaluationError, match="after 1 repairs"):
+            loop.resume(asked, suspension, approvals(suspension), session=at)
+
+
+@pytest.mark.parametrize("max_turns", [4, 5])
+def test_requests_of_the_run_before_the_evaluation_that_waits_count_after_it(
+    max_turns: int,
+) -> None:
+    asked = prompt(asking(write_note))
+    config = InnerLoopConfig(max_turns=max_turns)
+    adapter, at = ScriptedAdapter([WAITS, WAITS, say("done")], config=config), Session()
+    with pytest.raises(RunSuspended) as waiting:
+        adapter.evaluate(asked, session=at, previous_turns=2)
+    suspension = waiting.value.suspension
+    assert suspension.previous_turns == 2
+    loop = MainLoop(adapter)
+    again = suspended(loop, asked, at, suspension=suspension, decisions=approvals(suspension))
+    assert again.previous_turns == 2
+    if max_turns == 5:
+        assert loop.resume(asked, again, approvals(again), session=at).text == "done"
+    else:
+        with pytest.raises(TurnLimitError, match="after 4 turns"):
+            loop.resume(asked, again, approvals(again), session=at)
+
+
+def test_a_turn_of_a_conversation_waits_with_where_it_began_and_what_a_change_does() -> None:
+    asked = prompt(asking(write_note))
+    loop, at = MainLoop(ScriptedAdapter([say("hello"), WAITS, say("done")])), Session()
+    first = suspended(
+        MainLoop(ScriptedAdapter([WAITS])), asked, Session(), message="Hi", on_change="append"
+    )
+    assert (first.start, first.on_change) == (None, "append")
+    earlier = loop.execute(asked, session=at, message="Hi").conversation
+    suspension = suspended(
+        loop, asked, at, message="Go on", conversation=earlier, on_change="restate"
+    )
+    assert (suspension.start, suspension.on_change) == (earlier, "restate")
+    execution = loop.resume(asked, suspension, approvals(suspension), session=at)
+    assert execution.text == "done"
+
+
+# --------------------------------------------------------------------------------------------------
+# calls before the wait
+
+
+def test_a_call_that_runs_once_is_made_as_often_as_the_model_makes_it_around_a_wait() -> None:
+    script = [
+        call(("mail", {"a": 1})),
+        WAITS,
+        call(("mail", {"a": 1})),
+        call(("mail", {"a": 1}), ("mail", {"a": 2})),
+        say("done"),
+    ]
+
+    def outcome(*, waits: bool) -> tuple[list[int], Sequence[str]]:
+        sent: list[int] = []
+        loop, at = MainLoop(ScriptedAdapter(script)), Session()
+        asked = prompt(mailing(sent), asking(write_note))
+        if waits:
+            suspension = suspended(loop, asked, at)
+            execution = loop.resume(asked, suspension, approvals(suspension), session=at)
+        else:
+            execution = loop.execute(asked, session=at, approver=lambda _: Approve())
+        return sent, [answer.content for answer in answers(execution.response.transcript)]
+
+    assert outcome(waits=True) == outcome(waits=False)
+    assert outcome(waits=True)[0] == [1, 1, 1, 2]
+
+
+def test_a_call_that_ran_without_a_loop_is_answered_from_its_conversation_after_a_restart() -> None:
+    sent: list[int] = []
+    script: list[Reply] = [
+        call(("mail", {"a": 1})),
+        WAITS,
+        call(("read_section", {"section_key": "more"})),
+        call(("mail", {"a": 1})),
+        say("done"),
+    ]
+    adapter, at = ScriptedAdapter(script, dynamic_tools=False), Session()
+    asked = opening([tool(ok, name="late")], [mailing(sent), asking(write_note)])
+    with pytest.raises(RunSuspended) as waiting:
+        adapter.evaluate(asked, session=at)
+    suspension = waiting.value.suspension
+    execution = MainLoop(adapter).resume(asked, suspension, approvals(suspension), session=at)
+    assert (sent, execution.restarts) == ([1], 1)
+    assert answers(execution.response.transcript)[0].content == "sent 1"
+
+
+def test_a_tool_whose_calls_do_not_wait_may_change_meanwhile() -> None:
+    free = tool(write_note, name="free")
+    script = [call(("run", {"a": 1}), ("free", {"a": 2})), say("done")]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    suspension = suspended(loop, prompt(asking(write_note), free), at)
+    assert suspension.tool_digests.keys() == {"run"}
+    changed = prompt(asking(write_note), replace(free, description="Writes freely."))
+    loop.resume(changed, suspension, approvals(suspension), session=at)
+    assert notes(at) == ["1", "2"]
+
+
+# --------------------------------------------------------------------------------------------------
+# the mark in the session
+
+
+def test_two_runs_that_wait_in_one_session_go_on_one_after_the_other() -> None:
+    asked, at = prompt(asking(write_note, "arguments")), Session()
+    loops = [MainLoop(ScriptedAdapter([call(("run", {"a": a})), say("done")])) for a in (1, 2)]
+    waiting = [(loop, suspended(loop, asked, at)) for loop in loops]
+    assert len(at[SuspendedRun]) == 2
+    for loop, suspension in waiting:
+        assert loop.resume(asked, suspension, approvals(suspension), session=at).text == "done"
+    assert notes(at) == ["1", "2"]
+    assert not at[SuspendedRun]
+
+
+def test_state_that_json_cannot_hold_leaves_the_marks_of_other_runs() -> None:
+    asked, at = prompt(asking(write_note, "arguments")), Session()
+    loop = MainLoop(ScriptedAdapter([WAITS, WAITS, say("done")]))
+    suspension = suspended(loop, asked, at)
+    at[object].append(object())
+    with pytest.raises(SerdeError):
+        loop.execute(asked, session=at)
+    assert at[SuspendedRun].all() == (SuspendedRun(suspension.suspension_id),)
+    assert loop.resume(asked, suspension, approvals(suspension), session=at).text == "done"
+
+
+# --------------------------------------------------------------------------------------------------
+# refusals
+
+
+@pytest.mark.parametrize("first", ["free", "run"])
+def test_a_run_that_is_refused_inside_waits_on_if_it_has_done_nothing_since(first: str) -> None:
+    def asked(description: str) -> Prompt[Any]:
+        inner = agent(replace(asking(write_note, "arguments"), description=description))
+        return prompt(
+            tool(write_note, name="free"), asking(write_note, "arguments"), delegating(inner)
+        )
+
+    script = [
+        call((first, {"a": 1}), ("delegate", {"a": 2})),
+        call(("run", {"a": 3})),
+        say("inside"),
+        say("done"),
+    ]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    suspension = suspended(loop, asked("Writes."), at)
+    if first == "run":  # the call inside is known only when this one has run
+        suspension = suspended(
+            loop, asked("Writes."), at, suspension=suspension, decisions=approvals(suspension)
+        )
+    assert len(suspension.answers) == 1
+    with pytest.raises(ValueError, match="have changed since the nested run"):
+        loop.resume(asked("Reads."), suspension, approvals(suspension), session=at)
+    execution = loop.resume(asked("Writes."), suspension, approvals(suspension), session=at)
+    assert (execution.text, notes(at)) == ("done", ["1", "delegates 2", "3"])
+
+
+def test_a_refusal_deep_inside_reaches_the_caller_though_handlers_catch_it() -> None:
+    def asked(description: str) -> Prompt[Any]:
+        deep = agent(replace(asking(write_note), description=description), key="deep")
+
+        def careful(inner: PromptTemplate[str]) -> Any:
+            def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+                try:
+                    return ToolResult(context.evaluate(inner.bind()).text)
+                except Exception as error:
+                    return ToolResult(f"caught {error}")
+
+            return handler
+
+        middle = agent(tool(careful(deep), name="dig"), key="middle")
+        return prompt(tool(careful(middle), name="start"))
+
+    script = [
+        call(("start", {})),
+        call(("dig", {})),
+        call(("run", {"a": 1})),
+        say("deep"),
+        say("middle"),
+        say("done"),
+    ]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    suspension = suspended(loop, asked("Writes."), at)
+    assert [preview.inside for preview in suspension.pending] == [("start", "dig")]
+    with pytest.raises(ValueError, match="have changed since the nested run of 'tests/deep'"):
+        loop.resume(asked("Reads."), suspension, approvals(suspension), session=at)
+    execution = loop.resume(asked("Writes."), suspension, approvals(suspension), session=at)
+    assert [answer.content for answer in answers(execution.response.transcript)] == ["middle"]
+
+
+def test_a_handler_sees_for_what_the_run_inside_it_waits() -> None:
+    seen: list[RunSuspended] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            return ToolResult(context.evaluate(agent(asking(write_note)).bind()).text)
+        except RunSuspended as error:
+            seen.append(error)
+            raise
+
+    script = [call(("delegate", {})), WAITS]
+    suspended(MainLoop(ScriptedAdapter(script)), prompt(tool(handler, name="delegate")), Session())
+    [error] = seen
+    assert [preview.tool for preview in error.suspension.pending] == ["run"]
+    assert str(error) == (
+        "the run waits for the approval of 1 call (run); "
+        "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
+    )
+
+
+def test_a_run_that_has_made_a_call_before_it_is_refused_inside_does_not_wait_on() -> None:
+    def asked(description: str) -> Prompt[Any]:
+        first = agent(asking(write_note, "arguments"))
+        second = agent(replace(asking(write_note, "arguments"), description=description))
+
+        def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            inner = first if params.a == 1 else second
+            return ToolResult(context.evaluate(inner.bind()).text)
+
+        return prompt(tool(delegate, name="delegate"))
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = seen.messages
+        turn = sum(isinstance(message, AssistantMessage) for message in later)
+        if "Inner" in str(first):
+            return [call(("run", {"a": 3})), say("inside")][turn]
+        return [call(("delegate", {"a": 1}), ("delegate", {"a": 2})), say("done")][turn]
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    loop, at = MainLoop(ScriptedAdapter([answer] * 9, config=config)), Session()
+    at.declare(Note)
+    suspension = suspended(loop, asked("Writes."), at)
+    assert len(suspension.pending) == 2
+    with pytest.raises(ValueError, match="have changed since the nested run"):
+        loop.resume(asked("Reads."), suspension, approvals(suspension), session=at)
+    assert notes(at) == ["3"]  # of the first call
+    with pytest.raises(ValueError, match="it was resumed already"):
+        loop.resume(asked("Writes."), suspension, approvals(suspension), session=at)
+
+
+def test_an_error_that_waits_names_all_calls_and_crosses_processes() -> None:
+    script = [call(("run", {"a": 1}), ("free", {"a": 2}), ("other", {"a": 3}))]
+    other = replace(asking(write_note), name="other")
+    asked = prompt(asking(write_note), tool(write_note, name="free"), other)
+    with pytest.raises(RunSuspended) as waiting:
+        MainLoop(ScriptedAdapter(script)).execute(asked, session=Session())
+    again = pickle.loads(pickle.dumps(waiting.value))
+    for error in (waiting.value, again):
+        assert str(error) == (
+            "the run waits for the approval of 2 calls (run, other); "
+            "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
+        )
+    assert again.suspension == waiting.value.suspension
