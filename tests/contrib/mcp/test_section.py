@@ -370,6 +370,25 @@ def test_a_pattern_for_structured_content_does_not_hold_the_process(tmp_path: Pa
     assert right[0]
 
 
+def test_a_tool_with_an_output_schema_answers_with_structured_content_unless_it_fails(
+    tmp_path: Path,
+) -> None:
+    schema = {"type": "object"}
+    tools = [
+        tool | {"outputSchema": schema} if tool["name"] in {"echo", "fail"} else tool
+        for tool in TOOLS
+    ]
+    (tmp_path / "tools.json").write_text(json.dumps(tools))
+    section = section_of(tmp_path, lock=lock_of(tmp_path, tools))
+    calls: list[Call] = [("echo", {"text": "a"}), ("fail", {"text": "b"}), ("pid", {})]
+    lacks, failed, without = answers(run(section, *calls))
+    problem = "it lacks the structured content of the tool's output schema"
+    words = f"MCP server 'plain' gave an answer that is not accepted: {problem}."
+    assert lacks == (False, words)
+    assert failed == (False, "b\n")
+    assert without[0]
+
+
 def test_the_model_reads_the_beginning_of_a_large_answer(tmp_path: Path) -> None:
     section = section_of(tmp_path, timeout=NEVER)
     (large,) = run(section, ("large", {})).of(ToolInvoked)

@@ -33,7 +33,7 @@ from mcp.types import (
     ToolListChangedNotification,
 )
 
-from ...errors import SerdeError, message_of
+from ...errors import message_of
 from ...evaluation.approval import cut
 from ...json_validation import validation_issues
 from ...prompt.tool import ToolResult
@@ -175,7 +175,7 @@ class OpenServer:
             problem = f"MCP server {name!r} refused the call: {error.message}."
             raise ServerError(self._redact(problem)) from None
         # content that its schema refuses, or a request for a person's input
-        except (RuntimeError, ValueError, SerdeError) as error:
+        except (RuntimeError, ValueError) as error:
             reason = message_of(error).partition("\n")[0]
             problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
             raise ServerError(self._redact(problem)) from None
