@@ -15,6 +15,8 @@ from support.agents import answers
 from support.media import PNG
 from weakincentives.adapters.core import PromptEvaluationError
 from weakincentives.content import Image, text_of
+from weakincentives.evaluation.adapter import ProviderAdapter
+from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.compaction import (
     Compaction,
     Plan,
@@ -35,6 +37,7 @@ from weakincentives.evaluation.messages import (
 )
 from weakincentives.evaluation.response import Completed
 from weakincentives.evaluation.schemas import ToolSpec
+from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
@@ -197,13 +200,15 @@ def test_a_thousand_turns_stay_under_their_bound_with_the_same_tools_and_open_se
     assert all(event.tokens_after < event.tokens_before for event in compactions)
 
 
-def long_chat(turns: int, *, text: int = 400) -> Conversation:
+def long_chat(
+    turns: int, *, text: int = 400, asked: Callable[[], Prompt[None]] = prompt
+) -> Conversation:
     """A conversation of that many turns, each answer of which has `text` characters."""
     replies = [counted(say(f"{turn} " + "x" * text)) for turn in range(turns)]
     loop, conversation = MainLoop(ScriptedAdapter(replies)), None
     for turn in range(turns):
         conversation = loop.execute(
-            prompt(), session=Session(), message=f"Question {turn}?", conversation=conversation
+            asked(), session=Session(), message=f"Question {turn}?", conversation=conversation
         ).conversation
     assert conversation is not None
     return conversation
@@ -239,10 +244,17 @@ def test_a_short_conversation_stays_as_it_is() -> None:
     assert execution.response.transcript[: len(conversation.messages)] == conversation.messages
 
 
-def test_a_summary_reads_the_older_turns_and_takes_their_place() -> None:
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_summary_reads_the_older_turns_and_takes_their_place(*, is_async: bool) -> None:
     adapter = ScriptedAdapter([say("They asked.", usage=TokenUsage(7, 3)), say("So.")])
-    compaction = Compaction(1_000, 2, SUMMARIES)
-    execution = go_on(adapter, compaction, long_chat(12))
+    loop = MainLoop(adapter, compaction=Compaction(1_000, 2, SUMMARIES))
+    session, compactions = Session(), list[Compacted]()
+    session.bus.subscribe(Compacted, compactions.append)
+    options: Any = {"session": session, "message": "Now?", "conversation": long_chat(12)}
+    if is_async:
+        execution = asyncio.run(loop.execute_async(prompt(), **options))
+    else:
+        execution = loop.execute(prompt(), **options)
     instructions, older = adapter.requests[0].messages
     assert instructions == Instructions("## 1. Task\n\nSum up what the user sends.")
     assert isinstance(older, UserMessage)
@@ -255,14 +267,140 @@ def test_a_summary_reads_the_older_turns_and_takes_their_place() -> None:
         "Now?",
     ]
     assert execution.usage == TokenUsage(17, 8)
+    [event] = compactions
+    assert (event.ns, event.key, event.session_id) == ("tests", "long", session.session_id)
+    assert (event.dropped_turns, event.dropped_calls) == (10, 0)
+    assert event.summary == "They asked."
 
 
-def test_a_summary_that_fails_leaves_the_conversation() -> None:
-    failure = PromptEvaluationError("down", phase="request", code="connection")
-    conversation = long_chat(12)
+@pytest.mark.parametrize("code", ["connection", "context_length"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_summary_that_fails_leaves_the_conversation(code: str, *, is_async: bool) -> None:
+    failure = PromptEvaluationError("down", phase="request", code=code)
+    adapter, conversation = ScriptedAdapter([failure]), long_chat(12)
+    loop = MainLoop(adapter, compaction=Compaction(1_000, 2, SUMMARIES))
+    options: Any = {"session": Session(), "message": "Now?", "conversation": conversation}
+    ways: list[Callable[[], object]] = [
+        lambda: loop.execute(prompt(), **options),
+        lambda: asyncio.run(loop.execute_async(prompt(), **options)),
+    ]
     with pytest.raises(PromptEvaluationError, match="down") as caught:
-        go_on(ScriptedAdapter([failure]), Compaction(1_000, 2, SUMMARIES), conversation)
+        ways[is_async]()
     assert caught.value.conversation == conversation
+    assert len(adapter.requests) == 1  # what is too long for a summary is not tried again
+
+
+def test_a_conversation_becomes_shorter_only_above_the_bound_the_new_message_included() -> None:
+    conversation = long_chat(3)
+    tokens = request_tokens((*conversation.messages, UserMessage("Now?")), conversation.tools)
+    assert tokens > request_tokens(conversation.messages, conversation.tools)
+    for bound, stay in ((tokens, 3), (tokens - 1, 1)):
+        execution = go_on(ScriptedAdapter([say("So.")]), Compaction(bound, 1), conversation)
+        assert len(users(execution)) == stay + 1
+
+
+class FewArguments(ProviderAdapter):
+    """An adapter that takes conversations, and else what any adapter takes."""
+
+    def __init__(self, inner: ProviderAdapter) -> None:
+        self.inner = inner
+
+    def evaluate(  # Any: every output
+        self,
+        prompt: Any,
+        /,
+        *,
+        session: Any,
+        bus: Any = None,
+        deadline: Any = None,
+        budget: Any = None,
+        message: Any = None,
+        conversation: Any = None,
+    ) -> Any:
+        options: dict[str, Any] = {"message": message, "conversation": conversation}
+        return self.inner.evaluate(
+            prompt, session=session, bus=bus, deadline=deadline, budget=budget, **options
+        )
+
+
+class NoConversation(ProviderAdapter):
+    """An adapter that takes a message and no conversation."""
+
+    def __init__(self, inner: ProviderAdapter) -> None:
+        self.inner = inner
+
+    def evaluate(  # Any: every output
+        self,
+        prompt: Any,
+        /,
+        *,
+        session: Any,
+        bus: Any = None,
+        deadline: Any = None,
+        budget: Any = None,
+        message: Any = None,
+    ) -> Any:
+        options: dict[str, Any] = {"message": message}
+        return self.inner.evaluate(
+            prompt, session=session, bus=bus, deadline=deadline, budget=budget, **options
+        )
+
+
+def test_an_adapter_needs_to_take_only_conversations() -> None:
+    loop = MainLoop(FewArguments(ScriptedAdapter([say("So.")])), compaction=Compaction(1_000, 2))
+    earlier = long_chat(20, asked=SUMMARIES.bind)
+    execution = loop.execute(
+        SUMMARIES.bind(),
+        session=Session(),
+        message="Now?",
+        conversation=earlier,
+    )
+    assert users(execution) == ["Question 18?", "Question 19?", "Now?"]
+    refused = PromptEvaluationError("too long", phase="request", code="context_length")
+    adapter = ScriptedAdapter([refused, say("So.")])
+    execution = MainLoop(FewArguments(adapter), compaction=Compaction(100_000, 50)).execute(
+        SUMMARIES.bind(),
+        session=Session(),
+        message="Now?",
+        conversation=earlier,
+    )
+    assert execution.text == "So."
+    assert len(adapter.requests) == 2
+
+
+def test_an_adapter_that_takes_no_conversation_is_asked_once() -> None:
+    refused = PromptEvaluationError("too long", phase="request", code="context_length")
+    adapter = ScriptedAdapter([refused, say("So.")])
+    loop = MainLoop(NoConversation(adapter), compaction=Compaction(1_000, 2))
+    with pytest.raises(PromptEvaluationError, match="too long"):
+        loop.execute(SUMMARIES.bind(), session=Session(), message="Now?")
+    assert len(adapter.requests) == 1
+
+
+def test_a_run_that_waits_goes_on_with_the_conversation_that_it_made_shorter() -> None:
+    def note(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult("noted")
+
+    asking = Tool[Page, str](name="note", description="Notes.", handler=note, approval="arguments")
+    section = MarkdownSection(title="Main", template="Help.", tools=[asking])
+    asked = PromptTemplate[None](ns="tests", key="long", sections=[section]).bind()
+    adapter = ScriptedAdapter([call(("note", {"number": 1})), say("So.")])
+    loop, session = MainLoop(adapter, compaction=Compaction(1_000, 2)), Session()
+    compactions: list[Compacted] = []
+    session.bus.subscribe(Compacted, compactions.append)
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=session, message="Now?", conversation=long_chat(20))
+    suspension = waiting.value.suspension
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    execution = loop.resume(asked, suspension, decisions, session=session)
+    assert users(execution) == ["Question 18?", "Question 19?", "Now?"]
+    assert (execution.text, len(compactions)) == ("So.", 1)
+
+
+@pytest.mark.parametrize("compaction", [3, "soon", (1_000, 2)])
+def test_what_is_no_compaction_is_refused_when_the_loop_is_made(compaction: Any) -> None:
+    with pytest.raises(TypeError, match=r"^compaction is .*; pass a Compaction\(at_tokens, keep"):
+        MainLoop(ScriptedAdapter([]), compaction=compaction)
 
 
 def paying_run(adapter: ScriptedAdapter, way: str, **options: Any) -> list[Any]:

@@ -4,15 +4,16 @@ nothing run twice.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
-from support.agents import Args, Note, ok, recorded, tool
+from support.agents import Args, Note, nested_adapter, ok, recorded, tool
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
 from weakincentives.content import text_of
+from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -22,6 +23,8 @@ from weakincentives.evaluation.errors import (
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
+from weakincentives.evaluation.response import Completed, Restarted
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
     Disclosure,
@@ -35,6 +38,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.protocols import EventBus, SessionProtocol
+from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import (
     InProcessEventBus,
     ToolInvoked,
@@ -420,7 +424,8 @@ def deeper(number: int) -> str:
 def test_endless_expansion_ends_in_a_typed_error_that_says_what_was_spent(limit: int) -> None:
     adapter, session = endless(deeper), Session()
     with pytest.raises(
-        ExpansionLimitError, match=f"after {limit} expansions.*raise max_expansions"
+        ExpansionLimitError,
+        match=f"^the model asked for further sections after {limit} expansions: .*; raise max_exp",
     ) as caught:
         MainLoop(adapter, max_expansions=limit).execute(nested(12), session=session)
     assert isinstance(caught.value, LimitError)
@@ -822,6 +827,129 @@ def test_an_adapter_that_counts_in_no_meter_spends_one_budget_over_restarts() ->
         )
     assert len(adapter.requests) == 2
     assert (caught.value.usage, caught.value.turns) == (EACH + EACH, 2)
+
+
+@pytest.mark.parametrize(("max_calls", "inside"), [(1, 0), (2, 1)])
+def test_an_adapter_that_counts_in_no_meter_ends_by_the_budget_of_its_caller(
+    max_calls: int, inside: int
+) -> None:
+    inner = Prompt(
+        ns="tests", key="inner", sections=[MarkdownSection(title="T", template="Inner.")]
+    )
+    asked = static(say("inside"))
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        loop = MainLoop(nested_adapter(context))
+        execution = loop.execute(inner, session=Session(), adapter=SeedSignature(asked))
+        return ToolResult(execution.text)
+
+    loop = MainLoop(static(call(("delegate", {})), say("done")))
+    outer = manual(tool(delegate, name="delegate"))
+    with pytest.raises(BudgetExceededError):
+        loop.execute(outer, session=Session(), budget=Budget(max_calls=max_calls))
+    assert len(asked.requests) == inside
+
+
+def test_the_adapter_of_a_handler_says_of_itself_what_the_callers_says() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        adapter = nested_adapter(context)
+        seen.append((adapter.supports_dynamic_tools, adapter.budget, adapter.media))
+        return ToolResult("seen")
+
+    for dynamic_tools in (True, False):
+        config = InnerLoopConfig(budget=Budget(max_calls=7))
+        script = [call(("look", {})), say("done")]
+        adapter: ScriptedAdapter = ScriptedAdapter(
+            script, dynamic_tools=dynamic_tools, config=config
+        )
+        MainLoop(adapter).execute(manual(tool(look, name="look")), session=Session())
+        assert seen.pop() == (dynamic_tools, Budget(max_calls=7), adapter.media)
+
+
+class Counter:
+    """A resource that a run makes once."""
+
+    made: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        Counter.made += 1
+
+
+@pytest.mark.parametrize("way", ["execute", "execute_async", "stream", "stream_async"])
+def test_resources_stay_open_from_the_first_evaluation_to_the_last(way: str) -> None:
+    def use(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Counter)
+        return ToolResult("used")
+
+    use_it = call(("use", {}))
+    loop, session = MainLoop(static(use_it, read("more"), use_it, say("done"))), Session()
+    registry = ResourceRegistry.of(Binding(Counter, lambda _: Counter()))
+    asked = manual(tool(use, name="use")).bind(resources=registry)
+    Counter.made = 0
+
+    async def collect() -> list[Any]:
+        return [event async for event in loop.stream_async(asked, session=session)]
+
+    match way:
+        case "execute":
+            assert loop.execute(asked, session=session).restarts == 1
+        case "execute_async":
+            assert asyncio.run(loop.execute_async(asked, session=session)).restarts == 1
+        case _:
+            stream = way == "stream"
+            events = [*loop.stream(asked, session=session)] if stream else asyncio.run(collect())
+            [restarted] = [event for event in events if isinstance(event, Restarted)]
+            assert restarted.section_keys == ("more",)
+            assert isinstance(events[-1], Completed)
+    assert Counter.made == 1
+
+
+def test_a_call_of_an_evaluation_before_the_one_that_waits_is_not_run_after_it() -> None:
+    paid: list[int] = []
+    waits = replace(tool(ok, name="wait"), approval="arguments")
+    asked = manual(paying(paid), waits)
+    pay = call(("pay", {"a": 3}))
+    loop = MainLoop(static(pay, read("more"), call(("wait", {})), pay, say("done")))
+    session = Session()
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=session)
+    suspension = Suspension.from_json(waiting.value.suspension.to_json())
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    loop.resume(asked, suspension, decisions, session=session)
+    assert paid == [3]
+
+
+def test_the_visibility_that_was_decided_before_the_wait_holds_in_evaluations_after_it() -> None:
+    now = [True]
+
+    def asked() -> Prompt[Any]:
+        waits = replace(tool(ok, name="wait"), approval="arguments")
+        return Prompt(
+            ns="tests",
+            key="manual",
+            sections=[
+                MarkdownSection(title="Task", template="Go.", tools=[waits]),
+                MarkdownSection(
+                    title="Now",
+                    template="It is now.",
+                    summary="Later.",
+                    visibility=lambda: FULL if now[0] else SUMMARY,
+                ),
+                summarized("more", tool(name="late")),
+            ],
+        )
+
+    adapter = static(call(("wait", {})), read("more"), say("done"))
+    loop, session = MainLoop(adapter), Session()
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked(), session=session)
+    suspension = Suspension.from_json(waiting.value.suspension.to_json())
+    now[0] = False
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    assert loop.resume(asked(), suspension, decisions, session=session).restarts == 1
+    assert ["It is now." in text for text in opened_with(adapter)] == [True, True]
 
 
 def test_outside_a_main_loop_nothing_is_recorded() -> None:
