@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,9 @@ from support.durable_processes import (
     RunStore,
     check,
     dbos,
+    engine_room,
     postgres_server,
+    sqlalchemy,
     start_process,
     wait_for_process,
 )
@@ -46,8 +49,13 @@ def store(postgres: Postgres, tmp_path: Path) -> RunStore:
     return RunStore(postgres.database(), tmp_path)
 
 
-def worker(store: RunStore, executor_id: str) -> None:
-    """Runs what is queued until there is a file named `over`."""
+# Any below: SQLAlchemy's and its driver's objects
+
+
+def worker(
+    store: RunStore, executor_id: str, prepare: Callable[[Any], object] = lambda engine: None
+) -> None:
+    """Runs what is queued until there is a file named `over`; `prepare` takes the engine."""
 
     def hook(place: str) -> None:
         """Makes a tool slow, and obeys a request of `stop_in_tool` in the middle of it."""
@@ -63,6 +71,7 @@ def worker(store: RunStore, executor_id: str) -> None:
     own.open(executor_id)
     with WorkerFailover(store.url, executor_id, every=0.3, silent=SILENT):
         own.launch()
+        prepare(engine_room._get_dbos_instance()._sys_db.engine)
         dbos.DBOS.register_queue("work", worker_concurrency=AT_ONCE, polling_interval_sec=0.1)
         while not (store.folder / "over").exists():
             time.sleep(0.05)
@@ -81,6 +90,27 @@ def clumsy(store: RunStore, executor_id: str) -> None:
     """A worker whose first takeover fails."""
     logging.getLogger("weakincentives.contrib.durable.failover").addHandler(Full())
     worker(store, executor_id)
+
+
+def deaf(store: RunStore, executor_id: str) -> None:
+    """A worker whose connection breaks before it hears that its first claim has been committed."""
+
+    def hear_nothing(engine: Any) -> None:
+        claiming: list[Any] = []
+
+        def before(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if statement.startswith("UPDATE") and "recovery_attempts +" in statement:
+                claiming.append(connection)
+
+        def commit(connection: Any) -> None:
+            if claiming == [connection]:
+                connection.connection.commit()
+                connection.connection.close()
+
+        sqlalchemy.event.listen(engine, "before_cursor_execute", before)
+        sqlalchemy.event.listen(engine, "commit", commit)
+
+    worker(store, executor_id, prepare=hear_nothing)
 
 
 def client(store: RunStore, *batches: list[str]) -> None:
@@ -102,7 +132,7 @@ def client(store: RunStore, *batches: list[str]) -> None:
 
 def begin_worker(store: RunStore, name: str) -> int:
     """Starts a worker process and returns its id."""
-    run = clumsy if name == "clumsy" else worker
+    run = {"clumsy": clumsy, "deaf": deaf}.get(name, worker)
     return start_process(partial(run, store, name), store.folder / f"{name}.log")
 
 
@@ -215,6 +245,15 @@ def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behin
         assert "no room" in (store.folder / "clumsy.log").read_text()
         with WorkerFailover(store.url, "b", every=0.3):
             pass
+
+
+def test_a_worker_takes_up_runs_that_it_has_claimed_without_hearing_of_it(store: RunStore) -> None:
+    run_ids = [f"run-{number}" for number in range(8)]
+    with processes(store, ["deaf"], run_ids) as (asking, _):
+        finish(store, asking, run_ids)
+        assert "Taking up a lost run" in (store.folder / "deaf.log").read_text()
+        gather(store, "deaf")
+        assert sum(check(store, run_id) for run_id in run_ids) == 0
 
 
 def test_two_workers_of_one_id_are_refused(store: RunStore) -> None:

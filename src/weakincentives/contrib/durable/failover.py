@@ -1,6 +1,7 @@
-"""Returns the runs of dead and frozen workers to their queue in PostgreSQL.
+"""Returns runs that nobody runs to their queue in PostgreSQL.
 
-A worker is alive while it holds the lock of its `executor_id`.
+A worker is alive while it holds the lock of its `executor_id`; the runs of dead and frozen workers
+go back. So do a worker's own runs that it has claimed without hearing of it.
 """
 
 import logging
@@ -11,7 +12,7 @@ from threading import Event, Thread
 from typing import Any, Self
 
 from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_failover, release
-from .waiting import dbos
+from .waiting import WORKFLOW, dbos
 
 __all__ = ["WorkerFailover"]
 
@@ -38,6 +39,7 @@ class WorkerFailover:
         self._every = every
         self._silent = silent
         self._absent: Counter[str] = Counter()  # checks without a lock, by executor id
+        self._lost: Counter[str] = Counter()  # checks of own runs that do not run, by run id
         self._over = Event()
         self._thread = Thread(target=self._watch, name="failover", daemon=True)
         self._connection = self._connect()
@@ -97,6 +99,30 @@ class WorkerFailover:
             finally:
                 self._ask(UNLOCK, other)
         self._absent = absent
+        self._recover_lost([run for run in pending if run.executor_id == self._executor_id])
+
+    def _recover_lost(self, own: list[Any]) -> None:  # Any: DBOS's status of a run
+        """Returns to their queue the runs that this worker has claimed and does not run.
+
+        DBOS claims queued runs and starts them when the server confirms it. If the connection
+        breaks in between, it forgets them until its next launch.
+        """
+        instance = import_module("dbos._dbos")._get_dbos_instance()  # noqa: SLF001 - no public way
+        if not instance._executor._work_queue.empty():  # noqa: SLF001 - some wait for a thread
+            return
+        active = {*instance._active_workflows_set.activeList()}  # noqa: SLF001 - as above
+        self._lost = Counter(
+            {
+                run.workflow_id: self._lost[run.workflow_id] + 1
+                for run in own
+                if run.name == WORKFLOW and run.queue_name and run.workflow_id not in active
+            }
+        )
+        queue = dbos()._utils.INTERNAL_QUEUE_NAME  # noqa: SLF001 - as above
+        for run_id in [run_id for run_id, checks in self._lost.items() if checks >= _CHECKS]:
+            _log.warning("Taking up a lost run", extra={"run_id": run_id})
+            instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], queue)  # noqa: SLF001 - as above
+            del self._lost[run_id]  # the next claim is another one
 
     def _lock(self, executor_id: str) -> bool:
         return self._ask(TRY_LOCK, executor_id)
