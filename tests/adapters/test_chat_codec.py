@@ -208,12 +208,16 @@ def test_endings_are_read_as_an_open_list(finish: object, read: str) -> None:
             [{"type": "text", "text": "a"}, {"type": "image"}, "odd", {"text": 3}, {"text": "b"}],
             "ab",
         ),
-        ({"odd": 1}, ""),
-        (5, ""),
     ],
 )
 def test_content_may_be_text_null_or_parts(content: object, text: str) -> None:
     assert codec().decode(reply({"role": "assistant", "content": content})).text == text
+
+
+@pytest.mark.parametrize("content", [{"odd": 1}, 5, True])
+def test_content_of_another_kind_is_malformed_and_is_no_empty_answer(content: object) -> None:
+    with pytest.raises(PromptEvaluationError, match="malformed"):
+        decode_reply(codec(), reply({"role": "assistant", "content": content}))
 
 
 def test_a_refusal_is_an_ending_of_its_own() -> None:

@@ -68,10 +68,12 @@ class ChatCodec(Codec):
         calls = [
             self._read_call(item, index) for index, item in enumerate(wire.get("tool_calls", ()))
         ]
-        refusal = _text(message.get("refusal"))
+        content, refusal = message.get("content"), _text(message.get("refusal"))
+        if not isinstance(content, str | list | None):
+            raise error_from_reply(self.provider, "the content is no text")
         finish = _FINISH.get(str(choice.get("finish_reason")), "tool_calls" if calls else "stop")
         return AssistantMessage(
-            text=refusal or _text(message.get("content")),
+            text=refusal or _text(content),
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
             usage=read_usage(reply.get("usage"), "prompt_tokens", "completion_tokens"),

@@ -42,6 +42,7 @@ __all__ = [
     "read_count",
     "read_hour_writes",
     "read_usage",
+    "sendable_arguments",
 ]
 
 # Any: JSON objects of the provider's grammar, which become keyword arguments of its SDK.
@@ -373,6 +374,21 @@ def read_call(call_id: object, name: object, arguments: object, *, fallback_id: 
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments)
     return ToolCall(str(call_id or fallback_id), str(name or ""), arguments)
+
+
+def sendable_arguments(text: str) -> str:
+    """Returns the arguments of a call as a JSON object that every provider can read.
+
+    Text that is no such object stands in one, in the form that Anthropic's documentation proposes.
+    """
+    try:
+        value = json.loads(text or "{}")
+        plain = _plain(value)
+    except (ValueError, RecursionError):
+        value = plain = None
+    if not isinstance(plain, dict):
+        plain = {"INVALID_JSON": text}
+    return text if text and plain == value else json.dumps(plain)
 
 
 def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:

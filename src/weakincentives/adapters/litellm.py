@@ -19,10 +19,11 @@ from typing import Literal
 from ..content import IMAGE_TYPES, Image, MediaSupport
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
 from .chat import ChatCodec
-from .codec import AnyJson, CodecOptions, PromptRole, Wire
+from .codec import AnyJson, CodecOptions, PromptRole, Wire, sendable_arguments
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
 from .litellm_clients import AnyLiteLLM, LiteLLMClients
@@ -259,6 +260,14 @@ def _internal_call() -> ContextVar[bool] | None:
 class _LiteLLMCodec(ChatCodec):
     """Chat Completions, and what LiteLLM adds to the pieces of a stream."""
 
+    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+        """Returns calls whose arguments LiteLLM can read: for most providers it parses them."""
+        items = super().encode_assistant(message)
+        readable = [sendable_arguments(call.arguments) for call in message.tool_calls]
+        if readable == [call.arguments for call in message.tool_calls]:
+            return items
+        return [{**item, "tool_calls": _with_arguments(item, readable)} for item in items]
+
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns `None` for an empty stream, for which LiteLLM invents a last event."""
         choices = [choice for event in events for choice in event["choices"]]
@@ -281,12 +290,19 @@ class _LiteLLMCodec(ChatCodec):
         return reply
 
 
+def _with_arguments(item: Wire, arguments: list[str]) -> list[Wire]:
+    return [
+        {**call, "function": {**call["function"], "arguments": text}}
+        for call, text in zip(item["tool_calls"], arguments, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Stream:
     """A stream of LiteLLM as Chat Completions JSON, with the provider's own usage at its end.
 
     LiteLLM estimates usage that the provider did not report, and rejects an answer of equal pieces,
-    such as a long table, as an endless repetition.
+    such as a long table, as an endless repetition. It invents the end of a stream that broke off.
     """
 
     source: AnyLiteLLM
@@ -298,12 +314,20 @@ class _Stream:
     def __iter__(self) -> Iterator[Wire]:
         for chunk in self.source:
             yield _chunk_to_json(chunk)
+        self._check_end()
         yield self._usage()
 
     async def __aiter__(self) -> AsyncIterator[Wire]:
         async for chunk in self.source:
             yield _chunk_to_json(chunk)
+        self._check_end()
         yield self._usage()
+
+    def _check_end(self) -> None:
+        """Raises `PromptEvaluationError` if the provider has not ended the stream."""
+        names = "received_finish_reason", "intermittent_finish_reason"
+        if all(getattr(self.source, name, "") is None for name in names):
+            raise error_from_reply(_PROVIDER, "the stream broke off")
 
     def connection(self) -> AnyLiteLLM:
         """Returns the connection that LiteLLM reads from and leaves open.

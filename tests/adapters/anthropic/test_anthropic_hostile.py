@@ -198,6 +198,31 @@ def test_events_of_kinds_that_nobody_knows_are_skipped() -> None:
     assert (answer.text, answer.wire[1]["new"]) == ("x", "y")
 
 
+def test_a_new_key_of_a_delta_may_hold_anything() -> None:
+    news = [
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "new": new}}
+        for new in ({"a": 1}, {"a": 2}, None)
+    ]
+    answer = told(*EVENTS[:7], *news, *EVENTS[7:])
+    assert (answer.text, answer.wire[1]["new"]) == ("x", {"a": 2})
+
+
+@pytest.mark.parametrize("index", [None, "1", 0.5])
+@pytest.mark.parametrize("place", [4, 6])
+def test_a_piece_of_no_block_is_malformed_and_not_left_out(index: Any, place: int) -> None:
+    events: list[Any] = [*EVENTS]
+    events[place] = {**events[place], "index": index}
+    with pytest.raises(PromptEvaluationError, match="a block without an index"):
+        told(*events)
+
+
+@pytest.mark.parametrize("usage", [7, "many", [7], None])
+def test_usage_of_another_kind_counts_as_none(usage: Any) -> None:
+    start = {**EVENTS[0], "message": {**EVENTS[0]["message"], "usage": usage}}
+    answer = told(start, *EVENTS[1:11], {**EVENTS[11], "usage": usage}, EVENTS[12])
+    assert (answer.text, answer.usage) == ("x", TokenUsage())
+
+
 # --- Streams on the wire
 
 

@@ -5,14 +5,17 @@ response.
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from support.agents import prompt, tool
-from support.scripted_server import Raw, Say, ScriptedServer
+from support.agents import answers, prompt, tool
+from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
+from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.response import TextDelta
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.events import ToolInvoked
@@ -133,6 +136,37 @@ def test_calls_run_in_the_order_of_their_index(run: Stream) -> None:
         sent = server.requests[1].json["messages"]
     assert [event.call_id for event in session[ToolInvoked].all()] == ["a", "b"]
     assert [call["id"] for call in sent[1]["tool_calls"]] == ["a", "b"]
+
+
+@drivers
+@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+@pytest.mark.parametrize("text", ['{"a":', "[1]", "[" * 20_000, '{"a": NaN}', '{"a": "\\ud800"}'])
+def test_a_call_with_arguments_that_litellm_cannot_read_is_answered_and_goes_back(
+    run: Stream, model: str, text: str
+) -> None:
+    with ScriptedServer(Say(calls=(Call("probe", text),)), Say("Done.")) as server:
+        response = response_of(run(connect(server, model), Session()))
+        sent = server.requests[1].json["messages"]
+    assert response.text == "Done."
+    assert len(answers(response.transcript)) == 1
+    assert len(sent) == 3
+
+
+@drivers
+@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+def test_a_stream_that_breaks_off_is_no_answer(run: Stream, model: str) -> None:
+    def broken_off(request: Request) -> Raw:
+        form: Any = wire_format(request.path)
+        whole = render(Say("Half of the answer"), form, request.json, Ids())
+        assert isinstance(whole, Raw)
+        return replace(whole, body=whole.body[: whole.body.index(b"he answer")])
+
+    with (
+        ScriptedServer(broken_off) as server,
+        pytest.raises(PromptEvaluationError, match="the stream broke off") as caught,
+    ):
+        run(connect(server, model), Session())
+    assert (caught.value.code, caught.value.phase) == ("malformed", "response")
 
 
 BLOCKS: list[dict[str, Any]] = [

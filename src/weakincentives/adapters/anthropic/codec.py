@@ -16,7 +16,16 @@ from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...prompt.registry import RESERVED_TOOL_NAMES
 from ..claude_media import CLAUDE_MEDIA, MAX_IMAGES, MAX_MEDIA_CHARS, encode_claude_media
-from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_count, read_hour_writes
+from ..codec import (
+    AnyJson,
+    Codec,
+    CodecOptions,
+    Wire,
+    read_call,
+    read_count,
+    read_hour_writes,
+    sendable_arguments,
+)
 from ..provider_errors import error_from_reply, error_from_request
 from .schemas import StrictLimits
 
@@ -292,6 +301,8 @@ class MessagesCodec(Codec):
             match block:
                 case {"type": "text", "text": str() as text}:
                     texts.append(text)
+                case {"type": "text", "text": value} if value is not None:
+                    raise error_from_reply(self.provider, "a text that is none")
                 case {"type": "tool_use"}:
                     calls.append(self._read_call(block, index))
                 case {"type": _}:
@@ -344,16 +355,17 @@ class MessagesCodec(Codec):
             match event:
                 case {"type": "message_start", "message": dict() as message}:
                     reply = {**message}
-                    usage = {**(message.get("usage") or {})}
+                    usage = _counts(message)
                 case {"type": "content_block_start", "index": int() as index}:
                     blocks[index], pieces[index] = {**event["content_block"]}, {}
                 case {"type": "content_block_delta", "index": int() as index}:
                     for key, piece in event["delta"].items():
                         pieces[index].setdefault(key, []).append(piece)
                 case {"type": "message_delta", "delta": dict() as delta} if reply:
-                    counts = event.get("usage") or {}
-                    usage |= {key: count for key, count in counts.items() if count is not None}
+                    usage |= _counts(event)
                     reply |= delta
+                case {"type": "content_block_start" | "content_block_delta"}:
+                    raise error_from_reply(self.provider, "a block without an index")
                 case _:
                     pass
         if reply is None:
@@ -362,8 +374,15 @@ class MessagesCodec(Codec):
         return {**reply, "content": content, "usage": usage}
 
 
+def _counts(holder: Wire) -> Wire:
+    """Returns the counts that an event reports."""
+    usage = holder.get("usage")
+    counts: Wire = usage if isinstance(usage, dict) else {}
+    return {key: count for key, count in counts.items() if count is not None}
+
+
 def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
-    """Returns a block with the pieces of its deltas, which are texts save for citations."""
+    """Returns a block with the pieces of its deltas: texts, citations, and what is new there."""
     for key, values in pieces.items():
         match key:
             case "type":
@@ -372,26 +391,20 @@ def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
                 text = "".join(values)
                 try:
                     block["input"] = json.loads(text) if text else block.get("input", {})
-                except ValueError:
+                except (ValueError, RecursionError):
                     block["input"] = text
             case "citation":
                 block["citations"] = [*(block.get("citations") or ()), *values]
             case _:
-                texts = [value for value in values if value is not None]
-                block[key] = "".join([block.get(key) or "", *texts])
+                known = [value for value in values if value is not None]
+                is_text = all(isinstance(value, str) for value in known)
+                block[key] = "".join([block.get(key) or "", *known]) if is_text else known[-1]
     return block
 
 
 def _encode_call(call: ToolCall) -> Wire:
     """Returns the block of another provider's call."""
-    try:
-        # twice, as Python reads a number like 1e999 and writes Infinity, which JSON cannot hold
-        text = json.dumps(json.loads(call.arguments or "{}"))
-        arguments = json.loads(text, parse_constant=str)
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        arguments = {"INVALID_JSON": call.arguments}
+    arguments = json.loads(sendable_arguments(call.arguments))
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
 
 

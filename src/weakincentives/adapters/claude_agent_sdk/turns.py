@@ -8,7 +8,7 @@ from typing import Any
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall
 from ...limits import TokenUsage
-from ..codec import AnyJson, Wire, read_hour_writes
+from ..codec import AnyJson, Wire, read_count, read_hour_writes
 from ..provider_errors import error_from_reply, error_from_request, error_from_status
 from .bridge import Bridge
 
@@ -104,10 +104,17 @@ class TurnReader:
         self._usage = self._usage or message.usage or {}
         self._model = message.model
         for block in message.content:
-            if isinstance(block, sdk.TextBlock):
-                self._texts.append(block.text)
-            elif isinstance(block, sdk.ToolUseBlock) and block.name != OUTPUT_TOOL:
-                self._calls.append(self._bridge.read_call(block.id, block.name, block.input))
+            match block:
+                case sdk.TextBlock(text=str() as text):
+                    self._texts.append(text)
+                case sdk.ToolUseBlock(name=name) if name == OUTPUT_TOOL:
+                    pass
+                case sdk.ToolUseBlock(id=str() as call_id, name=str() as name):
+                    self._calls.append(self._bridge.read_call(call_id, name, block.input))
+                case sdk.TextBlock() | sdk.ToolUseBlock():
+                    raise error_from_reply(PROVIDER, "a text, or the id or name of a call, is none")
+                case _:
+                    pass
         self._complete = any(self._bridge.awaits(call.call_id) for call in self._calls)
 
     def _read_result(self, result: AnySDK) -> AssistantMessage:
@@ -160,9 +167,9 @@ class TurnReader:
 
 
 def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
-    fresh, written, cached, output = [counts.get(name) or 0 for name in names.split()]
-    details = counts.get("output_tokens_details") or {}
-    reasoning = details.get("thinking_tokens") or 0
+    fresh, written, cached, output = [read_count(counts.get(name)) for name in names.split()]
+    details = counts.get("output_tokens_details")
+    reasoning = read_count(details.get("thinking_tokens")) if isinstance(details, dict) else 0
     hour_writes = read_hour_writes(counts.get("cache_creation"))
     return TokenUsage(fresh + written + cached, output, cached, written, reasoning, hour_writes)
 

@@ -74,15 +74,8 @@ class ResponsesCodec(Codec):
         calls: list[ToolCall] = []
         for index, item in enumerate(items):
             match item:
-                case {"type": "message", "content": list() as parts}:
-                    for part in parts:
-                        match part:
-                            case {"type": "output_text", "text": str() as text}:
-                                texts.append(text)
-                            case {"type": "refusal", "refusal": str() as text}:
-                                refusals.append(text)
-                            case _:
-                                pass
+                case {"type": "message", "content": parts} if parts is not None:
+                    self._read_parts(parts, texts, refusals)
                 case {"type": "function_call"}:
                     call = read_call(
                         item.get("call_id"),
@@ -105,6 +98,21 @@ class ResponsesCodec(Codec):
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
         )
+
+    def _read_parts(self, parts: AnyJson, texts: list[str], refusals: list[str]) -> None:
+        """Adds the texts of a message to `texts` or `refusals`."""
+        if not isinstance(parts, list):
+            raise error_from_reply(self.provider, "the content of a message is no list")
+        for part in parts:
+            match part:
+                case {"type": "output_text", "text": str() as text}:
+                    texts.append(text)
+                case {"type": "refusal", "refusal": str() as text}:
+                    refusals.append(text)
+                case {"type": "output_text", "text": value} if value is not None:
+                    raise error_from_reply(self.provider, "a text that is none")
+                case _:
+                    pass
 
     def encode_items(self, output: OutputSpec | None) -> Wire:
         body: Wire = {"input": self.items}
