@@ -303,7 +303,7 @@ def _anthropic_input(call: Call) -> object:
     """The arguments as JSON if they are any; broken text stays text (only a stream can say it)."""
     try:
         return json.loads(call.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return call.text
 
 

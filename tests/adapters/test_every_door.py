@@ -1,0 +1,241 @@
+"""A hostile server at every door of every adapter: a run ends as its reply lets it, in an error of
+ours or an answer, alike at all doors, and tells no key.
+
+An adapter plays each reply at a part of the doors, so that each reply meets each door and each
+adapter; with `EVERY_DOOR=yes` in the environment it plays each at all doors.
+"""
+
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.deadlines import with_growing_limit
+from support.doors import DOORS, STREAMED, Door, evaluate, one_event_loop, stream
+from support.hostile_replies import KEY, MAX_BYTES, REPLIES
+from support.hostile_server import BEHAVIOURS, HostileServer
+from support.scripted_server import Request, Say, ScriptedServer, Step
+from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.adapters.provider_errors import ERROR_CODES
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.limits import Deadline
+from weakincentives.runtime.events import EvaluationStopped, ProviderCalled
+from weakincentives.runtime.session import Session
+
+if find_spec("litellm"):  # it warns of itself, and closes neither clients nor event loops
+    pytestmark = pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning",
+        "ignore::ResourceWarning",
+        "ignore::UserWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    )
+
+NO_BOUND = 10**12
+PARTS = 3  # of the doors; an adapter plays a reply at one of them
+
+type Connect = Callable[..., LoopAdapter]
+
+
+# Any: options of every kind
+def sdk(url: str, *, api: str, **options: Any) -> LoopAdapter:
+    from support.sdk_clients import sdk_adapter
+
+    return sdk_adapter(api, url, api_key=KEY, max_retries=0, **options)
+
+
+def litellm(url: str, *, model: str, **options: Any) -> LoopAdapter:
+    from weakincentives.adapters.litellm import LiteLLMAdapter
+
+    url = f"{url}/v1" if model.startswith("openai/") else url
+    return LiteLLMAdapter(model, base_url=url, api_key=KEY, max_retries=0, **options)
+
+
+def claude(url: str, **options: Any) -> LoopAdapter:
+    from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+
+    model, thinking = "claude-sonnet-4-5", {"thinking": {"type": "disabled"}}
+    return ClaudeAgentSDKAdapter(
+        model, base_url=url, api_key=KEY, max_retries=0, options=thinking, **options
+    )
+
+
+def fallback(url: str, *, first: Connect, second: Connect, **options: Any) -> LoopAdapter:
+    return FallbackAdapter(first(url, **options), second(url, **options))
+
+
+ADAPTERS: dict[str, Connect] = {}
+if find_spec("openai"):
+    ADAPTERS["responses"] = partial(sdk, api="responses")
+    ADAPTERS["chat"] = partial(sdk, api="chat")
+if find_spec("anthropic"):
+    ADAPTERS["messages"] = partial(sdk, api="messages")
+if find_spec("litellm"):
+    ADAPTERS["litellm, openai"] = partial(litellm, model="openai/gpt-4o")
+    ADAPTERS["litellm, anthropic"] = partial(litellm, model="anthropic/claude-sonnet-4-5")
+if find_spec("claude_agent_sdk"):
+    ADAPTERS["claude"] = claude
+for one, other in (("responses", "messages"), ("litellm, anthropic", "chat")):
+    if {one, other} <= ADAPTERS.keys():
+        ADAPTERS[f"{one} or {other}"] = partial(
+            fallback, first=ADAPTERS[one], second=ADAPTERS[other]
+        )
+
+DECODED_HERE = {"responses", "chat", "messages", "responses or messages"}
+"""The adapters whose replies no other library reads before ours does."""
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ:
+        if name.startswith(("ANTHROPIC_", "CLAUDE", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@dataclass
+class Stage:
+    """Adapters of one server, which answers as `reply` says; they keep their clients."""
+
+    url: str = ""
+    reply: Callable[[Request], Step] = field(default=lambda request: Say("Hello."))
+    adapters: dict[str, LoopAdapter] = field(default_factory=dict[str, LoopAdapter])
+
+    def answer(self, request: Request) -> Step:
+        return self.reply(request)
+
+    def adapter(self, name: str) -> LoopAdapter:
+        if name not in self.adapters:
+            self.adapters[name] = ADAPTERS[name](self.url, max_reply_bytes=MAX_BYTES)
+        return self.adapters[name]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    logging.disable(logging.CRITICAL)  # tools that nobody knows are logged, too
+    try:
+        with (
+            ScriptedServer(*repeat(made.answer, 100_000), strict=False) as server,
+            one_event_loop(),
+        ):
+            made.url = server.url
+            yield made
+            for adapter in made.adapters.values():
+                client: Any = getattr(adapter, "client", None)  # Any: the SDKs' own
+                if client is not None:
+                    client().close()
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def end_of(door: Door, adapter: LoopAdapter) -> str:
+    """The text with which a run ends, or the code of its error, which is checked."""
+    session = Session()
+    try:
+        return door(adapter, session, None)
+    except PromptEvaluationError as error:
+        check_report(error, session)
+        return error.code
+
+
+def check_report(error: PromptEvaluationError, session: Session) -> None:
+    called = session[ProviderCalled].all()
+    assert KEY not in "".join([repr(error), *traceback.format_exception(error), repr(called)])
+    assert error.code in ERROR_CODES
+    assert error.phase in ("request", "response")
+    assert len(error.message) <= 500
+    assert session[EvaluationStopped].all()
+
+
+def doors_of(name: str, reply: str) -> tuple[Door, ...]:
+    if os.environ.get("EVERY_DOOR"):
+        return DOORS
+    if name == "claude":
+        return (evaluate,)  # of which each starts a process
+    part = ([*ADAPTERS].index(name) + [*REPLIES].index(reply)) % PARTS
+    return tuple(door for place, door in enumerate(DOORS) if place % PARTS == part)
+
+
+def allowed(name: str, reply: str) -> frozenset[str]:
+    ends = REPLIES[reply].ends
+    if name in DECODED_HERE:
+        return ends
+    # what reads a reply before us names its faults in its own way, and drops what it does not know
+    places = "text", "delta", "parts", "index", "refusal", "function", "arguments of"
+    return ends | ERROR_CODES | ({""} if reply.startswith(places) else set())
+
+
+def kind_of(name: str, door: Door) -> tuple[bool, bool]:
+    """Doors of one kind end alike; LiteLLM has code of its own for asynchronous ones."""
+    return door in STREAMED, name not in DECODED_HERE and "async" in door.__name__
+
+
+def check(name: str, reply: str, stage: Stage, doors: tuple[Door, ...]) -> None:
+    stage.reply = REPLIES[reply].answer
+    seen: dict[tuple[bool, bool], dict[str, str]] = {}
+    for door in doors:
+        ends = seen.setdefault(kind_of(name, door), {})
+        ends[door.__name__] = end_of(door, stage.adapter(name))
+    for ends in seen.values():
+        assert set(ends.values()) <= allowed(name, reply), ends
+        assert len(set(ends.values())) == 1, ends
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_hostile_reply_ends_a_run_alike_at_all_doors(name: str, reply: str, stage: Stage) -> None:
+    check(name, reply, stage, doors_of(name, reply))
+
+
+@pytest.mark.parametrize("reply", ["cut at 30%", "duplicate ids", "status 401"])
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_what_only_one_adapter_reads_ends_alike_at_all_doors(
+    name: str, reply: str, stage: Stage
+) -> None:
+    check(name, reply, stage, DOORS)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_after_all_that_each_door_answers_with_what_is_said(name: str, stage: Stage) -> None:
+    stage.reply = lambda request: Say("Still here.")
+    for door in DOORS:
+        assert door(stage.adapter(name), Session(), None) == "Still here."
+
+
+# --- Replies that never end
+
+ENDLESS = ["silence", "comments", "spaces", "headers byte by byte"]
+
+
+@pytest.mark.parametrize("behaviour", ENDLESS)
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_deadline_holds_at_all_doors(name: str, behaviour: str) -> None:
+    is_cli = name == "claude"
+    doors = (evaluate, stream) if is_cli else DOORS
+
+    def attempt(seconds: float) -> list[str] | None:
+        with HostileServer(BEHAVIOURS[behaviour]) as server:
+            adapter = ADAPTERS[name](server.url, max_reply_bytes=NO_BOUND)
+
+            def end_by(door: Door) -> str:
+                with pytest.raises(DeadlineExceededError) as caught:
+                    door(adapter, Session(), Deadline.after(seconds))
+                return caught.value.code
+
+            with ThreadPoolExecutor(len(doors)) as pool:
+                ends = list(pool.map(end_by, doors))
+            assert server.left()
+        return ends if len(server.requests) >= len(doors) else None
+
+    assert with_growing_limit(attempt, 3 if is_cli else 0.5) == ["deadline"] * len(doors)
