@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +27,7 @@ from support.programs import (
     Heard,
     Plain,
     Program,
+    Redirect,
     World,
     programs,
     run,
@@ -626,6 +627,31 @@ def test_an_approver_returns_a_decision() -> None:
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=wrong)
     with pytest.raises(TypeError, match="approver is 'yes'"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
+
+
+def test_a_preview_of_a_call_that_fails_shows_what_the_model_would_read() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        raise ValueError("no such account")
+
+    [preview] = previews(asking(handler), Session(), Deny())
+    assert (preview.approval, preview.success) == ("effects", False)
+    assert preview.answer == "no such account"
+
+
+def test_control_flow_that_a_previewed_handler_raises_counts_once_a_person_approves() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        raise Redirect("elsewhere")
+
+    for decision, ends in ((Approve(), True), (Deny(), False)):
+        at, shown = Session(), list[Preview]()
+        adapter = ScriptedAdapter([call(("run", {})), say("done")])
+        with pytest.raises(Redirect) if ends else nullcontext():
+            adapter.evaluate(prompt(asking(handler)), session=at, approver=noting(shown, decision))
+        [preview] = shown
+        assert (preview.answer, preview.success) == ("elsewhere", True)
+        assert [note.text for note in at[Note].all()] == ["x"] * ends
 
 
 def test_a_resource_that_the_call_makes_first_is_isolated() -> None:

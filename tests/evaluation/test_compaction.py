@@ -447,6 +447,7 @@ def test_within_a_turn_that_is_too_long_the_oldest_calls_go_and_a_note_names_the
         len(PAYING) - 1 - len([message for message in last.transcript if message.kind == "tool"])
     )
     assert lines[-1].startswith(f'- pay({{"number": {dropped - 1}}}): Paid {dropped - 1}. thanks')
+    assert lines[-1].endswith("thanks…")
     if way.startswith("stream"):
         assert isinstance(events[-1], Completed)
         compacted = [event for event in events if isinstance(event, Compacted)]
@@ -651,6 +652,50 @@ def test_the_tokens_of_a_request_are_what_the_provider_counted_and_an_estimate_o
     seen = [UserMessage(("Hi! ", picture)), UserMessage(text_of(("Hi! ", picture)))]
     assert tokens(seen[0]) == 1_600 + tokens(seen[1])
     assert request_tokens([], [tool]) == -(-(len("lookLooks up.") + len('{"type": "object"}')) // 4)
+
+
+def test_an_image_of_any_size_counts_the_same_and_text_that_utf_8_cannot_hold_counts_too() -> None:
+    small, large = Image.from_bytes(PNG), Image.from_bytes(PNG + b"\0" * 200_000)
+    assert tokens(UserMessage((large,))) == tokens(UserMessage((small,)))
+    assert tokens(UserMessage("\ud800" * 4)) == 1
+
+
+def test_the_tools_of_a_conversation_count_in_its_plan() -> None:
+    conversation = long_chat(20)
+    uncounted = [
+        replace(message, usage=TokenUsage()) if isinstance(message, AssistantMessage) else message
+        for message in conversation.messages
+    ]
+    conversation = replace(conversation, messages=tuple(uncounted))
+    assert conversation.tools
+    found = plan_compaction(Compaction(1_000, 2), conversation, prompt().render(session=Session()))
+    assert found is not None
+    assert found.scale == pytest.approx(1, abs=0.01)  # a part of a token for each message
+    shorter = found.apply(prompt().render(session=Session()), "")
+    estimate = request_tokens(shorter.messages, shorter.tools)
+    assert found.tokens_of(shorter) == pytest.approx(estimate, rel=0.02)
+
+
+def test_the_text_for_a_summary_names_calls_and_their_answers() -> None:
+    made = tuple([ToolCall(name, name, "{}") for name in ("look", "pay")])
+    older: list[Message] = [
+        UserMessage("Pay."),
+        AssistantMessage(text="Both.", tool_calls=made),
+        ToolMessage("look", "seen"),
+        ToolMessage("pay", "paid"),
+        AssistantMessage(tool_calls=made[:1]),
+        ToolMessage("look", "seen"),
+        AssistantMessage(text="Done."),
+    ]
+    found = plan(10_000, 1, *older, UserMessage("And?"), AssistantMessage(text="No. " * 300))
+    assert found is not None
+    assert found.older_text() == (
+        "User: Pay.\n\n"
+        "Assistant: Both.\nAssistant calls look({})\nAssistant calls pay({})\n\n"
+        "Tool: seen\n\nTool: paid\n\n"
+        "Assistant calls look({})\n\nTool: seen\n\n"
+        "Assistant: Done."
+    )
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])

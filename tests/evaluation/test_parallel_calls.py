@@ -45,9 +45,11 @@ from support.programs import (
     session,
 )
 from weakincentives.adapters.core import PromptResponse
+from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.errors import BudgetExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt, Tool, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
@@ -849,3 +851,70 @@ def test_a_call_that_runs_again_by_itself_has_its_key_again_and_no_other_call_ha
     adapter.evaluate(prompt(tool(listens)), session=Session())
     assert len(keys) == 5
     assert len(set(keys)) == len({key.split()[1] for key in keys}) == 3
+
+
+# --------------------------------------------------------------------------------------------------
+# what a call on forks receives
+
+
+def test_only_calls_that_may_be_made_again_unasked_run_on_forks() -> None:
+    at, forked = Session(), list[tuple[int, bool]]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        forked.append((params.a, context.session is not at))
+        return ToolResult("ok")
+
+    tools = [
+        named("free", handler),
+        named("once", handler, "at_most_once"),
+        replace(named("asks", handler), approval=lambda: None),
+    ]
+    names = ["free", "free", "once", "free", "free", "asks", "free", "asks", "asks", "once"]
+    calls = call(*[(name, {"a": number}) for number, name in enumerate(names)])
+    adapter = ScriptedAdapter([calls, say("done")], config=ISOLATED)
+    adapter.evaluate(prompt(*tools), session=at, approver=lambda _: Approve())
+    assert [number for number, on_fork in sorted(forked) if on_fork] == [0, 1, 3, 4]
+    assert len(forked) == len(names)
+
+
+@drivers
+def test_parallel_calls_have_the_keys_of_calls_one_after_the_other(driver: Evaluate) -> None:
+    def keys(config: InnerLoopConfig) -> list[str]:
+        found: dict[int, str] = {}
+
+        def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            found[params.a] = context.idempotency_key
+            return ToolResult("ok")
+
+        turns = [
+            call(*[("free", {"a": number}) for number in range(3)]),
+            call(("free", {"a": 3}), ("free", {"a": 4})),
+            call(("free", {"a": 5})),
+        ]
+        adapter = ScriptedAdapter([*turns, say("done")], config=config)
+        driver(adapter, prompt(named("free", handler)), Session())
+        assert len(set(found.values())) == 6
+        return [found[number].partition(":")[2] for number in range(6)]
+
+    assert keys(ISOLATED) == keys(InnerLoopConfig())
+
+
+def test_the_prompts_of_a_parallel_call_have_the_resources_of_its_fork() -> None:
+    files, seen = InMemoryFilesystem(), list[bool]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        rendered = context.rendered_prompt
+        assert rendered is not None
+        seen.append(rendered.prompt is context.prompt)
+        own = context.prompt.resources.get(Filesystem)
+        own.write_text(f"{params.a}.txt", "new")
+        seen.append(context.resources.get(Filesystem).exists(f"{params.a}.txt"))
+        seen.append(own is not files and not files.list())
+        return ToolResult("ok")
+
+    calls = call(("free", {"a": 1}), ("free", {"a": 2}))
+    adapter = ScriptedAdapter([calls, say("done")], config=ISOLATED)
+    asked = prompt(named("free", handler)).bind(resources={Filesystem: files})
+    adapter.evaluate(asked, session=Session())
+    assert seen == [True] * 6
+    assert [item.path for item in files.list()] == ["1.txt", "2.txt"]

@@ -1,7 +1,6 @@
 """What a run that waits keeps for the time after, and what it recalls then."""
 
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +10,8 @@ from evaluation.test_approval import asking
 from evaluation.test_nested_suspension import agent, delegating, notes, suspended, write_note
 from evaluation.test_suspension import opening
 from support.agents import Args, Note, answers, ok, prompt, tool
+from support.media import PNG
+from weakincentives.content import Image
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import Approve, Decision
 from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
@@ -122,7 +123,7 @@ def test_a_call_that_runs_once_is_made_as_often_as_the_model_makes_it_around_a_w
         say("done"),
     ]
 
-    def outcome(*, waits: bool) -> tuple[list[int], Sequence[str]]:
+    def outcome(*, waits: bool) -> tuple[list[int], object]:
         sent: list[int] = []
         loop, at = MainLoop(ScriptedAdapter(script)), Session()
         asked = prompt(mailing(sent), asking(write_note))
@@ -131,14 +132,23 @@ def test_a_call_that_runs_once_is_made_as_often_as_the_model_makes_it_around_a_w
             execution = loop.resume(asked, suspension, approvals(suspension), session=at)
         else:
             execution = loop.execute(asked, session=at, approver=lambda _: Approve())
-        return sent, [answer.content for answer in answers(execution.response.transcript)]
+        return sent, execution.conversation
 
     assert outcome(waits=True) == outcome(waits=False)
     assert outcome(waits=True)[0] == [1, 1, 1, 2]
 
 
-def test_a_call_that_ran_without_a_loop_is_answered_from_its_conversation_after_a_restart() -> None:
+@pytest.mark.parametrize("success", [True, False])
+def test_a_call_that_ran_without_a_loop_is_answered_from_its_conversation_after_a_restart(
+    *, success: bool
+) -> None:
     sent: list[int] = []
+
+    def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        sent.append(params.a)
+        return ToolResult("the outcome", success=success, media=(Image.from_bytes(PNG),))
+
+    mail = replace(tool(send, name="mail"), effect="at_most_once")
     script: list[Reply] = [
         call(("mail", {"a": 1})),
         WAITS,
@@ -147,13 +157,31 @@ def test_a_call_that_ran_without_a_loop_is_answered_from_its_conversation_after_
         say("done"),
     ]
     adapter, at = ScriptedAdapter(script, dynamic_tools=False), Session()
-    asked = opening([tool(ok, name="late")], [mailing(sent), asking(write_note)])
+    asked = opening([tool(ok, name="late")], [mail, asking(write_note)])
     with pytest.raises(RunSuspended) as waiting:
         adapter.evaluate(asked, session=at)
     suspension = waiting.value.suspension
+    before = answers(suspension.conversation.messages)[0]
     execution = MainLoop(adapter).resume(asked, suspension, approvals(suspension), session=at)
     assert (sent, execution.restarts) == ([1], 1)
-    assert answers(execution.response.transcript)[0].content == "sent 1"
+    after = answers(execution.response.transcript)[0]
+    assert (after.content, after.success) == (before.content, before.success)
+    assert (after.success, after.media) == (success, before.media)
+
+
+def test_a_mistake_of_the_model_before_the_call_that_waits_is_answered_once() -> None:
+    script = [call(("run", {"a": "x"}), ("walk", {}), ("run", {"a": 1})), say("done")]
+
+    def outcome(*, waits: bool) -> object:
+        loop, at = MainLoop(ScriptedAdapter(script)), Session()
+        asked = prompt(asking(write_note))
+        if not waits:
+            return loop.execute(asked, session=at, approver=lambda _: Approve()).conversation
+        suspension = suspended(loop, asked, at)
+        assert len(suspension.answers) == 2
+        return loop.resume(asked, suspension, approvals(suspension), session=at).conversation
+
+    assert outcome(waits=True) == outcome(waits=False)
 
 
 def test_a_tool_whose_calls_do_not_wait_may_change_meanwhile() -> None:
