@@ -72,8 +72,9 @@ def test_an_unknown_model_has_no_price(model: str) -> None:
     assert cost(USAGE, model) is None
 
 
-def test_counts_that_do_not_add_up_have_no_price() -> None:
-    assert cost(TokenUsage(1, 1, 5), "gpt-5.2") is None
+@pytest.mark.parametrize("usage", [TokenUsage(1, 1, 5), TokenUsage(-1, 1), TokenUsage(1, -1)])
+def test_counts_that_do_not_add_up_have_no_price(usage: TokenUsage) -> None:
+    assert cost(usage, "gpt-5.2") is None
 
 
 # --- Budgets

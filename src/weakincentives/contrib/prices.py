@@ -30,13 +30,16 @@ def cost(usage: TokenUsage, model: str) -> float | None:
     `usage` is that of one request, since some prices depend on its length. `model` may be a name of
     LiteLLM's, such as `anthropic/claude-sonnet-4-5`, or of Bedrock's.
     """
-    tokens = Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cached_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        cache_write_1h_tokens=usage.cache_write_1h_tokens,
-    )
+    try:
+        tokens = Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens,
+        )
+    except ValueError:  # for a negative count
+        return None
     for provider, name in _names(model):
         try:
             return float(calc_price(tokens, name, provider_id=provider).total_price)

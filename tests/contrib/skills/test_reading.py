@@ -190,6 +190,17 @@ def test_hostile_text_takes_little_time_and_runs_nothing(
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.parametrize(("count", "parsed"), [(100, True), (101, False)])
+def test_more_than_a_hundred_brackets_are_not_parsed(
+    tmp_path: Path, count: int, *, parsed: bool
+) -> None:
+    source = front_matter(more=f"metadata: {'[' * count}{']' * count}\n")
+    write_skill(tmp_path / "pdf", source)
+    messages = [finding.message for finding in read_skill(tmp_path / "pdf").findings]
+    unparsed = "the front matter is invalid YAML (YAMLError) and is read line by line"
+    assert (unparsed not in messages) == parsed  # PyYAML takes quadratic time
+
+
 # ---------------------------------------------------------------------------------------------
 # headings
 
