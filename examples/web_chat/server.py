@@ -9,7 +9,7 @@ from ag_ui.core import RunAgentInput, UserMessage
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -139,6 +139,8 @@ def _guarded(endpoint: _Endpoint) -> _Endpoint:
             response = JSONResponse({"error": str(refusal)}, refusal.status)
         except (BusyError, StaleChatError) as error:
             response = JSONResponse({"error": str(error)}, 409)
+        except ClientDisconnect:  # in the middle of its body: nobody reads this
+            response = Response(status_code=400)
         response.headers.update(_HEADERS)
         return response
 

@@ -1,17 +1,20 @@
 """The chat in the browser, without one: what tabs, reloads, stops and kills leave behind."""
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, MutableMapping
 from contextlib import closing
 from pathlib import Path
 from socket import create_connection
+from typing import Any
 
 import httpx
 import pytest
 
 pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `mcp` is not installed")
+from examples.web_chat.server import make_app
 from examples.web_chat.store import ChatStore, StaleChatError, StoredChat
 from support.ag_ui_front_end import FrontEnd
 from support.web_chat import (
@@ -24,6 +27,7 @@ from support.web_chat import (
     running_process,
     serve,
 )
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import UserMessage
 from weakincentives.testing import call, say
 
@@ -304,6 +308,27 @@ def test_a_body_that_is_no_message_is_refused(
 ) -> None:
     answer = post(client, "/agent", content)
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+def test_a_browser_that_goes_in_the_middle_of_its_body_leaves_no_traceback(
+    adapter: WaitingAdapter, database: Path
+) -> None:
+    headers = {"host": "localhost", "content-type": "application/json"}
+    headers["cookie"] = f"web_chat={'x' * 43}"
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/agent", "query_string": b""}
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    with closing(ChatStore(database)) as store:
+        app = make_app(store, MainLoop(adapter))
+        asyncio.run(app({**scope, "headers": pairs}, receive, send))
+    assert sent[0]["status"] == 400
 
 
 def test_a_failing_provider_shows_an_error_and_the_chat_goes_on(
