@@ -7,6 +7,8 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from support import plain_mcp_server
 from support.deadlines import SOON
-from support.mcp_prompts import Call, answers, lock_of, run, section_of
+from support.mcp_prompts import Call, answers, children, lock_of, run, section_of
 from support.plain_mcp_server import TOOLS
 from weakincentives.contrib.mcp import Accept, Elicitation, MCPLogMessage, MCPProgress
 from weakincentives.contrib.mcp.client import open_server
@@ -141,7 +143,10 @@ def test_tracebacks_in_the_logs_of_the_sdk_hide_credentials_while_the_server_run
 
     async def look() -> str:
         async with open_server(lock_of(tmp_path, env=("DOOR_TOKEN",)), id):
-            return log()
+            text = log()
+        (record,) = caplog.records
+        assert record.exc_info is None, "which other handlers would write"
+        return text
 
     meanwhile, afterwards = asyncio.run(look()), log()
     assert "failed at ***" in meanwhile
@@ -213,6 +218,126 @@ def test_a_refusal_names_300_characters_of_what_differs(tmp_path: Path) -> None:
         "Tool 'echo' is refused: MCP server 'plain' has changed it since a person reviewed it "
         f"({', '.join(places)[:300]}). Do without it."
     )
+
+
+# --- Start and end
+
+LATE = """
+import os, runpy, sys, time
+folder = sys.argv[1]
+open(f"{folder}/waits", "a").write("x")
+while not os.path.exists(f"{folder}/go"):
+    time.sleep(0.01)
+if os.path.exists(f"{folder}/fails"):
+    os.remove(f"{folder}/fails")
+    sys.exit("not yet")
+sys.argv[0] = sys.argv.pop(2)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def late(folder: Path) -> Connection:
+    """A connection to a server that starts when there is a file `go`."""
+    server = str(Path(plain_mcp_server.__file__))
+    command = (sys.executable, "-c", LATE, str(folder), server)
+    return Connection(replace(lock_of(folder), command=command))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(0.01)
+
+
+def test_a_server_that_did_not_start_is_started_again_by_the_next_call(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    (tmp_path / "fails").touch()
+    connection = late(tmp_path)
+    try:
+        with pytest.raises(ServerError, match="not yet"):
+            call_tool(connection, "append", {"text": "a"})
+        assert call_tool(connection, "append", {"text": "b"}).message == "b\n"
+    finally:
+        connection.close()
+
+
+def test_a_start_that_one_call_gives_up_is_begun_again_for_the_other(tmp_path: Path) -> None:
+    connection, waits = late(tmp_path), tmp_path / "waits"
+
+    async def both() -> str:
+        call = partial(connection.call, "append", repeatable=False, seconds=60, publish=id)
+        first = asyncio.create_task(call({"text": "a"}))
+        second = asyncio.create_task(call({"text": "b"}))
+        await until(waits.exists)
+        first.cancel()
+        await until(lambda: waits.read_text() == "xx")
+        (tmp_path / "go").touch()
+        return (await second).message
+
+    try:
+        assert asyncio.run(both()) == "b\n"
+    finally:
+        connection.close()
+
+
+def test_the_end_of_a_connection_ends_calls_that_still_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = Connection(lock_of(tmp_path))
+
+    async def close_meanwhile() -> None:
+        hang = connection.call("hang", {}, repeatable=False, seconds=60, publish=id)
+        call = asyncio.create_task(hang)
+        await until((tmp_path / "hangs").exists)
+        await asyncio.to_thread(connection.close)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(close_meanwhile())
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_calls_that_give_up_one_after_the_other_end_the_server_once(tmp_path: Path) -> None:
+    connection = Connection(lock_of(tmp_path))
+    hang = partial(
+        connection.call, "hang", {"text": "stubborn"}, repeatable=False, seconds=60, publish=id
+    )
+
+    async def both() -> None:
+        calls = [asyncio.create_task(hang()) for _ in range(2)]
+        await until((tmp_path / "hangs").exists)
+        for call in calls:
+            call.cancel()
+            await asyncio.sleep(0.5)  # the server's end takes longer, since it ignores SIGTERM
+        await asyncio.wait(calls)
+
+    asyncio.run(both())
+    connection.close()
+    assert children() == []
+
+
+def test_events_of_a_later_call_do_not_see_the_variables_of_the_first(tmp_path: Path) -> None:
+    variable = ContextVar("variable", default="")
+    seen: list[tuple[str, str]] = []
+
+    def publish(event: object) -> None:
+        seen.append((type(event).__name__, variable.get()))
+
+    connection = Connection(lock_of(tmp_path))
+
+    def progress(value: str) -> None:
+        variable.set(value)
+        asyncio.run(connection.call("progress", {}, repeatable=False, seconds=20, publish=publish))
+
+    try:
+        copy_context().run(progress, "first")
+        seen.clear()
+        copy_context().run(progress, "second")
+    finally:
+        connection.close()
+    assert {kind for kind, _ in seen} == {"MCPProgress", "MCPLogMessage"}
+    assert "first" not in {value for _, value in seen}
 
 
 # --- Turns

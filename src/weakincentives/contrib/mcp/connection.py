@@ -57,7 +57,7 @@ class _ServerRun:
     @property
     def is_usable(self) -> bool:
         """Whether a new call may use this run; one that still starts counts."""
-        if self.ended or self.task.done():
+        if self.task.done():
             return False
         return not self.ready.done() or not self.ready.result().has_ended
 
