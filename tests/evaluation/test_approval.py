@@ -578,7 +578,7 @@ def test_a_call_that_runs_once_only_is_approved_by_its_arguments(effect: Any) ->
         tool = asking(handler, lambda: "effects", effect=effect)
         [preview] = previews(tool, Session(), decision)
         assert (preview.approval, len(ran)) == ("arguments", count)
-        assert effect in preview.reason
+        assert preview.reason == f"The effects cannot be shown: the tool is {effect!r}."
 
 
 def test_a_stream_says_that_a_call_waits() -> None:
@@ -623,10 +623,82 @@ def test_an_approver_returns_a_decision() -> None:
     # Any: what no checker lets through
     wrong: Any = lambda _: True  # noqa: E731
     word: Any = "yes"
-    with pytest.raises(TypeError, match="the approver returned True; return Approve"):
+    with pytest.raises(TypeError, match=r"^the approver returned True; return Approve\(\), Deny"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=wrong)
     with pytest.raises(TypeError, match="approver is 'yes'"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
+
+
+def test_what_an_approval_depends_on_is_shown_anew_with_why() -> None:
+    at, shown = Session(), list[Preview]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"note {len(context.session[Note])}"))
+        return ToolResult("ok")
+
+    def selector(params: Args, *, session: Any) -> Any:
+        return "arguments" if session[Note].all() else "effects"
+
+    def decide(preview: Preview) -> Decision:
+        shown.append(preview)
+        if len(shown) == 1:
+            at.dispatch(Note("meanwhile"))
+        return Approve()
+
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    adapter.evaluate(prompt(asking(handler, selector)), session=at, approver=decide)
+    assert [(preview.approval, preview.reason) for preview in shown] == [
+        ("effects", ""),
+        (
+            "arguments",
+            "What this call would change is different now, so it is asked about again.",
+        ),
+    ]
+    assert [note.text for note in at[Note].all()] == ["meanwhile", "note 1"]
+
+
+def test_a_selector_cannot_use_its_context_later() -> None:
+    kept: list[ToolContext] = []
+
+    def selector(params: Args, *, context: ToolContext) -> Any:
+        assert context.session is not None
+        kept.append(context)
+        return "arguments"
+
+    previews(asking(ok, selector), Session(), Deny())
+    [context] = kept
+    with pytest.raises(RuntimeError):
+        _ = context.session
+
+
+def test_an_interrupt_of_a_previewed_handler_ends_the_run_and_nobody_is_asked() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        raise KeyboardInterrupt
+
+    at, shown = Session(), list[Preview]()
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    with pytest.raises(KeyboardInterrupt):
+        adapter.evaluate(prompt(asking(handler)), session=at, approver=noting(shown, Approve()))
+    assert (shown, at[Note].all()) == ([], ())
+
+
+def test_replaced_arguments_read_as_a_person_wrote_them() -> None:
+    @dataclass(frozen=True)
+    class Line:
+        text: str
+
+    def handler(params: Line, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(f"wrote {params.text}")
+
+    adapter = ScriptedAdapter([call(("run", {"text": "twelve"})), say("done")])
+    response = adapter.evaluate(
+        prompt(asking(handler, "arguments", params=Line)),
+        session=Session(),
+        approver=lambda _: ReplaceArguments({"text": "zwölf"}),
+    )
+    [answer] = answers(response.transcript)
+    assert answer.content == 'The arguments were replaced by {"text": "zwölf"}\n\nwrote zwölf'
 
 
 def test_a_preview_of_a_call_that_fails_shows_what_the_model_would_read() -> None:
@@ -856,7 +928,10 @@ def test_arguments_are_replaced_by_json(arguments: Any) -> None:
         context.session.dispatch(Note("x"))
         return ToolResult("ok")
 
-    with pytest.raises(TypeError, match="pass ReplaceArguments a mapping of JSON values"):
+    with pytest.raises(
+        TypeError,
+        match=r"^the arguments are replaced by .*; pass ReplaceArg",
+    ):
         previews(asking(handler), at, ReplaceArguments(arguments))
     assert at[Note].all() == ()
 

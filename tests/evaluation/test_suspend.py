@@ -13,7 +13,7 @@ from support.agents import Args, Note, answers, ok, prompt, tool
 from support.media import PNG
 from weakincentives.content import Image
 from weakincentives.errors import SerdeError
-from weakincentives.evaluation.approval import Approve, Decision
+from weakincentives.evaluation.approval import Approve, Decision, Deny
 from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
@@ -348,3 +348,63 @@ def test_an_error_that_waits_names_all_calls_and_crosses_processes() -> None:
             "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
         )
     assert again.suspension == waiting.value.suspension
+
+
+# --------------------------------------------------------------------------------------------------
+# what people are shown
+
+
+def test_a_run_inside_a_later_call_begins_only_in_its_turn() -> None:
+    asked = prompt(asking(write_note), delegating(agent(asking(write_note)), approval="effects"))
+    script = [
+        call(("run", {"a": 1}), ("delegate", {"a": 2})),
+        call(("run", {"a": 3})),
+        say("inside"),
+        say("done"),
+    ]
+    adapter, at = ScriptedAdapter(script), Session()
+    loop, waited = MainLoop(adapter), list[tuple[list[str], int]]()
+    resumed: dict[str, Any] = {}
+    for _ in range(3):
+        suspension = suspended(loop, asked, at, **resumed)
+        waiting = [preview.call_id for preview in suspension.pending]
+        waited.append((waiting, len(adapter.requests)))
+        resumed = {"suspension": suspension, "decisions": approvals(suspension)}
+    assert waited == [(["call_1"], 1), (["call_2/1/call_3"], 2), (["call_2"], 3)]
+    assert loop.execute(asked, session=at, **resumed).text == "done"
+    assert notes(at) == ["1", "delegates 2", "3"]
+
+
+def test_a_previewed_handler_that_catches_everything_waits_for_the_run_inside_it() -> None:
+    def careful(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            return ToolResult(context.evaluate(agent(asking(write_note)).bind()).text)
+        except Exception as error:
+            return ToolResult(f"caught {error}")
+
+    asked = prompt(asking(careful))
+    script = [call(("run", {"a": 1})), call(("run", {"a": 2})), say("inside"), say("done")]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    at.declare(Note)
+    first = suspended(loop, asked, at)
+    assert [preview.call_id for preview in first.pending] == ["call_1/1/call_2"]
+    second = suspended(loop, asked, at, suspension=first, decisions=approvals(first))
+    [preview] = second.pending
+    assert (preview.call_id, preview.answer) == ("call_1", "inside")
+
+
+def test_previews_of_calls_with_one_id_are_told_apart() -> None:
+    turn = call(("run", {"a": 1}), ("run", {"a": 2}))
+    same = replace(
+        turn, tool_calls=tuple([replace(item, call_id="a/b") for item in turn.tool_calls])
+    )
+    loop, at = MainLoop(ScriptedAdapter([same, say("done")])), Session()
+    asked = prompt(asking(write_note))
+    suspension = suspended(loop, asked, at)
+    assert [preview.call_id for preview in suspension.pending] == ["a~b", "a~b#2"]
+    decisions: dict[str, Decision] = {"a~b": Deny("no"), "a~b#2": Approve()}
+    try:
+        loop.resume(asked, suspension, decisions, session=at)
+    except RunSuspended as again:
+        loop.resume(asked, again.suspension, approvals(again.suspension), session=at)
+    assert notes(at) == ["2"]

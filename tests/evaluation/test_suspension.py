@@ -152,6 +152,7 @@ def test_all_calls_of_a_turn_wait_in_one_suspension_and_nothing_has_happened() -
     assert [preview.call_id for preview in suspension.pending] == ["call_1", "call_2"]
     assert not at[Note]
     assert '+ [0] = {"text": "1"}' in str(suspension.pending[0])
+    assert [preview.reason for preview in suspension.pending] == ["", ""]
 
 
 def test_a_run_goes_on_in_a_new_session_from_json() -> None:
