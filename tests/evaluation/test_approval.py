@@ -57,7 +57,7 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.resources import Binding, ResourceRegistry
-from weakincentives.runtime.events import ApprovalDecided, Event, ToolInvoked
+from weakincentives.runtime.events import ApprovalDecided, Event, PromptRendered, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.session.differences import state_differences
 from weakincentives.runtime.session.snapshots import SessionSnapshot
@@ -655,6 +655,21 @@ def test_what_an_approval_depends_on_is_shown_anew_with_why() -> None:
         ),
     ]
     assert [note.text for note in at[Note].all()] == ["meanwhile", "note 1"]
+
+
+def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does() -> None:
+    section = MarkdownSection(title="Task", template="Inner.")
+    inner = PromptTemplate[str](ns="tests", key="inner", sections=[section])
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(inner.bind()).text)
+
+    for decision, rendered in ((Deny(), []), (Approve(), ["inner"])):
+        at = Session()
+        events = recorded(at.bus, PromptRendered)
+        adapter = ScriptedAdapter([call(("run", {})), say("inside"), say("done")])
+        adapter.evaluate(prompt(asking(handler)), session=at, approver=noting([], decision))
+        assert [event.key for event in events] == ["agent", *rendered]
 
 
 def test_a_selector_cannot_use_its_context_later() -> None:

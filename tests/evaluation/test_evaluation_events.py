@@ -12,6 +12,7 @@ import pytest
 from weakincentives import MainLoop
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.messages import Instructions
 from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
@@ -212,3 +213,21 @@ def test_a_decision_keeps_what_the_person_was_shown() -> None:
     [decided] = session[ApprovalDecided].all()
     assert [decided.preview] == shown
     assert '+ [0] = {"tea": "Assam"}' in decided.preview
+
+
+def test_what_a_conversation_tells_the_model_anew_is_in_the_event() -> None:
+    def agent(text: str) -> PromptTemplate[None]:
+        section = MarkdownSection(title="Task", template=text)
+        return PromptTemplate(ns="tests", key="agent", sections=[section])
+
+    session, rendered = Session(), list[PromptRendered]()
+    session.bus.subscribe(PromptRendered, rendered.append)
+    loop, conversation = MainLoop(ScriptedAdapter([say("One."), say("Two."), say("Three.")])), None
+    for text in ("Make tea.", "Make tea.", "Make coffee."):
+        conversation = loop.execute(
+            agent(text).bind(), session=session, message="Go.", conversation=conversation
+        ).conversation
+    assert conversation is not None
+    [_, told] = [item for item in conversation.messages if isinstance(item, Instructions)]
+    assert "Make coffee." in told.content
+    assert [event.changes for event in rendered] == ["", "", told.content]

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Barrier, Lock, Thread, main_thread
 from threading import Event as Flag
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any
 
 import pytest
@@ -918,3 +918,36 @@ def test_the_prompts_of_a_parallel_call_have_the_resources_of_its_fork() -> None
     adapter.evaluate(asked, session=Session())
     assert seen == [True] * 6
     assert [item.path for item in files.list()] == ["1.txt", "2.txt"]
+
+
+def test_the_time_of_a_parallel_call_is_that_of_its_handler_at_least() -> None:
+    took: dict[int, float] = {}
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        started = perf_counter()
+        while perf_counter() == started:
+            pass
+        took[params.a] = perf_counter() - started
+        return ToolResult("ok")
+
+    at = Session()
+    events = recorded(at.bus, ToolInvoked)
+    calls = call(("free", {"a": 1}), ("free", {"a": 2}))
+    adapter = ScriptedAdapter([calls, say("done")], config=ISOLATED)
+    adapter.evaluate(prompt(named("free", handler)), session=at)
+    assert [event.seconds >= took[number] for number, event in enumerate(events, 1)] == [True] * 2
+
+
+@drivers
+def test_an_interrupt_leaves_parallel_calls_with_an_unknown_outcome(driver: Evaluate) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        if params.a == 2:
+            raise KeyboardInterrupt
+        return ToolResult("ok")
+
+    saved: list[Any] = []
+    calls = call(("free", {"a": 1}), ("free", {"a": 2}))
+    adapter = ScriptedAdapter([calls, say("done")], config=ISOLATED)
+    with pytest.raises(KeyboardInterrupt):
+        driver(adapter, prompt(named("free", handler)), Session(), save=saved.append)
+    assert [answer.unknown for answer in answers(saved[-1].messages)] == [True, True]

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import only_answer, prompt, tool
+from support.agents import ok, only_answer, prompt, tool
 from support.provider_rules import check_root
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.schemas import output_to_spec, tool_to_spec
-from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.model_json import read_without_nulls, unwrap
 from weakincentives.prompt.output import StructuredOutputConfig
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -284,6 +284,27 @@ def test_an_overridden_description_replaces_one_text_and_leaves_the_shared_schem
         "entity": None,
     }
     assert tool_to_spec(tool(params=Rich)) == plain
+
+
+def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_providers_take_it() -> (
+    None
+):
+    parameters: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "A city.", "minLength": 2},
+            "when": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+        },
+        "required": ["city"],
+    }
+    foreign = Tool.from_schema(name="t", description="T.", parameters=parameters, handler=ok)
+    plain, other = tool_to_spec(foreign), tool_to_spec(foreign, {"when": "The day."})
+    assert other.strict == plain.strict
+    assert other.parameters["properties"]["when"]["description"] == "The day."
+    assert {**other.parameters["properties"], "when": None} == {
+        **plain.parameters["properties"],
+        "when": None,
+    }
 
 
 def test_a_tool_without_params_is_an_empty_closed_object() -> None:
