@@ -30,8 +30,8 @@ from .conversation import Conversation, OnChange
 from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
-from .nested_runs import CallLog, Identity, RunLog
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
+from .run_logs import CallLog, Identity, RunLog
 from .suspension import Resumption
 
 __all__ = [

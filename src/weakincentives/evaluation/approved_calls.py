@@ -31,9 +31,10 @@ from .approval import (
 )
 from .effects import Effects, Outcome, run
 from .messages import ToolCall, ToolExecutionOutcome
-from .nested_runs import CallLog, Identity, OpenCalls, UndecidedError, may_wait
+from .nested_runs import UndecidedError, may_wait
 from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
+from .run_logs import CallLog, Identity, OpenCalls
 from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
 

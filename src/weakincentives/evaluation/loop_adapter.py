@@ -50,7 +50,7 @@ from .messages import (
     ToolExecutionOutcome,
     UserMessage,
 )
-from .nested_runs import ChangedRunError, NestedCall, OpenCalls, UndecidedError, Waiting
+from .nested_runs import ChangedRunError, NestedCall, UndecidedError, Waiting
 from .opening import (
     opening,
     render,
@@ -58,7 +58,6 @@ from .opening import (
     with_disclosure_tools,
     with_provider_tools,
 )
-from .recorded_run import RecordedRun
 from .requests import ProviderRequests
 from .response import (
     AnswerRejected,
@@ -68,6 +67,8 @@ from .response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from .run_logs import OpenCalls
+from .run_recorder import RunRecorder
 from .suspend import recall_calls, suspend, wait_on, waiting_for
 from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
@@ -240,9 +241,9 @@ class Evaluation[Out]:
         )
         self._open = OpenCalls(self._id, self.meter, self._log)
         self._approved = self._approved_calls()
-        self._recorded: RecordedRun | None = None
+        self._recorder: RunRecorder | None = None
         if self._log is not None:
-            self._recorded = RecordedRun(self._log, self.tools, self._open, source, session)
+            self._recorder = RunRecorder(self._log, self.tools, self._open, source, session)
         if (earlier := options.get("conversation")) is not None:
             # calls of its last turn, and not of the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
@@ -416,8 +417,8 @@ class Evaluation[Out]:
                 yield message
         if journal is not None:
             answer = journal.ask(request, partial(run, self._requests.send(request)))
-        elif self._recorded is not None:
-            answer = yield from self._recorded.ask(self._requests.send(request))
+        elif self._recorder is not None:
+            answer = yield from self._recorder.ask(self._requests.send(request))
         else:
             answer = yield from self._requests.send(request)
         self._begin_turn(answer.tool_calls)
@@ -486,12 +487,12 @@ class Evaluation[Out]:
         """Runs the first of the calls, in parallel where that is allowed, and submits them."""
         calls = self._open.batch(action.calls)
         calls = self.tools.next_batch(calls) if journal is None else calls[:1]
-        recorded = self._recorded.take(calls[0]) if self._recorded else None
-        calls = self._loop.reserve(calls if recorded is None else calls[:1])
+        record = self._recorder.take(calls[0]) if self._recorder else None
+        calls = self._loop.reserve(calls if record is None else calls[:1])
         if self._operation.streamed:
             for started in calls:
                 yield ToolCallStarted(started)
-        outcomes, signal = yield from self._execute_calls(action, calls, recorded, journal)
+        outcomes, signal = yield from self._execute_calls(action, calls, record, journal)
         if not isinstance(signal, UndecidedError):
             next_action = yield from self._submit(calls, outcomes)
             if signal is not None:
@@ -508,12 +509,12 @@ class Evaluation[Out]:
         self,
         action: ToolCalls,
         calls: tuple[ToolCall, ...],
-        recorded: NestedCall | None,
+        record: NestedCall | None,
         journal: Journal | None,
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
-        """Runs the first calls of a turn, or repeats one that is `recorded`."""
-        call, ids, run_ = calls[0], self._open.ids(action.calls), self._recorded
-        if journal is not None or recorded is not None or len(calls) > 1:
+        """Runs the first calls of a turn, or repeats one that has a `record`."""
+        call, ids, recorder = calls[0], self._open.ids(action.calls), self._recorder
+        if journal is not None or record is not None or len(calls) > 1:
             self._set_running(calls)
         try:
             if journal is not None:
@@ -521,18 +522,18 @@ class Evaluation[Out]:
                 outcome = journal.execute(call, *self._approved.recorded(call, ids[0], wait))
                 self._open.forget(ids[0])
                 return [outcome], None
-            if recorded is not None and run_ is not None:
-                return [(yield from run_.repeat(recorded, ids[0]))], None
+            if record is not None and recorder is not None:
+                return [(yield from recorder.repeat(record, ids[0]))], None
             if len(calls) == 1:
                 effects = self._approved.execute(call, ids[0], self._set_running)
-                if run_ is not None:
-                    effects = run_.execute(call, ids[0], effects)
+                if recorder is not None:
+                    effects = recorder.execute(call, ids[0], effects)
                 return [(yield from effects)], None
             pairs = zip(calls, ids, strict=False)
             identify = [partial(self._approved.identify, *pair) for pair in pairs]
             outcomes, signal = yield from self.tools.execute_parallel(calls, identify)
-            if run_ is not None:
-                run_.record(calls, ids, outcomes)
+            if recorder is not None:
+                recorder.record(calls, ids, outcomes)
             return outcomes, signal
         except UndecidedError as undecided:
             return [], undecided

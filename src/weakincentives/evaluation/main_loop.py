@@ -39,8 +39,8 @@ from .execution import (
     options_of,
 )
 from .messages import UserMessage
-from .nested_runs import Identity
 from .response import Completed, PromptResponse, Restarted, StreamEvent
+from .run_logs import Identity
 from .suspension import RunSuspended, Suspension, check_resumable
 
 __all__ = [

@@ -10,8 +10,16 @@ from .adapter import LoopOptions
 from .approval import Approve, Preview
 from .inner_loop import InnerLoop
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage
-from .nested_runs import ChangedRunError, OpenCalls, RunLog, Waiting, tool_digests
-from .suspension import Resumption, RunSuspended, SuspendedRun, Suspension, cannot_wait, suspended
+from .nested_runs import ChangedRunError, Waiting, tool_digests
+from .run_logs import OpenCalls, RunLog
+from .suspension import (
+    Resumption,
+    RunSuspended,
+    SuspendedRun,
+    Suspension,
+    cannot_wait,
+    mark_suspended,
+)
 from .tool_executor import ToolExecutor
 
 __all__ = ["recall_calls", "suspend", "wait_on", "waiting_for"]
@@ -89,7 +97,7 @@ def suspend(
     )
     parent = options.get("parent")
     if parent is None or parent.evaluation_id is None:
-        return suspended(suspension, session)
+        return mark_suspended(suspension, session)
     log = parent.log
     unrepeatable = "" if log is None else log.caller.root.unrepeatable
     if log is None or unrepeatable:

@@ -27,9 +27,9 @@ from .nested_runs import (
     NestedRuns,
     Waiting,
     approval_ids,
+    change_since,
     check_nested,
     pending_inside,
-    tool_digests,
 )
 from .response import Restarted
 
@@ -41,7 +41,7 @@ __all__ = [
     "cannot_wait",
     "check_decisions",
     "check_resumable",
-    "suspended",
+    "mark_suspended",
 ]
 
 
@@ -160,19 +160,8 @@ def check_resumable(
     run does not wait, such as one that has resumed it.
     """
     name = f"{suspension.ns}/{suspension.key}"
-    if (prompt.ns, prompt.key) != (suspension.ns, suspension.key):
-        raise ValueError(
-            f"the suspended run is of prompt {name!r}, not of {f'{prompt.ns}/{prompt.key}'!r}; "
-            "resume it with its own prompt"
-        )
-    digests = tool_digests(prompt.template, list(suspension.tool_digests))
-    if changed := [
-        tool for tool, digest in suspension.tool_digests.items() if digests.get(tool) != digest
-    ]:
-        raise ValueError(
-            f"the tools {changed} have changed since the run of {name!r} was suspended; "
-            "resume it with the code that suspended it"
-        )
+    if change := change_since(prompt.template, name, suspension.tool_digests, kind="run"):
+        raise ValueError(change)
     check_nested(prompt.template, suspension.nested)
     check_decisions(suspension, decisions)
     if isinstance(session, Session) and _is_new(session.snapshot()):
@@ -210,7 +199,7 @@ def cannot_wait(tool: str) -> str:
     )
 
 
-def suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspended:
+def mark_suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspended:
     """Marks the session and returns the error that ends the run, with the session's snapshot.
 
     Raises `SerdeError` for state that JSON cannot hold.

@@ -53,8 +53,9 @@ from .messages import (
     ToolMessage,
     sendable,
 )
-from .nested_runs import CallLog, ChangedRunError, Identity, UndecidedError
+from .nested_runs import ChangedRunError, UndecidedError
 from .parallel_calls import ForkedCall
+from .run_logs import CallLog, Identity
 from .tool_answers import (
     check_restart,
     failed,

@@ -22,13 +22,14 @@ from ..runtime.transactions import (
 from .effects import Effects
 from .errors import LimitError, PromptEvaluationError
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
-from .nested_runs import NestedCall, OpenCalls, ProviderFailure, RunLog
+from .nested_runs import NestedCall, ProviderFailure
+from .run_logs import OpenCalls, RunLog
 from .tool_executor import ToolExecutor
 
-__all__ = ["RecordedRun"]
+__all__ = ["RunRecorder"]
 
 
-class RecordedRun:
+class RunRecorder:
     """One evaluation of a nested run, whose answers and calls `log` records."""
 
     def __init__(
@@ -66,18 +67,18 @@ class RecordedRun:
         """Returns the record of the next call; disclosure tools have none and just run again."""
         return self._log.take_call(call)
 
-    def repeat(self, recorded: NestedCall, approval_id: str) -> Effects[ToolExecutionOutcome]:
+    def repeat(self, record: NestedCall, approval_id: str) -> Effects[ToolExecutionOutcome]:
         """Repeats a call and returns its recorded outcome.
 
         Raises `PromptEvaluationError` if it succeeded before and now fails.
         """
-        call, tools = recorded.call, self._tools
+        call, tools = record.call, self._tools
         tool, log = tools.available.get(call.name), self._open.start(approval_id, call)
-        if not recorded.answer.success or tool is None or tool.effect != "repeatable":
-            log.meter.add_run(recorded.nested.spent, "")
-            self._change_state(recorded.state)
-            return tools.recall(call, recorded.answer)
-        log.repeat(recorded.nested)
+        if not record.answer.success or tool is None or tool.effect != "repeatable":
+            log.meter.add_run(record.nested.spent, "")
+            self._change_state(record.state)
+            return tools.recall(call, record.answer)
+        log.repeat(record.nested)
         outcome = yield from tools.execute(call, log)
         if not outcome.success:
             raise PromptEvaluationError(
@@ -86,7 +87,7 @@ class RecordedRun:
                 phase="response",
                 code="not_repeated",
             )
-        return replace(outcome, message=recorded.answer)
+        return replace(outcome, message=record.answer)
 
     def execute(
         self, call: ToolCall, approval_id: str, effects: Effects[ToolExecutionOutcome]
