@@ -22,12 +22,12 @@ import pytest
 from support.deadlines import with_growing_limit
 from support.doors import DOORS, STREAMED, Door, evaluate, one_event_loop, stream
 from support.hostile_replies import KEY, MAX_BYTES, REPLIES
-from support.hostile_server import BEHAVIOURS, HostileServer
+from support.hostile_server import BEHAVIOURS, HostileServer, retry_later
 from support.scripted_server import Request, Say, ScriptedServer, Step
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.provider_errors import ERROR_CODES
-from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.runtime.events import EvaluationStopped, ProviderCalled
 from weakincentives.runtime.session import Session
@@ -50,23 +50,21 @@ type Connect = Callable[..., LoopAdapter]
 def sdk(url: str, *, api: str, **options: Any) -> LoopAdapter:
     from support.sdk_clients import sdk_adapter
 
-    return sdk_adapter(api, url, api_key=KEY, max_retries=0, **options)
+    return sdk_adapter(api, url, api_key=KEY, **options)
 
 
 def litellm(url: str, *, model: str, **options: Any) -> LoopAdapter:
     from weakincentives.adapters.litellm import LiteLLMAdapter
 
     url = f"{url}/v1" if model.startswith("openai/") else url
-    return LiteLLMAdapter(model, base_url=url, api_key=KEY, max_retries=0, **options)
+    return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
 
 
 def claude(url: str, **options: Any) -> LoopAdapter:
     from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 
     model, thinking = "claude-sonnet-4-5", {"thinking": {"type": "disabled"}}
-    return ClaudeAgentSDKAdapter(
-        model, base_url=url, api_key=KEY, max_retries=0, options=thinking, **options
-    )
+    return ClaudeAgentSDKAdapter(model, base_url=url, api_key=KEY, options=thinking, **options)
 
 
 def fallback(url: str, *, first: Connect, second: Connect, **options: Any) -> LoopAdapter:
@@ -116,7 +114,8 @@ class Stage:
 
     def adapter(self, name: str) -> LoopAdapter:
         if name not in self.adapters:
-            self.adapters[name] = ADAPTERS[name](self.url, max_reply_bytes=MAX_BYTES)
+            connect = ADAPTERS[name]
+            self.adapters[name] = connect(self.url, max_retries=0, max_reply_bytes=MAX_BYTES)
         return self.adapters[name]
 
 
@@ -215,7 +214,11 @@ def test_after_all_that_each_door_answers_with_what_is_said(name: str, stage: St
 
 # --- Replies that never end
 
-ENDLESS = ["silence", "comments", "spaces", "headers byte by byte"]
+ENDLESS = {
+    **{name: BEHAVIOURS[name] for name in ("silence", "comments", "spaces")},
+    "headers byte by byte": BEHAVIOURS["headers byte by byte"],
+    "retry later": retry_later(55),  # the SDKs obey less than a minute
+}
 
 
 @pytest.mark.parametrize("behaviour", ENDLESS)
@@ -224,18 +227,22 @@ def test_a_deadline_holds_at_all_doors(name: str, behaviour: str) -> None:
     is_cli = name == "claude"
     doors = (evaluate, stream) if is_cli else DOORS
 
-    def attempt(seconds: float) -> list[str] | None:
-        with HostileServer(BEHAVIOURS[behaviour]) as server:
-            adapter = ADAPTERS[name](server.url, max_reply_bytes=NO_BOUND)
+    def attempt(seconds: float) -> set[str] | None:
+        with HostileServer(ENDLESS[behaviour]) as server:
+            adapter = ADAPTERS[name](server.url, max_retries=2, max_reply_bytes=NO_BOUND)
 
             def end_by(door: Door) -> str:
-                with pytest.raises(DeadlineExceededError) as caught:
+                with pytest.raises(PromptEvaluationError) as caught:
                     door(adapter, Session(), Deadline.after(seconds))
                 return caught.value.code
 
             with ThreadPoolExecutor(len(doors)) as pool:
-                ends = list(pool.map(end_by, doors))
+                ends = set(pool.map(end_by, doors))
             assert server.left()
         return ends if len(server.requests) >= len(doors) else None
 
-    assert with_growing_limit(attempt, 3 if is_cli else 0.5) == ["deadline"] * len(doors)
+    ends = with_growing_limit(attempt, 3 if is_cli else 0.5)
+    if behaviour == "retry later" and name.startswith("litellm, anthropic"):
+        assert ends <= {"throttled", "deadline"}  # LiteLLM retries nothing there
+    else:
+        assert ends == {"deadline"}
