@@ -2,7 +2,6 @@
 they come.
 """
 
-import asyncio
 import gc
 import gzip
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.agents import prompt
+from support.doors import Door, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import HostileServer, compressed, redirect
 from support.scripted_server import Raw, Say, ScriptedServer
 from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
@@ -27,36 +27,11 @@ KEY = "sk-marked-0123456789-secret"
 
 apis = pytest.mark.parametrize("api", APIS)
 deadlines = pytest.mark.parametrize("deadline", [None, 60], ids=["no deadline", "deadline"])
-type Door = Callable[[Any, Session, Deadline | None], None]
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-# Any: an adapter of any output
-def evaluate(adapter: Any, session: Session, deadline: Deadline | None) -> None:
-    adapter.evaluate(prompt(), session=session, deadline=deadline)
-
-
-def stream(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
-    for _ in adapter.stream(prompt(), session=session, deadline=deadline):
-        pass
-
-
-# Any: as above
-def evaluate_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:
-    asyncio.run(adapter.evaluate_async(prompt(), session=session, deadline=deadline))
-
-
-# Any: as above
-def stream_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:
-    async def main() -> None:
-        async for _ in adapter.stream_async(prompt(), session=session, deadline=deadline):
-            pass
-
-    asyncio.run(main())
 
 
 doors = pytest.mark.parametrize("door", [evaluate, stream, evaluate_async, stream_async])

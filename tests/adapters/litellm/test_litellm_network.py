@@ -1,16 +1,14 @@
 """Deadlines, redirects and huge replies over the real LiteLLM, on routes of two wire formats."""
 
-import asyncio
 import threading
 import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from support.agents import prompt
 from support.deadlines import SOON, with_growing_limit
+from support.doors import Door, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirect, retry_later
 from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.litellm import LiteLLMAdapter
@@ -23,39 +21,12 @@ KEY = "sk-marked-0123456789-secret"
 OPENAI = "openai/gpt-4o"
 ANTHROPIC = "anthropic/claude-sonnet-4-5"
 
-type Door = Callable[[Any, Session, Deadline | None], None]
 routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 
 
 def connect(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
-
-
-# Any: an adapter of any output
-def evaluate(adapter: Any, session: Session, deadline: Deadline | None) -> None:
-    adapter.evaluate(prompt(), session=session, deadline=deadline)
-
-
-def stream(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
-    for _ in adapter.stream(prompt(), session=session, deadline=deadline):
-        pass
-
-
-def evaluate_async(
-    adapter: Any, session: Session, deadline: Deadline | None
-) -> None:  # Any: as above
-    asyncio.run(adapter.evaluate_async(prompt(), session=session, deadline=deadline))
-
-
-def stream_async(
-    adapter: Any, session: Session, deadline: Deadline | None
-) -> None:  # Any: as above
-    async def main() -> None:
-        async for _ in adapter.stream_async(prompt(), session=session, deadline=deadline):
-            pass
-
-    asyncio.run(main())
 
 
 DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
