@@ -49,7 +49,7 @@ def code_block(text: str) -> str:
 
 
 def longest_run(text: str) -> int:
-    """The length of the longest run of backticks, which a longer one cannot be closed by."""
+    """Returns the length of the longest run of backticks; a fence or span needs more."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 

@@ -46,7 +46,7 @@ class Redactor:
 def credentials_in(values: Mapping[str, object]) -> Iterator[str]:
     """Yields the credentials among headers, variables or options, which it knows by their names.
 
-    A value such as `Bearer …` comes whole and without its scheme. Mappings inside are read too.
+    It yields a value such as `Bearer …` whole and without its scheme, and reads inner mappings too.
     """
     for name, value in values.items():
         if isinstance(value, Mapping):

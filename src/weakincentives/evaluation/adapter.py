@@ -111,8 +111,8 @@ class LoopOptions(ConversationOptions, total=False):
     """The arguments of `LoopAdapter.evaluate`, which knows the calls of earlier evaluations too.
 
     `MainLoop` passes `call_history` only for prompts with tools that must not run twice. `save` is
-    called with the conversation when the evaluation ends, also by an interrupt. Instead of a
-    further request of more than `max_request_tokens` the evaluation raises `CompactionRequired`;
+    called with the conversation when the evaluation ends, also by an interrupt. The evaluation
+    raises `CompactionRequired` before a further request of more than `max_request_tokens`;
     `previous_turns` are the requests of the run before that, which count for `max_turns`. `parent`
     is the run that the evaluation is a part of; without one it is a run by itself. With `resume` it
     goes on where a suspended one stopped. An adapter that delegates to another one takes

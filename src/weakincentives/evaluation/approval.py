@@ -103,8 +103,8 @@ class Preview:
     `arguments` is JSON text. `answer` is what the model would read, and `success` says whether the
     call would succeed; one that fails changes nothing. `events` are held back until the call
     counts. `reason` says why the effects cannot be shown, or why the call is asked about again.
-    `omitted` says what the preview leaves out. A call of a nested run has the tools whose calls it
-    is part of in `inside`, the outermost first, and an id that begins with that of the first.
+    `omitted` says what the preview leaves out. `inside` names the tools around a
+    call of a nested run, the outermost first; the call's id begins with that of the outermost call.
     """
 
     tool: str

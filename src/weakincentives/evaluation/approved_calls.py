@@ -217,9 +217,10 @@ class ApprovedCalls:
         return [*undecided.previews]
 
     def _as_shown(self, call: ToolCall, approval_id: str) -> tuple[ToolCall, bool]:
-        """Returns the call with the arguments that a person has put in, if one has.
+        """Returns the call, with the arguments that a person put in their place, if one did.
 
-        Tells whether they are decided on: the call has run with them and waits for one inside it.
+        Tells also whether a decision on them exists: the call has run with them, and waits for a
+        call inside it.
         """
         shown, ran = self._open.shown.get(approval_id), self._open.waited.nested.get(approval_id)
         put_in = shown or ran

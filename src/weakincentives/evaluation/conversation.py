@@ -189,8 +189,8 @@ class Conversation:
         Opened sections stand in place, and the calls that opened and closed sections are gone.
         `keep_turns` keeps only that many of the user's last messages with what followed them;
         `summary` stands for the turns before them. The providers' own items go, except those that
-        compact a conversation, since a provider checks them against what came before. What changed
-        since an answer that stays has shown it is told at the end.
+        compact a conversation, since a provider checks them against what came before. If a section
+        has changed since an answer that stays showed it, a message at the end says so.
         """
         if isinstance(prompt, Prompt):
             prompt = prompt.render(session=session, decisions=self.decisions_for(prompt))

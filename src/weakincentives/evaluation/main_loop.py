@@ -437,7 +437,7 @@ class _Evaluations[Out]:
             self._options["call_history"] = CallHistory()
 
     def _shortens(self, error: PromptEvaluationError) -> bool:
-        """Tells whether a request that the provider refuses as too long is made shorter."""
+        """Prepares to compact if the provider refused a request as too long; says if so."""
         conversation = error.conversation if error.code == "context_length" else None
         if self._compaction is None or self._refused or conversation is None:
             return False
@@ -479,7 +479,7 @@ class _Evaluations[Out]:
 
     @contextmanager
     def _summarizing(self) -> Generator[None]:
-        """Gives a failure of the summary the conversation that it should have made shorter."""
+        """Adds the conversation to an error of the summary, whose own conversation is another."""
         try:
             yield
         except PromptEvaluationError as error:

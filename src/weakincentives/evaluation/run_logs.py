@@ -125,11 +125,11 @@ class RunLog:
 
 
 class CallLog:
-    """Records one execution of a call, for `open_calls`, which has those of its turn.
+    """Records one execution of a tool call and the runs inside it.
 
     `unrepeatable` names a tool inside it whose call can neither be undone nor repeated, so that no
-    run inside can wait any more. In a preview of a later call no run begins, since that would ask
-    the model; `has_runs` says that one should have begun.
+    run inside can wait any more. In a preview of a later call no run begins, since it would ask
+    the model; `has_runs` then says that the handler tried to begin one.
     """
 
     began = False  # as for a `CallIdentity`
@@ -210,8 +210,8 @@ class CallLog:
     def end(self) -> None:
         """Ends the log, once the handler has ended.
 
-        Raises `UndecidedError` if a run inside the call waits, and what kept one from going on,
-        also if the handler has caught it.
+        Raises `UndecidedError` if a run inside the call waits, and `ChangedRunError` if one cannot
+        go on, even where the handler has caught the error.
         """
         if self._record is None and not self._runs:
             return  # as most calls
@@ -237,7 +237,7 @@ class CallLog:
         return UndecidedError(previews, decisions)
 
     def _count_lost(self) -> None:
-        """Counts what the handler has not repeated of its record; it was used before."""
+        """Counts the usage of earlier executions that this one has not repeated."""
         before, now = self._spent, self.meter.usage
         if now.calls < before.calls or now.tool_calls < before.tool_calls:
             self.meter.add(
@@ -267,8 +267,8 @@ class CallLog:
 class OpenCalls:
     """The calls of one turn of an evaluation, by their approval ids, and the runs inside them.
 
-    `run` is the log of the evaluation if that is nested. `decisions` are those on the calls of the
-    turn, but not on calls inside them, and `shown` what people have decided on.
+    `run` is the evaluation's log if the evaluation is nested. `decisions` are those on the turn's
+    own calls, not on calls inside them; `shown` are the previews that people have seen.
     """
 
     def __init__(self, evaluation_id: str, meter: Meter, run: RunLog | None) -> None:

@@ -31,7 +31,7 @@ def waiting_for(
     open_calls: OpenCalls,
     prompt: Prompt[Any],  # Any: a prompt of any output
 ) -> Waiting:
-    """Returns for what a run waits; `calls` are the last of its turn, from the first that waits.
+    """Returns what a run waits for; `calls` are those of its turn from the first that waits.
 
     Keeps the decisions on them, but an approval only if the call would still do what was shown.
     """
@@ -113,7 +113,7 @@ def wait_on(
     loop: InnerLoop,
     session: SessionProtocol,
 ) -> None:
-    """Lets a run that is refused wait on, if it has done nothing yet since it was resumed."""
+    """Lets a resumed run that cannot go on be resumed again, if it has done nothing so far."""
     if log is not None:
         log.refusal = error
     if resumption is not None:
