@@ -89,8 +89,7 @@ class AgUiRun:
         self._keep_text()
         return [*self._earlier, *self._messages]
 
-    # Any: as above
-    def stream(self, events: Generator[StreamEvent[Any]]) -> Generator[ag_ui.Event]:
+    def stream(self, events: Generator[_AnyEvent]) -> Generator[ag_ui.Event]:
         """Yields the run's AG-UI events, from `RUN_STARTED` on, and closes `events`.
 
         A `PromptEvaluationError` becomes `RUN_ERROR` with its text. `RunSuspended` becomes an

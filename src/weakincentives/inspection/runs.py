@@ -323,15 +323,17 @@ def headline(record: _Json) -> str:
         case "AnswerRejected":
             return f"  feedback: {record['reason']}"
         case "PromptExecuted":
-            turns = "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
-            return f"answer after {turns}: {record['text']}"
+            return f"answer after {_turns(record)}: {record['text']}"
         case "EvaluationStopped":
             code = f" ({record['code']})" if record["code"] else ""
-            turns = "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
             reason = _STOPS.get(record["reason"], record["reason"])
-            return f"{reason} after {turns}{code}: {record['error']}"
+            return f"{reason} after {_turns(record)}{code}: {record['error']}"
         case _:
             return _headline_of_change(record)
+
+
+def _turns(record: _Json) -> str:
+    return "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
 
 
 def _headline_of_change(record: _Json) -> str:

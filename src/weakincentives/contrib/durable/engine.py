@@ -1,7 +1,7 @@
 """Durable runs on DBOS, which stores them in SQLite or PostgreSQL.
 
-The application owns DBOS; `install` registers one workflow with it. Only this module imports DBOS,
-and only when `install` is called.
+The application owns DBOS; `install` registers one workflow with it, and imports DBOS only then.
+The import stands in `waiting`, which also serves processes that run no agent.
 """
 
 import logging
@@ -16,7 +16,8 @@ from ...limits import Budget, Deadline
 from ...runtime.session import Session
 from .execution import execute_run, to_execution, to_input
 from .executor_lock import lock_executor
-from .journal import DurableAgent, Record, combined_version, succeeded
+from .journal import DurableAgent, combined_version, succeeded
+from .outcomes import Record
 from .sqlite import SqliteConnection
 from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting
 

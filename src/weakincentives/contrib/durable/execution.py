@@ -22,13 +22,11 @@ from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
 from .journal import (
     DurableAgent,
-    Record,
     RecordedAdapter,
     RunAttempt,
     Steps,
-    error_from_json,
-    error_to_json,
 )
+from .outcomes import Record, error_from_json, error_to_json
 
 __all__ = ["execute_run", "to_execution", "to_input", "to_resumed"]
 

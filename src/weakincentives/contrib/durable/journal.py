@@ -2,12 +2,12 @@
 
 Each request to the provider and each tool call is one step. Its record is one JSON object: a digest
 of what was asked, the outcome, the changes of the session, and the time. Nothing here knows a
-database; `Steps` stores the records.
+database; `Steps` stores the records. `outcomes` writes and reads the outcomes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from os import urandom
@@ -16,35 +16,36 @@ from typing import Any, Protocol
 from ... import serde
 from ...adapters.core import Connection, LoopAdapter
 from ...errors import WeakIncentivesError
-from ...evaluation.errors import (
-    BudgetExceededError,
-    DeadlineExceededError,
-    PromptEvaluationError,
-    ThrottleError,
-    TurnLimitError,
-)
 from ...evaluation.inner_loop import ProviderRequest
 from ...evaluation.journal import CallIdentity, Journal
-from ...evaluation.main_loop import ExpansionLimitError, MainLoop
+from ...evaluation.main_loop import MainLoop
 from ...evaluation.messages import (
     AssistantMessage,
     ToolCall,
     ToolExecutionOutcome,
     ToolMessage,
-    sendable,
 )
-from ...evaluation.suspension import RunSuspended, SuspendedRun, Suspension
+from ...evaluation.suspension import SuspendedRun
 from ...evaluation.tool_executor import ToolExecutor
 from ...limits import Budget, Meter, RunUsage, utc_now
 from ...prompt.context import Evaluator
-from ...prompt.errors import VisibilityExpansionRequired
 from ...prompt.prompt import Prompt
 from ...prompt.registry import RESERVED_TOOL_NAMES
 from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import AnyTool
 from ...runtime.session import Session
 from ...runtime.session.snapshots import parse_changes, types_by_name
-from ...visibility import SetVisibilityOverride, ShownSection
+from ...visibility import ShownSection
+from .outcomes import (
+    Record,
+    StepFailedError,
+    answer_to_json,
+    call_to_json,
+    check_to_json,
+    error_from_json,
+    request_from_json,
+    wait_if_recorded,
+)
 
 __all__ = [
     "DurableAgent",
@@ -58,16 +59,9 @@ __all__ = [
 # Part of an agent's version, so that runs with records of another format wait for their own code.
 _RECORD_FORMAT = 5
 
-# Any: records are JSON objects, read key by key.
-type Record = dict[str, Any]
-
 
 class ReplayError(WeakIncentivesError):
     """A run's request differs from its record: its code or prompt has changed."""
-
-
-class StepFailedError(WeakIncentivesError):
-    """A step raised an exception that is no failure of an evaluation."""
 
 
 class Steps(Protocol):
@@ -289,7 +283,7 @@ class _RunJournal:
     def ask(
         self, request: ProviderRequest, ask: Callable[[], AssistantMessage], /
     ) -> AssistantMessage:
-        operation = partial(_answer_to_json, ask)
+        operation = partial(answer_to_json, ask)
         outcome, _ = self._attempt.step("provider", self._digest(request), operation)
         if "error" in outcome:
             raise error_from_json(outcome["error"])
@@ -316,23 +310,23 @@ class _RunJournal:
         if check_decided and tool and tool.approval and tool.effect == "at_most_once":
             # before its intent, after which the call would count as begun
             asked, _ = self._attempt.step(
-                f"ask:{tool.name}", _digest(call), partial(_check_to_json, check_decided)
+                f"ask:{tool.name}", _digest(call), partial(check_to_json, check_decided)
             )
-            _wait_if_recorded(asked)
+            wait_if_recorded(asked)
         identity = replace(self._attempt.identify(tool), meter=meter)
         outcome, performed = self._attempt.step(
             f"tool:{'unknown' if tool is None else tool.name}",
             _digest(call),
-            lambda: _call_to_json(partial(execute, identity), meter),
+            lambda: call_to_json(partial(execute, identity), meter),
             transactional=tool is not None and tool.effect == "transactional",
         )
         if not performed and "nested_usage" in outcome:
             meter.add_run(serde.parse(RunUsage, outcome["nested_usage"]), "of a nested run")
-        _wait_if_recorded(outcome)
+        wait_if_recorded(outcome)
         if "signal" in outcome:
             if not performed:
                 self._tools.recall(call, None)
-            request = _request_from_json(outcome)
+            request = request_from_json(outcome)
             if call.name not in RESERVED_TOOL_NAMES:
                 raise request
             answer = ToolMessage(call.call_id, str(request))
@@ -352,82 +346,6 @@ class _RunJournal:
             shown=serde.parse(tuple[ShownSection, ...], fields["shown"]),
             closed=tuple(fields["closed"]),
         )
-
-
-def _answer_to_json(ask: Callable[[], AssistantMessage]) -> Record:
-    try:
-        answer = ask()
-        calls = [
-            replace(call, name=sendable(call.name), arguments=sendable(call.arguments))
-            for call in answer.tool_calls
-        ]
-        answer = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
-        return {"answer": serde.dump(answer)}
-    except Exception as error:
-        return {"error": error_to_json(error)}
-
-
-def _call_to_json(execute: Callable[[], ToolExecutionOutcome], meter: Meter) -> Record:
-    """Returns a call's outcome, with the usage of nested runs that `meter` has counted."""
-    outcome = _outcome_to_json(execute)
-    return {**outcome, "nested_usage": serde.dump(meter.usage)} if meter.usage.calls else outcome
-
-
-def _outcome_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
-    try:
-        outcome = execute()
-    except RunSuspended as waiting:
-        return {"suspension": waiting.suspension.to_json()}
-    except VisibilityExpansionRequired as request:
-        return _request_to_json(request)
-    if outcome.request is not None:
-        return _request_to_json(outcome.request)
-    fields = {
-        "message": outcome.message,
-        "tools": [tool.name for tool in outcome.expanded_tools],
-        "section_key": outcome.section_key,
-        "opened": outcome.opened,
-        "closed_tools": outcome.closed_tools,
-        "shown": outcome.shown,
-        "closed": outcome.closed,
-    }
-    return {"call": serde.dump(fields)}
-
-
-def _check_to_json(check_decided: Callable[[], None]) -> Record:
-    try:
-        check_decided()
-    except RunSuspended as waiting:
-        return {"suspension": waiting.suspension.to_json()}
-    return {}
-
-
-def _wait_if_recorded(outcome: Record) -> None:
-    if "suspension" in outcome:
-        raise RunSuspended(Suspension.from_json(outcome["suspension"]))
-
-
-def _request_to_json(request: VisibilityExpansionRequired) -> Record:
-    overrides = [
-        SetVisibilityOverride(path=path, visibility=visibility)
-        for path, visibility in request.requested_overrides.items()
-    ]
-    return {
-        "signal": serde.dump(overrides),
-        "reason": sendable(request.reason),
-        "section_keys": list(request.section_keys),
-        "args": list(request.args),
-    }
-
-
-def _request_from_json(outcome: Record) -> VisibilityExpansionRequired:
-    overrides = serde.parse(list[SetVisibilityOverride], outcome["signal"])
-    return VisibilityExpansionRequired(
-        *outcome["args"],
-        requested_overrides={override.path: override.visibility for override in overrides},
-        reason=outcome["reason"],
-        section_keys=tuple(outcome["section_keys"]),
-    )
 
 
 def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:
@@ -454,35 +372,3 @@ def succeeded(record: Record) -> bool:
     """Tells whether the tool call of a record takes effect."""
     outcome: Record = record["outcome"]
     return "call" not in outcome or outcome["call"]["message"]["success"] is True
-
-
-_KINDS = (
-    ThrottleError,
-    DeadlineExceededError,
-    BudgetExceededError,
-    TurnLimitError,
-    ExpansionLimitError,
-)
-_ERRORS: dict[str, type[PromptEvaluationError]] = {
-    kind.__name__: kind for kind in (*_KINDS, PromptEvaluationError)
-}
-_ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
-
-
-def error_to_json(error: Exception) -> Record:
-    if not isinstance(error, PromptEvaluationError):
-        return {"is": "", "message": f"{type(error).__name__}: {error}"}
-    return {
-        "is": next(name for name, kind in _ERRORS.items() if isinstance(error, kind)),
-        **{name: getattr(error, name) for name in _ARGUMENTS},
-        "retry_after": serde.dump(getattr(error, "retry_after", None)),
-    }
-
-
-def error_from_json(fields: Record) -> PromptEvaluationError | StepFailedError:
-    if not fields["is"]:
-        return StepFailedError(fields["message"])
-    error = _ERRORS[fields["is"]](**{name: fields[name] for name in _ARGUMENTS})
-    if isinstance(error, ThrottleError):
-        error.retry_after = serde.parse(timedelta | None, fields["retry_after"])
-    return error

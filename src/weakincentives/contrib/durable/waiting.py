@@ -14,7 +14,7 @@ from typing import Any
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.suspension import Suspension
 from .execution import to_resumed
-from .journal import Record
+from .outcomes import Record
 from .sqlite import SqliteConnection
 
 __all__ = ["WORKFLOW", "WaitingRun", "WaitingRuns", "dbos", "keep_waiting", "open_waiting_runs"]
