@@ -272,7 +272,7 @@ class _Evaluations[Out]:
         self._options: dict[str, Any] = {
             name: value for name, value in options.items() if name in passed
         }
-        known = parameters_of(type(self.adapter).evaluate)
+        known = self._parameters = parameters_of(type(self.adapter).evaluate)
         self._options |= {"bus": self._parent.bus, "deadline": self._deadline}
         if self._parent.approver is not None:
             self._options["approver"] = self._parent.approver
@@ -413,13 +413,13 @@ class _Evaluations[Out]:
 
     def _take_conversation(self, loop: MainLoop, message: str | Sequence[Part] | None) -> None:
         """Notes whether the conversation must become shorter before the first request."""
-        known = parameters_of(type(self.adapter).evaluate)
-        self._compaction = loop.compaction if {"message", "conversation"} <= known else None
+        can_go_on = {"message", "conversation"} <= self._parameters
+        self._compaction = loop.compaction if can_go_on else None
         self._too_long = self._refused = False
         if self._compaction is None:
             return
         limit = self._compaction.at_tokens
-        if "max_request_tokens" in known:
+        if "max_request_tokens" in self._parameters:
             self._options["max_request_tokens"] = limit
         if self._conversation is not None:
             new = (UserMessage(to_content(message)),) if message else ()
@@ -431,7 +431,7 @@ class _Evaluations[Out]:
         self._conversation, self._too_long = conversation, True
         self._decisions = conversation.decisions_for(self._prompt)
         self._options |= {"conversation": conversation, "message": None}
-        if "previous_turns" in parameters_of(type(self.adapter).evaluate):
+        if "previous_turns" in self._parameters:
             self._options["previous_turns"] = self._turns
         if "call_history" in self._options:  # its calls are messages of the conversation
             self._options["call_history"] = CallHistory()
