@@ -4,10 +4,10 @@ chat litellm …`.
 Half of an adapter's runs are scenarios of the conformance suite, played in a random way and judged
 as it judges them. The others are scripts put together from turns of these scenarios, which must
 come to what the scripted adapter comes to. The runs of `chats` are those of `soak_chats`: several
-turns over two SDKs, with fallbacks, an MCP server, approvals and compaction. Once a minute a line
-says what the process holds. It fails if memory, threads, open files, sockets, children or temporary
-files have grown at the end, or if a run came to something else than it must. Linux only: it reads
-/proc.
+turns over two SDKs, with fallbacks, an MCP server, approvals, nested runs and compaction. Once a
+minute a line says what the process holds. It fails if memory, threads, open files, sockets,
+children or temporary files have grown at the end, or if a run came to something else than it must.
+Linux only: it reads /proc.
 """
 
 import gc

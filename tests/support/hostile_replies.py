@@ -270,7 +270,7 @@ def _answers() -> Iterator[tuple[str, _Answer, set[str]]]:
     yield "unknown tools", _calls(Call("nonsense"), Call("x" * 5000), Call("bad\n")), hello
     for name, text in _ARGUMENTS.items():
         yield f"arguments {name}", _calls(Call("probe", text)), hello
-    yield "refusal", _always(Say(refusal="no")), {"refused"}
+    yield "refusal", _always(Say(refusal="no" * 10_000)), {"refused"}
     yield "filtered", _always(Say("x", finish="content_filter")), {"content_filter", "refused"}
     yield "truncated", _always(Say("x", finish="length")), {"truncated"}
 

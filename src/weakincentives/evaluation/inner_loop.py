@@ -173,6 +173,7 @@ class Finished:
     output: object
 
 
+_MAX_QUOTED = 500  # characters of a refusal in its error; the transcript has the whole
 _MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 _MAX_ISSUES = 4_000  # characters: an answer can have more issues than a request should carry
 _NOT_RUN = "Not run: the evaluation ended."
@@ -507,7 +508,7 @@ def unfinished_error(answer: AssistantMessage) -> PromptEvaluationError | None:
     if answer.finish not in _UNFINISHED:
         return None
     message, code, remedy = _UNFINISHED[answer.finish]
-    message = message.format(answer.text)
+    message = message.format(answer.text[:_MAX_QUOTED])
     return PromptEvaluationError(message, phase="response", code=code, remedy=remedy)
 
 
