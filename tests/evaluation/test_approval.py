@@ -366,12 +366,14 @@ def test_a_preview_reads_well() -> None:
 
 def test_text_cannot_steer_the_terminal_or_leave_its_fence() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.resources.get(Filesystem).write_text("a", "\x1b[2J\u202e```\n")
+        context.resources.get(Filesystem).write_text("a", "\x1b[2J\u202e```zwölf\t12\n")
+        context.session.dispatch(Note("zwölf"))
         return ToolResult("ok")
 
     files = InMemoryFilesystem()
     [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
-    assert "+\\x1b[2J\\u202e```" in str(preview)
+    assert "+\\x1b[2J\\u202e```zwölf\t12" in str(preview)  # letters and tabs stay
+    assert '{"text": "zwölf"}' in str(preview)
     assert "\n````diff\n" in preview._repr_markdown_()
 
 
@@ -484,8 +486,23 @@ def test_a_resource_that_cannot_show_its_changes_is_named() -> None:
     cell = ForkableCell()
     [preview] = previews(asking(handler), Session(), Deny(), resources={ForkableCell: cell})
     [change] = preview.changes
+    assert (change.kind, change.action) == ("resource", "change")
     assert (change.name, change.note) == ("ForkableCell", "it cannot show what would change")
     assert cell.numbers == []
+
+
+def test_with_several_filesystems_each_path_says_in_which_it_is(tmp_path: Path) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(HostFilesystem).write_text("a.txt", "new\n")
+        context.resources.get(InMemoryFilesystem).write_text("a.txt", "new\n")
+        return ToolResult("ok")
+
+    with closing(HostFilesystem(tmp_path)) as host:
+        memory = InMemoryFilesystem()
+        resources = {HostFilesystem: host, InMemoryFilesystem: memory}
+        [preview] = previews(asking(handler), Session(), Deny(), resources=resources)
+        names = {f"{files!r} a.txt" for files in resources.values()}
+    assert {change.name for change in preview.changes} == names
 
 
 def test_replaced_arguments_run_and_the_model_reads_them() -> None:
@@ -509,6 +526,64 @@ def test_replaced_arguments_run_and_the_model_reads_them() -> None:
         assert len(shown) == asked
         [event] = at[ToolInvoked].all()
         assert event.content == answer.content
+
+
+def test_replaced_arguments_that_need_no_preview_are_not_asked_about_again() -> None:
+    at, shown = Session(), list[Preview]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(str(params.a)))
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter([call(("run", {"a": 1})), say("done")])
+    tool = asking(handler, lambda params: "effects" if params.a == 1 else "arguments")
+    replacing = noting(shown, ReplaceArguments({"a": 7}))
+    adapter.evaluate(prompt(tool), session=at, approver=replacing)
+    assert [preview.approval for preview in shown] == ["effects"]
+    assert at[Note].all() == (Note("7"),)
+
+
+class WithoutForks:
+    """A session that keeps to the protocol and cannot fork."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.runs, self.session_id = session.runs, session.session_id
+        self.bus, self.content = session.bus, session.content
+        self.dispatch, self.declare = session.dispatch, session.declare
+        self.snapshot, self.restore = session.snapshot, session.restore
+
+    def __getitem__[T](self, slice_type: type[T], /) -> Any:  # Any: an accessor of the session
+        return self._session[slice_type]
+
+
+def test_a_session_that_cannot_fork_leaves_the_arguments() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        return ToolResult("ok")
+
+    for decision, count in ((Deny(), 0), (Approve(), 1)):
+        at = Session()
+        without: Any = WithoutForks(at)
+        [preview] = previews(asking(handler), without, decision)
+        assert (preview.approval, len(at[Note])) == ("arguments", count)
+        assert preview.reason == "The effects cannot be shown: the session has no fork()."
+
+
+def test_the_event_of_a_decision_says_who_was_asked_what_and_the_answer() -> None:
+    decisions: list[tuple[Decision, str, str]] = [
+        (Approve(), "approve", ""),
+        (Deny("not today"), "deny", "not today"),
+        (ReplaceArguments({"a": 7}), "replace", ""),
+    ]
+    for decision, kind, reason in decisions:
+        at = Session()
+        [preview] = previews(asking(ok, "arguments"), at, decision)
+        [event] = at[ApprovalDecided].all()
+        assert (event.decision, event.reason) == (kind, reason)
+        assert (event.name, event.call_id, event.approval) == ("run", "call_1", "arguments")
+        assert (event.preview, event.session_id) == (str(preview), at.session_id)
+        assert event.seconds >= 0
 
 
 def test_a_selector_sees_params_session_and_context() -> None:
@@ -930,6 +1005,9 @@ def test_a_resource_that_cannot_say_what_would_change_leaves_the_arguments(
     for decision, count in ((Deny(), 0), (Approve(), 1)):
         [preview] = previews(asking(handler), Session(), decision, resources={Counter: counter})
         assert (preview.approval, counter.count) == ("arguments", count)
+        assert preview.reason.startswith(
+            "The effects cannot be shown: preview() of test_a_resource"
+        )
         assert preview.reason.endswith(f"Counter {problem}.")
 
 

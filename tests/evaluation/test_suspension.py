@@ -695,6 +695,9 @@ def test_async_runs_and_streams_wait() -> None:
     with pytest.raises(RunSuspended) as waiting:
         events.extend(loop.stream(asked, session=at))
     suspension = waiting.value.suspension
+    requested = [event for event in events if isinstance(event, ApprovalRequested)]
+    assert tuple([event.preview for event in requested]) == suspension.pending
+    assert [event.call for event in requested] == list(suspension.calls_of_turn)
     stream = loop.stream(asked, session=at, suspension=suspension, decisions=decisions)
     events = list(stream)
     assert events[-1].response.text == "done"
