@@ -409,6 +409,15 @@ def test_who_has_read_the_last_event_of_a_stream_may_send_the_next_message() -> 
         pass
     assert chat.send("So").text == "two"
 
+    async def send_at_the_end() -> str:
+        async for event in chat.stream_async("And"):
+            if isinstance(event, Completed):
+                return (await chat.send_async("Now")).text
+        return "no end"
+
+    chat = chat_of(say("three"), say("four"))
+    assert asyncio.run(send_at_the_end()) == "four"
+
 
 # --------------------------------------------------------------------------------------------------
 # options and adapters

@@ -1,6 +1,7 @@
 """A conversation is a value: it goes on, it goes through JSON, it stops, it is derived anew."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
+    Finish,
     Instructions,
     Message,
     ToolCall,
@@ -211,6 +213,19 @@ def test_an_answer_that_was_cut_off_is_given_again() -> None:
     assert kinds(tuple(response.transcript)) == ["instructions", "user", "assistant"]
 
 
+def test_a_changed_prompt_is_stated_anew_also_after_an_answer_that_was_cut_off() -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        chat([AssistantMessage(text="So", finish="length")], "Hi")
+    response = ScriptedAdapter([say("Whole.")]).evaluate(
+        template().bind(Manner("rude")),
+        session=Session(),
+        conversation=caught.value.conversation,
+        on_change="restate",
+    )
+    assert kinds(tuple(response.transcript)) == ["instructions", "user", "assistant"]
+    assert "Be rude." in str(response.transcript[0])
+
+
 def test_more_turns_than_there_are_may_be_kept() -> None:
     conversation = chat([say("one"), say("two")], "A", "B").conversation
     assert conversation is not None
@@ -353,9 +368,11 @@ def test_another_prompt_takes_the_conversation_over() -> None:
     assert adapter.requests[0].tool_names == ()
 
 
-def test_an_answered_conversation_needs_a_message() -> None:
+@pytest.mark.parametrize("finish", ["stop", "tool_calls"])
+def test_an_answered_conversation_needs_a_message(finish: Finish) -> None:
+    answered = talk(replace(say("one"), finish=finish))
     with pytest.raises(ValueError, match="pass message="):
-        ScriptedAdapter([]).evaluate(KIND, session=Session(), conversation=talk(say("one")))
+        ScriptedAdapter([]).evaluate(KIND, session=Session(), conversation=answered)
 
 
 def test_an_error_has_the_conversation_and_the_conversation_goes_on() -> None:
@@ -387,9 +404,19 @@ def test_a_call_that_an_interrupt_stopped_is_not_run_again() -> None:
     assert PAID == [-1, 5]
 
 
-def test_a_stream_of_the_loop_tells_a_restart() -> None:
-    adapter = ScriptedAdapter([OPEN, say("done")], dynamic_tools=False)
-    events = [*MainLoop(adapter).stream(KIND, session=Session(), message="Hi")]
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_stream_of_the_loop_tells_a_restart(*, asynchronous: bool) -> None:
+    loop = MainLoop(ScriptedAdapter([OPEN, say("done")], dynamic_tools=False))
+
+    async def collect() -> list[Any]:
+        stream = loop.stream_async(KIND, session=Session(), message="Hi")
+        return [event async for event in stream]
+
+    events: list[Any] = (
+        asyncio.run(collect())
+        if asynchronous
+        else [*loop.stream(KIND, session=Session(), message="Hi")]
+    )
     restarts = [event for event in events if isinstance(event, Restarted)]
     assert [restart.section_keys for restart in restarts] == [("payments",)]
     assert isinstance(events[-1], Completed)

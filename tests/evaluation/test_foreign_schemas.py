@@ -243,6 +243,22 @@ def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
     )
 
 
+def test_required_names_are_those_that_a_provider_accepts() -> None:
+    names = {"$top": {"type": "integer"}, "a": {"type": "string"}}
+    spec = spec_of({"type": "object", "properties": names, "required": ["$top", "a"]})
+    assert spec.parameters["required"] == ["a"]
+    assert spec.parameters["additionalProperties"] is True
+    assert list(spec.parameters["properties"]) == ["a"]
+
+
+def test_a_rule_that_few_decoders_know_stands_in_words_at_its_part() -> None:
+    part = {"type": "string", "not": {"const": "ä"}, "description": "Words."}
+    spec = spec_of({"type": "object", "properties": {"a": part}, "required": ["a"]})
+    assert spec.parameters["properties"] == {
+        "a": {"type": "string", "description": 'Words.\nIt also fits {"not": {"const": "ä"}}'}
+    }
+
+
 @pytest.mark.parametrize(
     "wide",
     [

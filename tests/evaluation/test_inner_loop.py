@@ -36,11 +36,13 @@ from weakincentives.evaluation.messages import (
     ToolExecutionOutcome,
     ToolMessage,
     ToolsAdded,
+    ToolsRemoved,
     UserMessage,
 )
 from weakincentives.evaluation.schemas import tool_to_spec
 from weakincentives.limits import Budget, Deadline, TokenUsage
-from weakincentives.prompt.errors import OutputParseError
+from weakincentives.prompt import SectionVisibility
+from weakincentives.prompt.errors import OutputParseError, VisibilityExpansionRequired
 from weakincentives.prompt.output import StructuredOutputConfig, parse_output
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -263,6 +265,7 @@ def test_a_deadline_that_has_passed_stops_before_the_first_request() -> None:
         loop.start(NOW)
     assert (caught.value.turns, caught.value.usage) == (0, TokenUsage())
     assert list(caught.value.transcript) == [UserMessage("Go.")]
+    assert (caught.value.code, caught.value.remedy) == ("deadline", "allow more time")
 
 
 def test_a_deadline_between_two_calls_keeps_the_first_and_answers_the_second() -> None:
@@ -303,6 +306,67 @@ def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
         loop.receive(asks("known"), NOW)
     check_answered(caught.value.transcript)
     assert caught.value.usage == TokenUsage(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("budget", "price", "remedy"),
+    [
+        (Budget(max_cost=1), 1.0, "raise the budget"),
+        (Budget(max_cost=1), None, "pass prices that know it to InnerLoopConfig"),
+    ],
+)
+def test_the_remedy_of_a_spent_budget_names_prices_only_where_they_are_missing(
+    budget: Budget, price: float | None, remedy: str
+) -> None:
+    loop = machine(InnerLoopConfig(budget=budget, prices=lambda usage, model: price))
+    start(loop)
+    with pytest.raises(BudgetExceededError) as caught:
+        loop.receive(asks("known"), NOW)
+    assert caught.value.remedy == remedy
+
+
+def test_the_final_text_has_what_was_said_before_its_pauses_and_no_earlier_answer() -> None:
+    loop = machine()
+    start(loop)
+    step = loop.receive(replace(asks("known"), text="Let me see. "), NOW)
+    assert isinstance(step, ToolCalls)
+    assert isinstance(loop.submit([outcome(step.calls[0])], NOW), ProviderRequest)
+    for text in ("One, ", "two, "):
+        assert isinstance(loop.receive(says(text, finish="pause"), NOW), ProviderRequest)
+    assert loop.receive(says("three."), NOW) == Finished("One, two, three.", None)
+
+
+def test_tools_that_the_model_does_not_have_are_not_removed() -> None:
+    loop = machine()
+    start(loop)
+    step = loop.receive(asks("known"), NOW)
+    assert isinstance(step, ToolCalls)
+    closed = replace(outcome(step.calls[0]), closed=("s",), closed_tools=("late_one", "known"))
+    loop.submit([closed], NOW)
+    assert loop.transcript[-1] == ToolsRemoved(("known",))
+
+
+def test_several_requests_for_sections_are_one_that_names_all() -> None:
+    loop = machine()
+    start(loop)
+    step = loop.receive(asks("open_sections", "open_sections"), NOW)
+    assert isinstance(step, ToolCalls)
+    requests = [
+        VisibilityExpansionRequired(
+            requested_overrides={(name,): SectionVisibility.FULL},
+            reason="to read",
+            section_keys=(name,),
+        )
+        for name in ("one", "two")
+    ]
+    outcomes = [
+        replace(outcome(call), request=request)
+        for call, request in zip(step.calls, requests, strict=True)
+    ]
+    with pytest.raises(VisibilityExpansionRequired, match="sections: one, two") as caught:
+        loop.submit(outcomes, NOW)
+    assert (caught.value.section_keys, caught.value.reason) == (("one", "two"), "to read")
+    assert set(caught.value.requested_overrides) == {("one",), ("two",)}
 
 
 def test_a_budget_over_requests_stops_the_next_one() -> None:
@@ -454,7 +518,7 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
 @pytest.mark.parametrize("word", [True, False, "parallel"])
 def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
     with pytest.raises(
-        ValueError, match=rf"parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"
+        ValueError, match=rf"^parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"
     ):
         InnerLoopConfig(parallel_tool_calls=word)
 

@@ -402,7 +402,6 @@ class InnerLoop:
             raise self._budget_error(bound)
         changes = tuple(self.tool_changes)
         if changes:
-            self._add_tool_changes()
             self.tool_changes.clear()
             self.transcribed_changes = 0
         self.turns += 1
@@ -517,7 +516,6 @@ def _combine(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpan
     if len(requests) == 1:
         return requests[0]
     return VisibilityExpansionRequired(
-        *requests[0].args,
         requested_overrides={
             path: visibility
             for request in requests
