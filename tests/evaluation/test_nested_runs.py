@@ -45,7 +45,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import PromptRendered, ToolInvoked, VisibilityExpanded
 from weakincentives.runtime.session import Session, reducer
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.testing.scripted import SeenRequest
+from weakincentives.testing.scripted import Reply, SeenRequest
 
 type Way = Literal["evaluate", "evaluate_async", "stream", "stream_async", "execute"]
 
@@ -513,6 +513,23 @@ def test_a_nested_run_ends_by_the_deadline_of_its_caller() -> None:
     assert len(adapter.requests) == 1
     [event] = session[ToolInvoked].all()
     assert "deadline" in event.content
+
+
+def test_a_nested_run_takes_its_time_from_the_clock_of_its_caller() -> None:
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+
+    def open_slowly(request: SeenRequest) -> AssistantMessage:
+        now[0] += timedelta(hours=1)
+        return OPEN
+
+    def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult(context.evaluate(inner(), budget=Budget(max_seconds=60)).text)
+
+    script: list[Reply] = [call(("delegate", {})), open_slowly, say("done")]
+    adapter, session = ScriptedAdapter(script, clock=lambda: now[0]), Session()
+    assert adapter.evaluate(outer(ask), session=session).text == "done"
+    [event] = session[ToolInvoked].all()
+    assert "the deadline 2026-01-01T00:01:00+00:00 has passed" in event.content
 
 
 def test_the_approver_of_the_caller_decides_in_nested_runs_too() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from itertools import repeat
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.test_approval import asking, tree
-from support.agents import Args, Note, answers, prompt, text_of, tool
+from support.agents import Args, Note, answers, nested_adapter, prompt, text_of, tool
+from weakincentives import serde
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import (
     Approve,
@@ -21,10 +23,12 @@ from weakincentives.evaluation.approval import (
     Preview,
     ReplaceArguments,
 )
-from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.compaction import Compaction
+from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
+from weakincentives.evaluation.nested_runs import ProviderFailure
 from weakincentives.evaluation.response import Completed
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -543,7 +547,12 @@ def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> N
         call(("free", {"a": 4})),
         say("done"),
     ]
-    for max_tool_calls, ends in ((4, True), (3, False)):
+    for budget, reached in (
+        (Budget(max_tool_calls=4), ""),
+        (Budget(max_tool_calls=3), "max_tool_calls=3 reached"),
+        (Budget(max_calls=6), ""),
+        (Budget(max_calls=5), "max_calls=5 reached"),
+    ):
         begins = iter([True, False])
 
         def fickle(params: Args, *, context: ToolContext, begins: Any = begins) -> Any:
@@ -551,15 +560,14 @@ def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> N
 
         asked = prompt(tool(fickle, name="fickle"), tool(write_note, name="free"))
         loop, at = MainLoop(ScriptedAdapter(script)), Session()
-        budget = Budget(max_tool_calls=max_tool_calls)
         suspension = suspended(loop, asked, at, budget=budget)
         decisions = {item.call_id: Approve() for item in suspension.pending}
         resume = partial(loop.resume, asked, suspension, decisions, session=at, budget=budget)
-        if ends:
-            assert resume().usage == TokenUsage(60, 30)
-        else:
-            with pytest.raises(PromptEvaluationError, match="max_tool_calls=3 reached"):
+        if reached:
+            with pytest.raises(PromptEvaluationError, match=reached):
                 resume()
+        else:
+            assert resume().usage == TokenUsage(60, 30)
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -591,6 +599,95 @@ def test_what_runs_inside_cost_before_the_wait_counts_once(*, repeats: bool) -> 
         else:
             with pytest.raises(PromptEvaluationError, match=rf"reached with {max_cost}\.0"):
                 resume()
+
+
+def test_a_nested_call_that_would_do_something_else_now_is_asked_about_again() -> None:
+    def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"note {len(context.session[Note])}"))
+        return ToolResult("ok")
+
+    asked = prompt(Tool.from_prompt(agent(asking(write)), name="agent"))
+    script = [call(("agent", {"message": "x"})), call(("run", {})), say("inside"), say("done")]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    first = suspended(loop, asked, at)
+    at.dispatch(Note("meanwhile"))
+    decisions: dict[str, Decision] = {"call_1/1/call_2": Approve()}
+    second = suspended(loop, asked, at, suspension=first, decisions=decisions)
+    [preview] = second.pending
+    assert preview.reason == (
+        "What this call would change is different now, so it is asked about again."
+    )
+    loop.resume(asked, second, decisions, session=at)
+    assert notes(at) == ["meanwhile", "note 1"]
+
+
+def test_a_summary_that_a_nested_run_made_before_the_wait_is_not_made_again() -> None:
+    inner, summaries = agent(asking(write_note)), agent(key="summary", text="Sum up.")
+    long = [say(text * 4_000, usage=TokenUsage(900, 900)) for text in "xy"]
+    loop, earlier = MainLoop(ScriptedAdapter(long)), None
+    for message in ("One?", "Two?"):
+        earlier = loop.execute(
+            inner.bind(), session=Session(), message=message, conversation=earlier
+        ).conversation
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        loop = MainLoop(nested_adapter(context), compaction=Compaction(400, 1, summaries))
+        return ToolResult(
+            loop.execute(
+                inner.bind(), session=context.session, message="Now?", conversation=earlier
+            ).text
+        )
+
+    script = [
+        call(("delegate", {})),
+        say("They asked."),
+        call(("run", {"a": 2})),
+        say("inside"),
+        say("done"),
+    ]
+    adapter, at = ScriptedAdapter(script), Session()
+    asked = prompt(tool(delegate, name="delegate"))
+    suspension = suspended(MainLoop(adapter), asked, at)
+    decisions = {item.call_id: Approve() for item in suspension.pending}
+    execution = MainLoop(adapter).resume(asked, suspension, decisions, session=at)
+    assert (execution.text, len(adapter.requests)) == ("done", 5)
+    assert "They asked." in str(adapter.requests[3].messages)
+    assert execution.usage == TokenUsage(50, 25)
+
+
+# --------------------------------------------------------------------------------------------------
+# records
+
+
+def provider_errors() -> st.SearchStrategy[PromptEvaluationError]:
+    words = st.text("ab \u00e4", max_size=5)
+    parts: dict[str, st.SearchStrategy[Any]] = {
+        "phase": st.sampled_from(["request", "response", "limit"]),
+        "code": words,
+        "provider": words,
+        "status": st.none() | st.integers(400, 599),
+        "remedy": words,
+    }
+
+    def throttle(error: ThrottleError, seconds: int | None) -> ThrottleError:
+        error.retry_after = None if seconds is None else timedelta(seconds=seconds)
+        return error
+
+    throttled = st.builds(ThrottleError, words, **parts)
+    return st.builds(PromptEvaluationError, words, **parts) | st.builds(
+        throttle, throttled, st.none() | st.integers(0, 90)
+    )
+
+
+@given(provider_errors())
+def test_a_failed_request_comes_back_from_its_record_as_it_was(
+    error: PromptEvaluationError,
+) -> None:
+    text = serde.dump_json_lossless(ProviderFailure, ProviderFailure.of(error))
+    again = serde.parse_json(ProviderFailure, text).to_error()
+    assert type(again) is type(error)
+    assert vars(again) == vars(error)
+    assert str(again) == str(error)
 
 
 # --------------------------------------------------------------------------------------------------
