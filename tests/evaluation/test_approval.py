@@ -57,7 +57,13 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.resources import Binding, ResourceRegistry
-from weakincentives.runtime.events import ApprovalDecided, Event, PromptRendered, ToolInvoked
+from weakincentives.runtime.events import (
+    ApprovalDecided,
+    Event,
+    InProcessEventBus,
+    PromptRendered,
+    ToolInvoked,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.session.differences import state_differences
 from weakincentives.runtime.session.snapshots import SessionSnapshot
@@ -732,7 +738,10 @@ def test_what_an_approval_depends_on_is_shown_anew_with_why() -> None:
     assert [note.text for note in at[Note].all()] == ["meanwhile", "note 1"]
 
 
-def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does() -> None:
+@pytest.mark.parametrize("has_bus", [False, True])
+def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does(
+    *, has_bus: bool
+) -> None:
     section = MarkdownSection(title="Task", template="Inner.")
     inner = PromptTemplate[str](ns="tests", key="inner", sections=[section])
 
@@ -741,9 +750,12 @@ def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does(
 
     for decision, rendered in ((Deny(), []), (Approve(), ["inner"])):
         at = Session()
-        events = recorded(at.bus, PromptRendered)
+        bus = InProcessEventBus() if has_bus else at.bus
+        events = recorded(bus, PromptRendered)
         adapter = ScriptedAdapter([call(("run", {})), say("inside"), say("done")])
-        adapter.evaluate(prompt(asking(handler)), session=at, approver=noting([], decision))
+        adapter.evaluate(
+            prompt(asking(handler)), session=at, bus=bus, approver=noting([], decision)
+        )
         assert [event.key for event in events] == ["agent", *rendered]
 
 
