@@ -456,6 +456,24 @@ def test_a_preview_shows_a_hundred_events_and_its_digest_covers_all() -> None:
     assert len(digests) == 2
 
 
+@dataclass(frozen=True)
+class Stock:
+    counts: dict[str, int]
+
+
+def test_the_order_of_a_mapping_in_the_state_does_not_make_an_approval_stale() -> None:
+    digests: set[str] = set()
+    for names in ("ab", "ba"):
+
+        def handler(params: Args, *, context: ToolContext, names: str = names) -> Any:
+            context.session.dispatch(Stock(dict.fromkeys(names, 1)))
+            return ToolResult("ok")
+
+        [preview] = previews(asking(handler), Session(), Deny())
+        digests.add(preview.digest)
+    assert len(digests) == 1
+
+
 # --------------------------------------------------------------------------------------------------
 # who is asked, and for what
 

@@ -202,6 +202,7 @@ class Rich:
     path: Path
     word: Annotated[str, pydantic.Field(min_length=2, max_length=5, pattern="^x")]
     share: Annotated[float, pydantic.Field(ge=0, le=1)]
+    price: Annotated[float, pydantic.Field(json_schema_extra={"format": "€"})]
     kind: Literal["a"]
     maybe: int | None
     inner: Inner
@@ -227,6 +228,7 @@ def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None
         "description": "minimum length: 2; maximum length: 5",
     }
     assert properties["share"] == {"type": "number", "minimum": 0, "maximum": 1}
+    assert properties["price"] == {"type": "number", "description": 'format: "€"'}
     assert properties["kind"]["enum"] == ["a"]
     assert properties["maybe"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
     assert properties["related"] == {
