@@ -502,6 +502,25 @@ def test_a_call_that_forks_cannot_keep_apart_is_approved_by_its_arguments() -> N
     assert "cannot be shown: a reducer registered by one call would stay" in preview.reason
 
 
+def test_events_of_a_run_inside_a_call_reach_the_caller_s_bus_once_the_call_counts() -> None:
+    inner = prompt(text="Inside.")
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(inner).text)
+
+    decisions: list[tuple[Decision, list[str]]] = [
+        (Deny(), ["Do it."]),
+        (Approve(), ["Do it.", "Inside."]),
+    ]
+    for decision, texts in decisions:
+        bus = InProcessEventBus()
+        rendered = recorded(bus, PromptRendered)
+        adapter = ScriptedAdapter([call(("run", {})), say("inside"), say("done")])
+        approver = noting([], decision)
+        adapter.evaluate(prompt(asking(handler)), session=Session(), bus=bus, approver=approver)
+        assert [event.text.split("\n\n")[1] for event in rendered] == texts
+
+
 def test_a_resource_that_cannot_show_its_changes_is_named() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(ForkableCell).add(1)
