@@ -262,6 +262,24 @@ def test_a_replay_counts_what_nested_runs_have_used_in_the_budget() -> None:
     assert attempt(durable_agent, records, run_input)[0] == result
 
 
+def test_each_call_of_a_turn_counts_once_in_the_budget_of_a_durable_run() -> None:
+    def look(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult("seen")
+
+    tool = Tool[Any, Any](
+        name="look", description="x", handler=look, params_type=Job, result_type=object
+    )
+    task = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool])
+    template = PromptTemplate(ns="tests", key="looks", sections=[task])
+    script = [calls(*[("look", f'{{"name": "{name}"}}') for name in "abc"]), say("done")]
+    for max_tool_calls, ends in ((3, True), (2, False)):
+        durable_agent = durable(MainLoop(ScriptedAdapter(list(script))), template.bind)
+        run_input = to_input(budget=Budget(max_tool_calls=max_tool_calls))
+        result, records = attempt(durable_agent, run_input=run_input)
+        assert [name for name, _ in records].count("tool:look") == max_tool_calls
+        assert ("error" not in result or not result["error"]) is ends
+
+
 def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
     durable_agent = agent(facts, story=[calls(("note", "{}"), ("look", "{}")), STORY[-1]])
     durable_agent.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
