@@ -148,6 +148,19 @@ def test_text_of_an_answer_that_breaks_off_is_taken_back(run: Run, api: Any) -> 
     assert [message.kind for message in response.transcript] == ["user", "assistant"]
 
 
+def test_notes_name_the_provider_of_an_answer_that_broke_off() -> None:
+    refusal = AssistantMessage(text="I cannot.", finish="refusal")
+    down = PromptEvaluationError("down", phase="request", code="server_error")
+    adapters = ScriptedAdapter([refusal]), ScriptedAdapter([down])
+    adapter, session = FallbackAdapter(*adapters, on="refused"), Session()
+    with pytest.raises(PromptEvaluationError, match="down") as caught:
+        adapter.evaluate(prompt(), session=session)
+    first, _ = session[ProviderCalled].all()
+    [note] = caught.value.__notes__
+    assert note.startswith(f"{first.adapter} failed before: ")
+    assert "I cannot." in note
+
+
 @apis
 def test_the_last_failure_is_the_error_and_its_notes_tell_the_earlier_ones(api: Any) -> None:
     session = Session()

@@ -570,6 +570,28 @@ def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> N
             assert resume().usage == TokenUsage(60, 30)
 
 
+def test_of_two_runs_that_a_handler_began_the_one_it_repeats_counts_once() -> None:
+    first, second = agent(key="first"), agent(asking(write_note))
+    script = [call(("fickle", {})), say("one"), call(("run", {"a": 2})), say("done")]
+    for max_calls, reached in ((4, ""), (3, "max_calls=3 reached")):
+        both = iter([True, False])
+
+        def fickle(params: Args, *, context: ToolContext, both: Any = both) -> Any:
+            text = context.evaluate(first.bind()).text
+            return ToolResult(context.evaluate(second.bind()).text if next(both) else text)
+
+        loop, at = MainLoop(ScriptedAdapter(script)), Session()
+        asked, budget = prompt(tool(fickle, name="fickle")), Budget(max_calls=max_calls)
+        suspension = suspended(loop, asked, at, budget=budget)
+        decisions = {item.call_id: Approve() for item in suspension.pending}
+        resume = partial(loop.resume, asked, suspension, decisions, session=at, budget=budget)
+        if reached:
+            with pytest.raises(PromptEvaluationError, match=reached):
+                resume()
+        else:
+            assert resume().usage == TokenUsage(40, 20)
+
+
 @pytest.mark.parametrize("repeats", [True, False])
 def test_what_runs_inside_cost_before_the_wait_counts_once(*, repeats: bool) -> None:
     inner = agent(tool(write_note, name="free"), asking(write_note))

@@ -951,3 +951,19 @@ def test_an_interrupt_leaves_parallel_calls_with_an_unknown_outcome(driver: Eval
     with pytest.raises(KeyboardInterrupt):
         driver(adapter, prompt(named("free", handler)), Session(), save=saved.append)
     assert [answer.unknown for answer in answers(saved[-1].messages)] == [True, True]
+
+
+def test_parallel_calls_inside_a_call_that_must_not_run_twice_have_keys_of_their_own() -> None:
+    keys: list[str] = []
+
+    def inside(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        keys.append(context.idempotency_key)
+        return ToolResult("ok")
+
+    def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(prompt(named("free", inside))).text)
+
+    calls = call(*[("free", {"a": number}) for number in range(3)])
+    adapter = ScriptedAdapter([call(("once", {})), calls, say("in"), say("out")], config=ISOLATED)
+    adapter.evaluate(prompt(named("once", once, "at_most_once")), session=Session())
+    assert len(keys) == len(set(keys)) == 3

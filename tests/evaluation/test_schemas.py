@@ -296,6 +296,7 @@ def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_provid
         "properties": {
             "city": {"type": "string", "description": "A city.", "minLength": 2},
             "when": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+            "until": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
         },
         "required": ["city"],
     }

@@ -43,8 +43,6 @@ class ProviderRequests:
         while True:
             try:
                 answer = yield from self._send_once(request)
-                if not notes and answer.finish in ("stop", "tool_calls"):
-                    return answer
                 void = unfinished_error(answer)
                 provider = self._target()[0]
                 if void is None or not self._connection.fall_back(void):
