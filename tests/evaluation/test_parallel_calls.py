@@ -899,6 +899,30 @@ def test_parallel_calls_have_the_keys_of_calls_one_after_the_other(driver: Evalu
     assert keys(ISOLATED) == keys(InnerLoopConfig())
 
 
+def test_parallel_calls_of_a_run_that_cannot_wait_have_keys_of_their_own() -> None:
+    keys: list[str] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        keys.append(context.idempotency_key)
+        return ToolResult("ok")
+
+    inner = prompt(named("free", handler))
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(inner).text)
+
+    turns = [
+        call(("delegate", {})),
+        call(("free", {"a": 1}), ("free", {"a": 2})),
+        call(("free", {"a": 3}), ("free", {"a": 4})),
+        say("inside"),
+        say("done"),
+    ]
+    adapter = ScriptedAdapter(turns, config=ISOLATED)
+    adapter.evaluate(prompt(named("delegate", delegate, "at_most_once")), session=Session())
+    assert len(set(keys)) == 4
+
+
 def test_the_prompts_of_a_parallel_call_have_the_resources_of_its_fork() -> None:
     files, seen = InMemoryFilesystem(), list[bool]()
 
@@ -925,7 +949,7 @@ def test_the_time_of_a_parallel_call_is_that_of_its_handler_at_least() -> None:
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         started = perf_counter()
-        while perf_counter() == started:
+        while perf_counter() < started + 0.02:  # longer than what comes after it
             pass
         took[params.a] = perf_counter() - started
         return ToolResult("ok")
