@@ -506,17 +506,18 @@ def test_events_of_a_run_inside_a_call_reach_the_caller_s_bus_once_the_call_coun
     inner = prompt(text="Inside.")
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult(context.evaluate(inner).text)
+        context.evaluate(inner)
+        return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
 
     decisions: list[tuple[Decision, list[str]]] = [
         (Deny(), ["Do it."]),
-        (Approve(), ["Do it.", "Inside."]),
+        (Approve(), ["Do it.", "Inside.", "Inside."]),
     ]
     for decision, texts in decisions:
         bus = InProcessEventBus()
         rendered = recorded(bus, PromptRendered)
-        adapter = ScriptedAdapter([call(("run", {})), say("inside"), say("done")])
-        approver = noting([], decision)
+        replies = [call(("run", {})), say("inside"), say("inside"), say("done")]
+        adapter, approver = ScriptedAdapter(replies), noting([], decision)
         adapter.evaluate(prompt(asking(handler)), session=Session(), bus=bus, approver=approver)
         assert [event.text.split("\n\n")[1] for event in rendered] == texts
 
