@@ -130,9 +130,11 @@ def folder(tmp_path: Path) -> Path:
 class Terminal:
     """A process whose terminal this is: `keys` are typed, `read_until` shows the screen."""
 
-    # The child makes the terminal its own, so that Ctrl-C there is a signal to it.
+    # The child makes the terminal its own, so that Ctrl-C there is a signal to it, also where the
+    # tests run in the background of a shell that has made them ignore it.
     START = (
-        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
         "os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
     )
 
