@@ -60,11 +60,18 @@ def shop(disclosure: Disclosure, *, closable: bool = False) -> PromptTemplate[st
         visibility=SectionVisibility.SUMMARY,
         tools=[Tool(name="order", handler=order)],
     )
+    cellar = MarkdownSection(
+        title="Cellar",
+        template="Wine is poured by waiters.",
+        summary="See the wine.",
+        visibility=SectionVisibility.SUMMARY,
+    )
     return PromptTemplate(
         ns="shop",
         key="pizza",
         sections=[
             kitchen,
+            cellar,
             WorkspaceSection(),
             MarkdownSection(
                 title="Model",

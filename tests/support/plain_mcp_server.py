@@ -35,6 +35,7 @@ TOOLS: list[Json] = [
     tool("echo", TEXT, readOnlyHint=True),
     tool("elicit", TEXT),
     tool("elicit_and_go", TEXT),
+    tool("elicit_and_refuse", TEXT),
     tool("elicit_later", TEXT),
     tool("environment", readOnlyHint=True),
     tool("fail", TEXT),
@@ -96,7 +97,10 @@ class Server:
                 name, text = params["name"], str(params["arguments"].get("text", ""))
                 self.note("calls", f"{name} {text}\n")
                 self.token = params.get("_meta", {}).get("progressToken")
-                if name == "refuse":
+                if name == "elicit_and_refuse":
+                    self.elicit(text)
+                    text = "Not like that."
+                if name in {"refuse", "elicit_and_refuse"}:
                     error = {"code": -32000, "message": text}
                     return {"id": message["id"], "error": error}
                 self.request = message["id"]
@@ -105,6 +109,9 @@ class Server:
                     return None
                 content = [{"type": "text", "text": answer}]
                 result = {"content": content} if isinstance(answer, str) else answer
+            case None:  # an answer to a request of ours
+                self.note("responses", json.dumps(message["result"]) + "\n")
+                return None
             case str(method) if "id" in message:
                 return {"id": message["id"], "error": {"code": -32601, "message": f"no {method}"}}
             case _:

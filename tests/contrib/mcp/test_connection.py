@@ -340,6 +340,23 @@ def test_events_of_a_later_call_do_not_see_the_variables_of_the_first(tmp_path: 
     assert "first" not in {value for _, value in seen}
 
 
+def test_an_event_of_the_server_goes_to_one_of_the_calls_that_run(tmp_path: Path) -> None:
+    events: list[object] = []
+    connection = Connection(lock_of(tmp_path))
+
+    async def both() -> None:
+        call = partial(connection.call, repeatable=False, seconds=20, publish=events.append)
+        await asyncio.gather(call("progress", {}), call("echo", {}))
+
+    try:
+        asyncio.run(both())
+    finally:
+        connection.close()
+    assert [event.text for event in events if isinstance(event, MCPLogMessage)] == [
+        '{"cache": "cold"}'
+    ]
+
+
 # --- Turns
 
 

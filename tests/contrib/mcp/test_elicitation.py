@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from weakincentives.contrib.mcp import (
     MCPSection,
 )
 from weakincentives.contrib.mcp.client import open_server
-from weakincentives.contrib.mcp.elicitation import form_problem
+from weakincentives.contrib.mcp.elicitation import check_answer, form_problem
 from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
@@ -206,7 +206,7 @@ def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: 
         ),
         (lambda _: 1 / 0, "division by zero"),
         (
-            Accept({"agreed": True, "note": "sesame-open-wide"}),
+            Accept({"agreed": True, "note": "sésame-open-wide"}),
             "a credential of this process; nothing was sent",
         ),
     ],
@@ -215,7 +215,7 @@ def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: 
 def test_an_answer_that_is_wrong_fails_the_call_and_the_server_reads_cancel(
     tmp_path: Path, answer: object, words: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
+    monkeypatch.setenv("DOOR_TOKEN", "sésame-open-wide")
     section = section_of(tmp_path, elicit=getattr(Person(answer), form))
     watcher = run(section, ("elicit", question()), ("echo", {"text": "hi"}))
     (success, text), after = answers(watcher)
@@ -225,6 +225,35 @@ def test_an_answer_that_is_wrong_fails_the_call_and_the_server_reads_cancel(
     assert after == (True, "hi")
     (event,) = watcher.of(MCPElicitationAnswered)
     assert event.action == "cancel"
+
+
+def test_an_error_of_elicit_counts_more_than_what_the_server_makes_of_it(tmp_path: Path) -> None:
+    section = section_of(tmp_path, elicit=Person(lambda _: 1 / 0).plain)
+    refusing = ("elicit_and_refuse", question())
+    assert answers(run(section, refusing)) == [(False, "division by zero")]
+    declining = section_of(tmp_path, elicit=Person(Decline()).plain)
+    words = "MCP server 'plain' refused the call: Not like that.."
+    assert answers(run(declining, refusing)) == [(False, words)]
+
+
+def test_a_function_may_return_a_coroutine(tmp_path: Path) -> None:
+    person = Person(Decline())
+
+    def ask(request: Elicitation, *, context: ToolContext) -> Awaitable[Answer]:
+        return person.coroutine(request, context=context)
+
+    ((_, text),) = answers(run(section_of(tmp_path, elicit=ask), ("elicit", question())))
+    assert response(text) == {"action": "decline"}
+
+
+def test_all_that_does_not_fit_a_form_is_said() -> None:
+    closed = elicitation(schema={**FLAT, "additionalProperties": False})
+    words = (
+        r"returned content that does not fit the form: agreed: does not fit type: \"boolean\"; "
+        r"has unknown properties"
+    )
+    with pytest.raises(ValueError, match=words):
+        check_answer(closed, Accept({"agreed": 1, "extra": 2}))
 
 
 def nested(schema: object) -> dict[str, object]:
@@ -327,7 +356,7 @@ def test_a_question_shows_that_its_words_are_the_servers() -> None:
         "type": "object",
         "properties": {
             "name": {"type": "string", "title": "Full name", "description": "As in\na passport."},
-            "meal": {"type": "string", "enum": ["fish", "rice"]},
+            "meal": {"type": "string", "enum": ["fish", "rosé"]},
             "size": {"type": "string", "oneOf": [{"const": "s", "title": "small"}]},
         },
         "required": ["name"],
@@ -337,7 +366,7 @@ def test_a_question_shows_that_its_words_are_the_servers() -> None:
         "| Who comes?\n"
         "| weakincentives says: type \\x1b[2J.\n"
         "- name (string, required): Full name: As in a passport.\n"
-        '- meal (string, optional): one of ["fish", "rice"]\n'
+        '- meal (string, optional): one of ["fish", "rosé"]\n'
         '- size (string, optional): one of ["s"]'
     )
 
@@ -469,4 +498,5 @@ def test_a_question_that_outlives_its_call_is_cancelled(tmp_path: Path) -> None:
         return ended
 
     assert asyncio.run(go()) == ["Still there?"]
+    assert json.loads((tmp_path / "responses").read_text()) == {"action": "cancel"}
     assert len((tmp_path / "calls").read_text().splitlines()) == 2

@@ -164,7 +164,9 @@ def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "A", "-a", "a_b", "a" * 33, "a\n"])
 def test_a_name_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="not valid"):
+    rule = "use 1 to 32 of a-z, 0-9 and '-', and begin with none of '-'"
+    words = re.escape(f"server name {name!r} is not valid; {rule}")
+    with pytest.raises(LockError, match=f"^{words}$"):
         lock_path(name, tmp_path)
 
 
@@ -354,6 +356,13 @@ def test_a_line_of_text_is_shown_by_its_first_1000_characters() -> None:
 def test_a_changed_output_schema_is_a_difference() -> None:
     [difference] = differences(FILES, with_tools(replace(READ, output_schema=None), WRITE))
     assert difference.details == ('output schema : {"type": "object"} → null',)
+
+
+def test_places_in_lists_and_names_with_tildes_have_pointers() -> None:
+    old = replace(WRITE, input_schema={"a~b": [1, {"c/d": 2}]})
+    new = replace(WRITE, input_schema={"a~b": [1, {"c/d": 3}]})
+    [difference] = differences(with_tools(old), with_tools(new))
+    assert difference.details == ("input schema /a~0b/1/c~1d: 2 → 3",)
 
 
 def test_an_object_that_becomes_a_list_is_shown_whole() -> None:

@@ -18,9 +18,10 @@ from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.errors import PromptValidationError
+from weakincentives.protocols import StateView
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility import SectionVisibility, VisibilityOverrides
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
@@ -93,7 +94,8 @@ def test_the_effects_that_an_author_declares_say_who_is_asked(tmp_path: Path) ->
 def test_a_selector_decides_by_the_arguments_and_nothing_runs_to_show_its_effects(
     tmp_path: Path,
 ) -> None:
-    def select(params: dict[str, str]) -> str | None:
+    def select(params: dict[str, str], *, session: StateView) -> str | None:
+        assert not session[VisibilityOverrides].all()
         return "effects" if "secret" in params["text"] else None
 
     person = Person(Deny())

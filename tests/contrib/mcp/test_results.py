@@ -50,6 +50,13 @@ def test_a_resource_that_cannot_be_read_is_named() -> None:
     assert result.media == []
 
 
+def test_a_resource_without_a_type_is_an_image_if_its_bytes_are_one() -> None:
+    resource = {"uri": "file:///d", "blob": "iVBORw0KGgo="}
+    content = [{"type": "resource", "resource": resource}]
+    (image,) = to_tool_result(CallToolResult.model_validate({"content": content})).media
+    assert (image.mime, image.name) == ("image/png", "file:///d")
+
+
 def test_an_answer_that_the_server_marks_as_an_error_has_failed() -> None:
     result = to_tool_result(result_of("no", failed=True))
     assert (result.success, result.message) == (False, "no")

@@ -95,6 +95,13 @@ def test_a_summary_has_300_characters_of_names(tmp_path: Path) -> None:
     assert summary(301 - len("Tools of ")).endswith("x: plain_ech…")
 
 
+def test_an_author_may_write_the_summary_and_groups_may_hold_dollar_signs(tmp_path: Path) -> None:
+    own = section_of(tmp_path, summary="Mine.", visibility=SectionVisibility.SUMMARY)
+    assert "Mine." in template_of(own).render().text
+    grouped = section_of(tmp_path, groups={"In $": ["echo"]})
+    assert "In $: plain_echo" in template_of(grouped).render().text
+
+
 def test_a_title_may_hold_dollar_signs(tmp_path: Path) -> None:
     section = section_of(tmp_path, title="In $", visibility=SectionVisibility.SUMMARY)
     assert "Tools of In $: plain_append" in template_of(section).render().text
@@ -158,7 +165,10 @@ def test_effects_follow_annotations_unless_the_author_says_otherwise(tmp_path: P
     ],
 )
 def test_a_glob_that_fits_no_tool_is_refused(tmp_path: Path, option: str, value: object) -> None:
-    with pytest.raises(PromptValidationError, match=rf"MCPSection\('plain'\): {option}"):
+    with pytest.raises(
+        PromptValidationError,
+        match=rf"^MCPSection\('plain'\): {option}.*; it has append, ask, .*, rubbish$",
+    ):
         section_of(tmp_path, **{option: value})
 
 

@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from mcp.types import (
 )
 
 from support import mcp_shop
+from support.mcp_prompts import section_of, template_of
 from weakincentives.contrib.mcp.serve import PromptServer
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool
 from weakincentives.runtime.events import ToolInvoked
@@ -187,6 +189,7 @@ def test_each_call_is_an_event_of_the_session() -> None:
         session.bus.subscribe(ToolInvoked, events.append)
         async with client(mcp_shop.open_, session=session) as opened:
             assert opened.instructions == mcp_shop.open_.render().text
+            assert opened.server_info == Implementation(name="pizza", version=__version__)
             await opened.call_tool(*TARGETS["open_"])
             await opened.call_tool("order", {"amount": 2})
         assert [(event.name, event.call_id, event.prompt_name) for event in events] == [
@@ -197,6 +200,31 @@ def test_each_call_is_an_event_of_the_session() -> None:
         assert events[1].params == mcp_shop.Order(2)
         (override,) = session[VisibilityOverrides].all()
         assert override.overrides == {("kitchen",): SectionVisibility.FULL}
+
+    asyncio.run(use())
+
+
+def test_sections_that_are_opened_together_are_read_in_their_order() -> None:
+    async def use() -> None:
+        async with client(mcp_shop.open_) as opened:
+            arguments = {"section_keys": ["cellar", "kitchen"], "reason": "Dinner"}
+            texts = text_of(await opened.call_tool("open_sections", arguments)).split("\n\n")
+            assert [text for text in texts if not text.startswith("#")] == [
+                "Orders are final.",
+                "Wine is poured by waiters.",
+            ]
+
+    asyncio.run(use())
+
+
+def test_a_served_mcp_section_passes_images_and_documents_on(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with client(template_of(section_of(tmp_path))) as opened:
+            text, image, document = (await opened.call_tool("plain_content")).content
+            assert isinstance(text, TextContent)
+            assert "which you cannot see" not in text.text
+            assert isinstance(image, ImageContent)
+            assert isinstance(document, EmbeddedResource)
 
     asyncio.run(use())
 

@@ -149,10 +149,11 @@ def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(
     section = stateful(tmp_path)
     (tmp_path / "data/large").touch()
     os.truncate(tmp_path / "data/large", 2_000_000_000)  # without using as much of the disk
-    ((success, text),) = answers(run(section, ("append", {"text": "a"})))
+    reads, (success, text) = answers(run(section, ("echo", {}), ("append", {"text": "a"})))
+    assert reads[0], "what only reads copies nothing"
     assert not success
     assert "holds 2,000,000,000 bytes, and at most 1,000,000,000 are copied" in text
-    assert not (tmp_path / "calls").exists()
+    assert (tmp_path / "calls").read_text() == "echo \n"
 
 
 def test_a_server_that_caches_is_told_from_one_that_reads_its_folder(tmp_path: Path) -> None:

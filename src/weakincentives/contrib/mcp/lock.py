@@ -177,11 +177,10 @@ def _lines(text: str) -> Json:
 def write_lock(path: Path, lock: ServerLock) -> None:
     """Replaces the file at `path` as a whole; if anything goes wrong, the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, suffix=".new", delete_on_close=False) as file:
+    with NamedTemporaryFile(dir=path.parent, delete_on_close=False) as file:
         file.write(lock_text(lock).encode())
         file.flush()
         os.fsync(file.fileno())
-        file.close()
         Path(file.name).chmod(0o644)
         Path(file.name).replace(path)
 

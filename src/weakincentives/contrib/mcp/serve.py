@@ -121,7 +121,7 @@ class PromptServer:
         async with self._one_call:
             before = self._executor.available.tools
             outcome = await _perform(self._executor.execute(call))
-            content: list[ContentBlock] = [TextContent(type="text", text=self._apply(outcome))]
+            content: list[ContentBlock] = [TextContent(text=self._apply(outcome))]
             content += map(self._encode, outcome.message.media)
             changed = self._executor.available.tools != before
         if changed:
@@ -131,13 +131,13 @@ class PromptServer:
 
     def _encode(self, media: Image | Document) -> ContentBlock:
         if media.url:
-            return ResourceLink(type="resource_link", name=media.name or media.url, uri=media.url)
+            return ResourceLink(name=media.name or media.url, uri=media.url)
         data = b64encode(self._session.content.load(media)).decode()
         if isinstance(media, Image):
-            return ImageContent(type="image", data=data, mime_type=media.mime)
+            return ImageContent(data=data, mime_type=media.mime)
         uri = f"sha256:{media.digest}"
         resource = BlobResourceContents(uri=uri, blob=data, mime_type=media.mime)
-        return EmbeddedResource(type="resource", resource=resource)
+        return EmbeddedResource(resource=resource)
 
     def _apply(self, outcome: ToolExecutionOutcome) -> str:
         """Opens and closes sections as a call asked, and returns the client's answer."""
