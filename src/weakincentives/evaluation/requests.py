@@ -44,20 +44,24 @@ class ProviderRequests:
             try:
                 answer = yield from self._send_once(request)
                 void = unfinished_error(answer)
-                provider = self._target()[0]
-                if void is None or not self._connection.fall_back(void):
+                if void is None or not self._fall_back(void, notes):
                     return replace(answer, usage=answer.usage + spent) if notes else answer
                 spent += answer.usage
-                notes.append(f"{provider} failed before: {void}")
             except PromptEvaluationError as error:
-                provider = self._target()[0]
-                if isinstance(error, LimitError) or not self._connection.fall_back(error):
+                if isinstance(error, LimitError) or not self._fall_back(error, notes):
                     for note in notes:
                         error.add_note(note)
                     self._loop.count(spent)
                     raise
-                notes.append(f"{provider} failed before: {error}")
             self._loop.check_again(spent, self._clock())
+
+    def _fall_back(self, error: PromptEvaluationError, notes: list[str]) -> bool:
+        """Lets the connection turn to its next provider, if it has one, and notes the failure."""
+        provider, _ = self._target()
+        if not self._connection.fall_back(error):
+            return False
+        notes.append(f"{provider} failed before: {error}")
+        return True
 
     def _target(self) -> tuple[str, str]:
         """Returns the adapter and the model that are asked now."""

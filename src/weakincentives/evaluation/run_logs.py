@@ -350,7 +350,7 @@ class OpenCalls:
     def batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of the last calls of the turn; one that has a record runs alone."""
         nested = self.waited.nested
-        for index, approval_id in enumerate(self.ids(calls)):
+        for index, approval_id in enumerate(self.ids(calls) if nested else ()):
             if approval_id in nested:
                 return calls[: max(index, 1)]
         return calls
