@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Event as Gate
 from threading import Thread
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceRegistry, Scope
-from weakincentives.runtime.events import ToolsInjected
+from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -216,3 +217,15 @@ def test_what_was_read_during_the_call_stays_readable() -> None:
     session = Session()
     evaluate(prompt(tool(handler)), session)
     assert read == [(Note("written"),)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_event_of_a_call_has_the_seconds_that_it_took(count: int) -> None:
+    def probe(_: Args, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult("ok")
+
+    session, started = Session(), perf_counter()
+    evaluate(prompt(tool(probe)), session, count)
+    seconds = [event.seconds for event in session[ToolInvoked].all()]
+    assert len(seconds) == count
+    assert all(0 <= each <= perf_counter() - started for each in seconds)
