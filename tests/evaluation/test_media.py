@@ -209,6 +209,20 @@ def test_a_later_turn_shows_a_changed_image_and_earlier_messages_stay() -> None:
     assert session.content.load(changed.reference) == png(red=7)
 
 
+def test_the_media_of_a_later_message_are_stored_and_the_conversation_has_references() -> None:
+    loop, session = MainLoop(ScriptedAdapter([say("A cat."), say("A dog.")])), Session()
+    prompt = template().bind(Photo(CAT))
+    first = loop.execute(prompt, session=session, message="Who is this?").response
+    second = loop.execute(
+        prompt, session=session, message=["And this?", PAPER], conversation=first.conversation
+    ).response
+    assert session.content.load(PAPER.reference) == PDF
+    assert second.conversation is not None
+    media = [media for message in second.conversation.messages for media in media_of(message)]
+    assert PAPER in media
+    assert [item.data for item in media] == [None] * len(media)
+
+
 def test_a_restated_conversation_has_the_media_of_the_prompt_and_of_its_turns() -> None:
     adapter = ScriptedAdapter([call(("find", {})), say("Yes."), say("Yes again.")])
     session, prompt = Session(), template().bind(Photo(CAT))
