@@ -273,9 +273,9 @@ class Conversation:
         The first `start` messages have references already.
         """
         new = self.messages[start:]
-        kept = tuple([keep_media(message, store) for message in new])
-        same = all(old is message for old, message in zip(new, kept, strict=True))
-        return self if same else replace(self, messages=self.messages[:start] + kept)
+        stored = tuple([keep_media(message, store) for message in new])
+        same = all(old is message for old, message in zip(new, stored, strict=True))
+        return self if same else replace(self, messages=self.messages[:start] + stored)
 
     def extended(self, added: Iterable[Message]) -> Self:
         """Returns the conversation with further messages."""
