@@ -102,6 +102,11 @@ def test_a_page_that_uses_wink_says_with_which_extra_it_comes(page: Path) -> Non
     assert re.search(named, page.read_text())
 
 
+def test_no_text_installs_the_package_of_this_name_from_an_index() -> None:
+    texts = {path: path.read_text() for path in [*PAGES, *PACKAGE.rglob("*.py")]}
+    assert [where(path) for path, text in texts.items() if "install 'weakincentives[" in text] == []
+
+
 def prints(page: Path) -> list[tuple[str, str]]:
     """What each Python block with a `text` block below it prints, and what that block says."""
     module = ModuleType(f"printed_{page.stem.replace('-', '_')}")

@@ -38,6 +38,7 @@ __all__ = [
     "WeakIncentivesError",
     "copy_error",
     "message_of",
+    "missing_extra",
     "plain_text",
 ]
 
@@ -114,6 +115,14 @@ def message_of(error: BaseException) -> str:
         return text or type(error).__name__
     except Exception:  # the `__str__` of a user's exception may do anything
         return type(error).__name__
+
+
+def missing_extra(user: str, library: str, extra: str) -> ImportError:
+    """Returns the error for a `library` that `user` needs and the `extra` installs."""
+    return ImportError(
+        f"{user} needs {library}; run pip install '.[{extra}]' in a checkout of weakincentives "
+        "(the package of this name on PyPI is another project)"
+    )
 
 
 def plain_text(text: str) -> str:

@@ -19,7 +19,7 @@ from threading import local
 from typing import Any
 
 from . import serde
-from .errors import SerdeError, ValidationIssue
+from .errors import SerdeError, ValidationIssue, missing_extra
 from .serde import Json, JsonSchema
 
 __all__ = ["check_schema", "parse_object", "validation_issues"]
@@ -156,9 +156,7 @@ def _jsonschema() -> _Module:
     try:
         return import_module("jsonschema")
     except ImportError as error:
-        raise ImportError(
-            "JSON Schemas are checked by jsonschema: pip install 'weakincentives[json-schema]'"
-        ) from error
+        raise missing_extra("Checking a JSON Schema", "jsonschema", "json-schema") from error
 
 
 def _draft(schema: JsonSchema) -> _Validator:

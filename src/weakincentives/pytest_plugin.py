@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .errors import missing_extra
 from .network_guard import guard_network
 
 if TYPE_CHECKING:
@@ -266,9 +267,7 @@ def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
     try:
         from .testing.snapshots import PromptExtension
     except ImportError as error:
-        raise ImportError(
-            "prompt_snapshot needs syrupy: pip install 'weakincentives[testing]'"
-        ) from error
+        raise missing_extra("prompt_snapshot", "syrupy", "testing") from error
 
     snapshot: SnapshotAssertion = request.getfixturevalue("snapshot")
     return snapshot.use_extension(PromptExtension)

@@ -21,6 +21,7 @@ from support.agents import Args, nested_adapter, prompt, tool
 from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.errors import missing_extra
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolMessage
@@ -637,7 +638,7 @@ print("openai" in sys.modules)
 @pytest.mark.parametrize(
     ("program", "printed"),
     [
-        (BLOCKED, "OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'"),
+        (BLOCKED, str(missing_extra("OpenAIAdapter", "the openai SDK", "openai"))),
         (LAZY, "False"),
     ],
     ids=["blocked", "lazy"],

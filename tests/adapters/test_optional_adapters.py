@@ -14,7 +14,7 @@ from weakincentives.adapters.litellm import LiteLLMAdapter
 
 @pytest.mark.skipif(find_spec("litellm") is not None, reason="LiteLLM is installed")
 def test_without_litellm_the_adapter_says_what_to_install() -> None:
-    with pytest.raises(ImportError, match=r"pip install 'weakincentives\[litellm\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[litellm\]'"):
         LiteLLMAdapter("openai/gpt-4o")
 
 
@@ -22,7 +22,7 @@ def test_without_litellm_the_adapter_says_what_to_install() -> None:
     find_spec("claude_agent_sdk") is not None, reason="the Claude Agent SDK is installed"
 )
 def test_without_the_claude_agent_sdk_the_adapter_says_what_to_install() -> None:
-    with pytest.raises(ImportError, match=r"pip install 'weakincentives\[claude-agent-sdk\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[claude-agent-sdk\]'"):
         ClaudeAgentSDKAdapter("claude-sonnet-4-5")
 
 

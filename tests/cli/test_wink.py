@@ -14,6 +14,7 @@ from typer.main import get_command
 from support.commands import Done, Wink, environment, process, write_shop
 from support.scripted_server import Call, Fail, Say, ScriptedServer
 from weakincentives.cli.app import app
+from weakincentives.errors import missing_extra
 from weakincentives.inspection.event_log import read_events
 
 
@@ -574,7 +575,7 @@ def test_without_its_libraries_wink_says_what_to_install() -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "wink needs typer: pip install 'weakincentives[cli]'\n"
+    assert done.stderr == f"{missing_extra('wink', 'typer', 'cli')}\n"
 
 
 # -------------------------------------------------------------------------------------------- help

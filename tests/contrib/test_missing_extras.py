@@ -29,5 +29,5 @@ def test_without_its_package_an_extra_is_named(package: str, code: str, extra: s
         text=True,
         check=False,
     )
-    assert f": pip install 'weakincentives[{extra}]'" in done.stderr.splitlines()[-1]
+    assert f"; run pip install '.[{extra}]' in a checkout" in done.stderr.splitlines()[-1]
     assert extra in PROJECT["optional-dependencies"]

@@ -32,6 +32,7 @@ from support.deadlines import SOON
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
 from weakincentives.contrib.durable import RecordedSteps, durable, execute_run, to_input
 from weakincentives.contrib.otel import instrument
+from weakincentives.errors import missing_extra
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.journal import Journal
@@ -902,7 +903,6 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert (
-        python(code)
-        == "weakincentives.contrib.otel needs OpenTelemetry: pip install 'weakincentives[otel]'"
+    assert python(code) == str(
+        missing_extra("weakincentives.contrib.otel", "OpenTelemetry", "otel")
     )

@@ -325,4 +325,4 @@ def test_a_schema_that_was_checked_before_needs_no_jsonschema_until_a_call() -> 
 
 
 def test_without_jsonschema_an_error_names_the_extra() -> None:
-    assert "pip install 'weakincentives[json-schema]'" in run_without_jsonschema(check=True)
+    assert "pip install '.[json-schema]'" in run_without_jsonschema(check=True)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from support.authors import PLUGIN
+from weakincentives.errors import missing_extra
 
 WRONG = """
 from dataclasses import dataclass
@@ -83,5 +84,5 @@ def test_importing_the_package_needs_no_hypothesis_and_the_assertion_does() -> N
     )
     command = [sys.executable, "-c", program]
     process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    remedy = "pip install 'weakincentives[testing]'"
-    assert process.stdout == f"assert_tool_contract needs hypothesis: {remedy}\n"
+    remedy = str(missing_extra("assert_tool_contract", "hypothesis", "testing"))
+    assert process.stdout == f"{remedy}\n"

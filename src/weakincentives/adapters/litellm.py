@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Literal
 
 from ..content import IMAGE_TYPES, Image, MediaSupport
+from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.messages import AssistantMessage
@@ -91,7 +92,7 @@ class LiteLLMAdapter(CodecAdapter):
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("litellm") is None:
-            raise ImportError("LiteLLMAdapter needs LiteLLM: pip install 'weakincentives[litellm]'")
+            raise missing_extra("LiteLLMAdapter", "LiteLLM", "litellm")
         # LiteLLM fetches both tables from the network unless it is told to take its own copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")

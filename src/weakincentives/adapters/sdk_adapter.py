@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 from weakref import finalize
 
+from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..limits import Clock
@@ -65,10 +66,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         clock: Clock,
     ) -> None:
         if find_spec(self.name) is None:
-            raise ImportError(
-                f"{type(self).__name__} needs the {self.name} SDK:"
-                f" pip install 'weakincentives[{self.name}]'"
-            )
+            raise missing_extra(type(self).__name__, f"the {self.name} SDK", self.name)
         super().__init__(codec, options, config=config, clock=clock)
         self._max_reply_bytes = check_max_reply_bytes(max_reply_bytes)
         self._client_arguments = arguments

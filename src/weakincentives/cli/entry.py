@@ -4,6 +4,8 @@ import sys
 from io import TextIOWrapper
 from typing import NoReturn
 
+from ..errors import WeakIncentivesError, missing_extra
+
 __all__ = ["main"]
 
 
@@ -16,9 +18,8 @@ def main() -> NoReturn:
     try:
         from .app import app
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"wink needs {error.name}: pip install 'weakincentives[cli]'\n")
+        sys.stderr.write(f"{missing_extra('wink', str(error.name), 'cli')}\n")
         sys.exit(2)
-    from ..errors import WeakIncentivesError
     from ..evaluation.errors import PromptEvaluationError
     from ..prompt.errors import PromptRenderError
     from .output import single_line

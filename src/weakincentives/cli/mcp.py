@@ -26,7 +26,7 @@ from ..contrib.mcp.lock import (
 )
 from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
-from ..errors import SerdeError
+from ..errors import SerdeError, missing_extra
 from ..json_validation import check_schema
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
@@ -191,7 +191,7 @@ def _sdk() -> Generator[None]:
     try:
         yield
     except ImportError as error:
-        raise ImportError("MCP servers need mcp: pip install 'weakincentives[mcp]'") from error
+        raise missing_extra("An MCP server", "mcp", "mcp") from error
 
 
 def _call(option: str, text: str) -> tuple[str, dict[str, Json]]:

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, assert_never
 
 from .. import serde
+from ..errors import missing_extra
 from ..evaluation.conversation import Conversation
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.messages import (
@@ -43,9 +44,7 @@ from ..runtime.events import Compacted
 try:
     from ag_ui import core as ag_ui
 except ImportError as error:
-    raise ImportError(
-        f"{__name__} needs ag-ui-protocol: pip install 'weakincentives[ag-ui]'"
-    ) from error
+    raise missing_extra(__name__, "ag-ui-protocol", "ag-ui") from error
 
 __all__ = ["AgUiRun", "earlier_conversation", "new_message"]
 

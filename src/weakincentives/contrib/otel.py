@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from ..adapters.core import PromptResponse
-from ..errors import ControlFlow
+from ..errors import ControlFlow, missing_extra
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.main_loop import Execution
 from ..evaluation.messages import AssistantMessage, ToolExecutionOutcome, sendable
@@ -27,9 +27,7 @@ try:
     from opentelemetry import context, metrics, trace
     from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 except ImportError as error:
-    raise ImportError(
-        f"{__name__} needs OpenTelemetry: pip install 'weakincentives[otel]'"
-    ) from error
+    raise missing_extra(__name__, "OpenTelemetry", "otel") from error
 
 __all__ = ["instrument"]
 

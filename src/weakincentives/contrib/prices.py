@@ -6,14 +6,13 @@ of it knows newer models.
 
 from collections.abc import Iterator
 
+from ..errors import missing_extra
 from ..limits import TokenUsage
 
 try:
     from genai_prices import Usage, calc_price
 except ImportError as error:
-    raise ImportError(
-        f"{__name__} needs genai-prices: pip install 'weakincentives[prices]'"
-    ) from error
+    raise missing_extra(__name__, "genai-prices", "prices") from error
 
 __all__ = ["cost"]
 

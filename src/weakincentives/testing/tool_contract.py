@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
-from ..errors import ControlFlow, SerdeError
+from ..errors import ControlFlow, SerdeError, missing_extra
 from ..evaluation.effects import run
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.journal import CallIdentity
@@ -87,9 +87,7 @@ def assert_tool_contract(
     try:
         from hypothesis import given, settings
     except ImportError as error:
-        raise ImportError(
-            "assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'"
-        ) from error
+        raise missing_extra("assert_tool_contract", "hypothesis", "testing") from error
     from .arguments import argument_strategies, to_json
 
     if tool.handler is None:

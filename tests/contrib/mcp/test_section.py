@@ -499,7 +499,7 @@ def test_without_the_sdk_a_prompt_is_built_and_a_call_says_what_to_install(tmp_p
         text=True,
         check=True,
     )
-    assert "MCP servers need mcp: pip install" in done.stdout
+    assert "An MCP server needs mcp; run pip install" in done.stdout
 
 
 # --- Drift

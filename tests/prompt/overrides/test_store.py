@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from weakincentives.errors import missing_extra
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.prompt.errors import OverridesStoreError, PromptError
 from weakincentives.prompt.overrides import (
@@ -552,6 +553,6 @@ def test_without_filelock_reading_works_and_writing_says_what_to_install(tmp_pat
     """
     out, err = start(bare, tmp_path).communicate(timeout=300)
     assert (out, err) == (
-        "Writing overrides needs filelock: pip install 'weakincentives[overrides]'\n",
+        f"{missing_extra('Writing overrides', 'filelock', 'overrides')}\n",
         "",
     )

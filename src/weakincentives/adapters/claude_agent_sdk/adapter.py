@@ -22,6 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 from ...content import ContentError, ContentStore, Image, Media, MediaSupport
+from ...errors import missing_extra
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ...evaluation.messages import (
@@ -115,10 +116,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("claude_agent_sdk") is None:
-            raise ImportError(
-                "ClaudeAgentSDKAdapter needs the Claude Agent SDK:"
-                " pip install 'weakincentives[claude-agent-sdk]'"
-            )
+            raise missing_extra("ClaudeAgentSDKAdapter", "the Claude Agent SDK", "claude-agent-sdk")
         config = config or InnerLoopConfig()
         chars = min(config.max_result_chars or MAX_RESULT_CHARS, MAX_RESULT_CHARS)
         super().__init__(config=replace(config, max_result_chars=chars), clock=clock)

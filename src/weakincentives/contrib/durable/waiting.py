@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
+from ...errors import missing_extra
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.suspension import Suspension
 from .execution import to_resumed
@@ -39,9 +40,7 @@ def dbos() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "dbos":
             raise
-        raise ImportError(
-            "Durable runs need DBOS: pip install 'weakincentives[durable]'"
-        ) from error
+        raise missing_extra("A durable run", "DBOS", "durable") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

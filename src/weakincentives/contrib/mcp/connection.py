@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ...adapters.portal import portal, run_on
+from ...errors import missing_extra
 from ...prompt.context import ToolContext
 from ...prompt.tool import ToolResult
 from ...serde import Json
@@ -222,7 +223,7 @@ class Connection:
                 run.ready.set_result(server)
                 await asyncio.Event().wait()
         except ImportError:
-            failure = ServerError("MCP servers need mcp: pip install 'weakincentives[mcp]'")
+            failure = ServerError(str(missing_extra("An MCP server", "mcp", "mcp")))
         except Exception as error:  # else calls would wait for the server until their timeout
             failure = error
         except asyncio.CancelledError:

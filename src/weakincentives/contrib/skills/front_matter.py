@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from unicodedata import normalize
 
+from ...errors import missing_extra
 from ...prompt.errors import PromptValidationError
 
 try:
     import yaml
 except ImportError as error:
-    raise ImportError(f"{__name__} needs PyYAML: pip install 'weakincentives[skills]'") from error
+    raise missing_extra(__name__, "PyYAML", "skills") from error
 
 __all__ = ["Field", "FrontMatterReader", "SkillError", "SkillFinding", "SkillWarning"]
 

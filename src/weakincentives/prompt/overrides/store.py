@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import serde
-from ...errors import SerdeError
+from ...errors import SerdeError, missing_extra
 from ..errors import OverridesStoreError
 from ..sections import KEY
 from .model import (
@@ -235,9 +235,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         try:
             from filelock import FileLock
         except ImportError as error:
-            raise ImportError(
-                "Writing overrides needs filelock: pip install 'weakincentives[overrides]'"
-            ) from error
+            raise missing_extra("Writing overrides", "filelock", "overrides") from error
         self.path(stored)  # nothing is made for names that are refused
         lock = self._inside(stored, self.folder / ".lock")
         with _reporting(stored, f"write in '{self.folder}'"):
