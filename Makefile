@@ -11,6 +11,10 @@ WANT ?=
 PYTEST_ARGS ?=
 # Any value measures branch coverage and fails below the bar in pyproject.toml.
 COVERAGE ?=
+# Any value plays each law with all its examples, as the gate does once: make test FULL=yes
+FULL ?=
+# How long the tests of test-fast may take, one after the other, when slow-tests chooses them.
+SECONDS ?= 70
 # More for the demo or the benchmarks: make demo ARGS="--model gpt-5.2"
 ARGS ?=
 # How long the soak lasts.
@@ -85,6 +89,14 @@ bench-skills: ## count what models read of ten shipped skills, beside pydantic-a
 .PHONY: test
 test: $(VENV)/.test-stamp ## run the tests, the documents' code blocks included
 	@$(TESTS)
+
+.PHONY: test-fast
+test-fast: $(VENV)/.test-stamp ## the quick tests of every package, for each save: a minute on two cores
+	@$(TESTS) -m "not slow"
+
+.PHONY: slow-tests
+slow-tests: $(VENV)/.test-stamp ## time all tests, and list in tests/slow.txt those that test-fast leaves out
+	@$(TESTS) --list-slow $(SECONDS)
 
 .PHONY: test-oldest
 test-oldest: ## what touches pydantic and the SDKs of openai and anthropic, against the oldest that we accept

@@ -9,17 +9,19 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from types import ModuleType
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from sybil import Document, Example, Region, Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
@@ -44,41 +46,93 @@ _refusal = ExitStack()
 _refusal.enter_context(guard_network(refuse=True))
 atexit.register(_refusal.close)
 
-# --- Hypothesis: time per example says nothing on a shared machine.
-settings.register_profile("house", deadline=None)
-# for a second Python, after one on which all examples ran
-settings.register_profile("second", settings.get_profile("ci"), max_examples=40)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+# Nor the wish for no bytecode: the tests start hundreds of processes, which would compile all that
+# they import.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
-# --- What takes minutes, most of it in other processes, and depends little on Python's version.
-_SLOW = (
-    "docs/examples.md",
-    "docs/how-to/",
-    "tests/adapters/anthropic/test_anthropic_conformance.py",
-    "tests/adapters/test_deadlines.py",
-    "tests/adapters/test_faults.py",
-    "tests/adapters/test_hostile_replies.py",
-    "tests/cli",
-    "tests/contrib/mcp",
-    "tests/contrib/skills",
-    "tests/examples",
-    "tests/filesystem",
-    "tests/prompt/overrides",
-    "tests/test_benchmarks.py",
-    "tests/test_docs.py",
-    "tests/test_soak.py",
-    "tests/test_typing.py",
-    "tests/testing",
-    "tests/web",
-)
+# --- How much runs: `FULL` plays each law with all the examples that it names, and EXAMPLES at most
+# without; `-m "not slow"` leaves out what `make slow-tests` found to be slow.
+FULL = bool(os.environ.get("FULL"))
+EXAMPLES = 20
+# Time per example says nothing on a shared machine.
+settings.register_profile("house", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+_ROOT = Path(__file__).parent
+_SLOW_TESTS = _ROOT / "tests/slow.txt"
+_SLOW = frozenset(_SLOW_TESTS.read_text(encoding="utf-8").splitlines())
+"""Files, and functions of files that have quick ones, too."""
+
+
+def _function_of(nodeid: str) -> str:
+    """The test function without its parameters; of a code block, its file, which runs whole."""
+    return re.split(r"\[|::line:", nodeid)[0]
+
+
+def _file_of(name: str) -> str:
+    return name.split("::", maxsplit=1)[0]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not even import a file whose tests are all slow, where none of them is to run."""
+    without_slow = config.getoption("-m") == "not slow"
+    name = collection_path.relative_to(_ROOT).as_posix()
+    return True if without_slow and name in _SLOW else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks slow tests, so that `-m "not slow"` leaves them out."""
-    root = Path(__file__).parent
+    """Marks slow tests, and limits the examples of laws."""
     for item in items:
-        if item.path.relative_to(root).as_posix().startswith(_SLOW):
+        name = _function_of(item.nodeid)
+        if name in _SLOW or _file_of(name) in _SLOW:
             item.add_marker(pytest.mark.slow)
+        if not FULL:
+            _limit_examples(item)
+
+
+def _limit_examples(item: pytest.Item) -> None:
+    law = getattr(item, "obj", None)
+    if not is_hypothesis_test(law):
+        return
+    # A rule-based test has its settings on its class; a law has them where only Hypothesis looks.
+    machine = getattr(item, "cls", None)
+    place, name = (
+        (machine, "settings")
+        if isinstance(getattr(machine, "settings", None), settings)
+        else (getattr(law, "__func__", law), "_hypothesis_internal_use_settings")
+    )
+    limits: settings = getattr(place, name, None) or settings()
+    setattr(place, name, settings(limits, max_examples=min(limits.max_examples, EXAMPLES)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option of `make slow-tests`."""
+    parser.addoption(
+        "--list-slow",
+        metavar="SECONDS",
+        type=float,
+        help="write the slowest tests to tests/slow.txt, so that the rest takes SECONDS in all",
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Writes the list of slow tests, for `make slow-tests`."""
+    left: float | None = terminalreporter.config.getoption("--list-slow")
+    if left is None:
+        return
+    spent = defaultdict[str, float](float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent[_function_of(report.nodeid)] += report.duration
+    slow: set[str] = set()
+    for name, seconds in sorted(spent.items(), key=itemgetter(1)):
+        left -= seconds
+        if left < 0:
+            slow.add(name)
+    with_quick = {_file_of(name) for name in spent.keys() - slow}
+    lines = {name if _file_of(name) in with_quick else _file_of(name) for name in slow}
+    _SLOW_TESTS.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
 
 
 # --- Documents: every ```python block runs, in order, in one namespace a file; so does every
