@@ -27,6 +27,7 @@ from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
+from support.sizes import FULL
 from weakincentives.network_guard import guard_network
 
 # `pytester` runs pytest within a test, for the tests of our own plugin.
@@ -53,7 +54,6 @@ sys.dont_write_bytecode = False
 
 # --- How much runs: `FULL` plays each law with all the examples that it names, and EXAMPLES at most
 # without; `-m "not slow"` leaves out what `make slow-tests` found to be slow.
-FULL = bool(os.environ.get("FULL"))
 EXAMPLES = 20
 # Time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)

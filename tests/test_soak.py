@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import soak
+from support.sizes import only_full
 
 SOAK = Path(__file__).with_name("soak.py")
 
 
+@only_full
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the soak reads /proc")
 def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails() -> None:
     process = subprocess.run(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from support.files import OPERATIONS, SORTS, TREES, Do, Tree, filesystem, host_tree, tree
 from support.own_thread import in_own_thread
+from support.sizes import FULL
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
@@ -149,6 +150,7 @@ def interrupted(run: Callable[[], object], at: int) -> bool:
 
 def interrupt_at_every_line(check: Callable[[int], bool], step: int) -> None:
     """Calls `check` with the number of the line to interrupt until it says that none was."""
+    step *= 1 if FULL else 4
     at = 1
     while in_own_thread(partial(check, at)):
         at += step
