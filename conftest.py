@@ -21,13 +21,13 @@ from tempfile import mkdtemp
 from types import ModuleType
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import settings
 from sybil import Document, Example, Region, Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
-from support.sizes import FULL
+from support.sizes import FULL, limit_examples
 from weakincentives.network_guard import guard_network
 
 # `pytester` runs pytest within a test, for the tests of our own plugin.
@@ -52,9 +52,7 @@ atexit.register(_refusal.close)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# --- How much runs: `FULL` plays each law with all the examples that it names, and EXAMPLES at most
-# without; `-m "not slow"` leaves out what `make slow-tests` found to be slow.
-EXAMPLES = 20
+# --- How much runs: see `support.sizes`, and `make slow-tests` for `-m "not slow"`.
 # Time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
@@ -87,22 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name in _SLOW or _file_of(name) in _SLOW:
             item.add_marker(pytest.mark.slow)
         if not FULL:
-            _limit_examples(item)
-
-
-def _limit_examples(item: pytest.Item) -> None:
-    law = getattr(item, "obj", None)
-    if not is_hypothesis_test(law):
-        return
-    # A rule-based test has its settings on its class; a law has them where only Hypothesis looks.
-    machine = getattr(item, "cls", None)
-    place, name = (
-        (machine, "settings")
-        if isinstance(getattr(machine, "settings", None), settings)
-        else (getattr(law, "__func__", law), "_hypothesis_internal_use_settings")
-    )
-    limits: settings = getattr(place, name, None) or settings()
-    setattr(place, name, settings(limits, max_examples=min(limits.max_examples, EXAMPLES)))
+            limit_examples(getattr(item, "obj", None), getattr(item, "cls", None))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

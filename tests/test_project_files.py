@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections import Counter
+from functools import cache
 from importlib.metadata import requires
 from io import StringIO
 from pathlib import Path
@@ -177,3 +178,25 @@ def test_every_make_target_says_what_it_does() -> None:
     phony = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
     assert phony
     assert [t for t in phony if not re.search(rf"^{t}:.*## \w", MAKEFILE, re.MULTILINE)] == []
+
+
+@cache
+def quick_test_files() -> list[str]:
+    """The text of each test file with a function that `make test-fast` runs."""
+    slow = set((ROOT / "tests/slow.txt").read_text().splitlines())
+    files = {where(file): file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py"))}
+    return [
+        text
+        for name, text in files.items()
+        if name not in slow
+        and {f"{name}::{test}" for test in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+        - slow
+    ]
+
+
+@pytest.mark.parametrize(
+    "package", [file for file in MODULES if file.stem == "__init__"], ids=where
+)
+def test_make_test_fast_runs_tests_of_every_package(package: Path) -> None:
+    name = ".".join(package.parent.relative_to(ROOT / "src").parts)
+    assert any(f"from {name}" in text for text in quick_test_files())
