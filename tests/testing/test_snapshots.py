@@ -412,7 +412,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def run(suite: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return suite.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", *args)
+    return suite.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *args)
 
 
 def files(suite: pytest.Pytester) -> list[str]:
