@@ -121,7 +121,9 @@ def test_a_hostile_preview_shows_as_text_in_a_notebook() -> None:
         return ToolResult(HOSTILE)
 
     section = MarkdownSection(
-        title="Task", template="Go.", tools=[Tool(name="write", handler=write, approval="effects")]
+        title="Task",
+        template="Go.",
+        tools=[Tool(name="write", handler=write, approval="effects", effect="repeatable")],
     )
     asked = PromptTemplate(ns="n", key="k", sections=[section]).bind(
         resources={Filesystem: InMemoryFilesystem()}

@@ -28,7 +28,7 @@ def note(params: Note, *, context: ToolContext) -> ToolResult[Note]:
     return ToolResult(message=f"{len(context.session[Note])} notes.")
 
 
-tool = Tool(name="note", handler=note, approval="effects")
+tool = Tool(name="note", handler=note, approval="effects", effect="repeatable")
 task = MarkdownSection(title="Task", template="Help.", tools=[tool])
 template = PromptTemplate(ns="notes", key="write", sections=[task])
 

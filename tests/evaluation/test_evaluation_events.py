@@ -62,7 +62,7 @@ def interrupt(params: Order, *, context: ToolContext) -> ToolResult[None]:
 
 def template(name: str = "clerk") -> PromptTemplate[None]:
     tools = [
-        Tool(name="order", handler=order, approval="effects"),
+        Tool(name="order", handler=order, approval="effects", effect="repeatable"),
         Tool(name="ask", handler=ask),
         Tool(name="interrupt", handler=interrupt),
     ]

@@ -287,7 +287,7 @@ def test_forks_share_the_store_and_parallel_calls_show_their_media() -> None:
 def test_an_approved_call_shows_its_media_and_a_run_that_waits_has_references(
     approval: Any,
 ) -> None:
-    tool = Tool(name="find", handler=find, approval=approval)
+    tool = Tool(name="find", handler=find, approval=approval, effect="repeatable")
     section = MarkdownSection(title="Pets", template="Find them.", tools=[tool])
     prompt = PromptTemplate(ns="tests", key="approval", sections=[section]).bind()
     session = Session()

@@ -338,7 +338,7 @@ RESEARCH = PromptTemplate[Summary](
             title="Task",
             key="task",
             template="Research $name.",
-            tools=[Tool(name="see", description="x", handler=see)],
+            tools=[Tool(name="see", description="x", handler=see, effect="repeatable")],
             state=[Seen],
         )
     ],

@@ -41,6 +41,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
 
@@ -139,6 +140,7 @@ class Office:
     """Plays a tree of runs; the path of a call leads to its step."""
 
     root: Agent
+    effect: Effect
     requests: list[tuple[str, tuple[str, ...]]] = field(
         default_factory=list[tuple[str, tuple[str, ...]]]
     )
@@ -195,6 +197,7 @@ class Office:
             description="x",
             handler=handler,
             approval=lambda params: self.step_at(params.path).approval,
+            effect=self.effect,
         )
         section = MarkdownSection(title="Task", key="task", template=f"Do {path}", tools=[made])
         return Prompt(ns="tests", key="office", sections=[section])
@@ -209,12 +212,13 @@ class Office:
     root=TREES,
     way=st.sampled_from(WAYS),
     patience=st.lists(st.booleans(), max_size=6),
+    effect=st.sampled_from(["repeatable", "undeclared"]),
 )
 def test_a_tree_of_runs_that_waits_comes_to_what_an_approver_comes_to(
-    root: Agent, way: Way, patience: list[bool]
+    root: Agent, way: Way, patience: list[bool], effect: Effect
 ) -> None:
     def outcome(*, waits: bool) -> tuple[object, list[object]]:
-        office, later = Office(root), iter(patience)
+        office, later = Office(root, effect), iter(patience)
 
         def decide_some(preview: Preview) -> Decision | None:
             return None if next(later, False) else office.decide(preview)

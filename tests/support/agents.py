@@ -45,7 +45,12 @@ def tool(
 ) -> Tool[Any, Any]:
     """A tool of that handler; `Args` are its params unless others are given."""
     return Tool[Any, Any](
-        name=name, description="For tests.", handler=handler, params_type=params, result_type=object
+        name=name,
+        description="For tests.",
+        handler=handler,
+        params_type=params,
+        result_type=object,
+        effect="repeatable",
     )
 
 

@@ -238,7 +238,7 @@ def asking(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
     own: dict[str, Any] = {"description": "x", "params_type": Amount, "result_type": object}
     return [
         Tool[Any, Any](name="pay", handler=pay, effect="at_most_once", approval="arguments", **own),
-        Tool[Any, Any](name="draft", handler=draft, approval="effects", **own),
+        Tool[Any, Any](name="draft", handler=draft, approval="effects", effect="repeatable", **own),
     ]
 
 

@@ -47,7 +47,9 @@ def keep(params: Memo, *, context: ToolContext) -> ToolResult[Memo]:
     return ToolResult(message="kept", value=params)
 
 
-_KEEP = Tool[Memo, Memo](name="keep", description="Keeps a memo.", handler=keep, approval="effects")
+_KEEP = Tool[Memo, Memo](
+    name="keep", description="Keeps a memo.", handler=keep, approval="effects", effect="repeatable"
+)
 
 
 def delegate(params: Memo, *, context: ToolContext) -> ToolResult[object]:

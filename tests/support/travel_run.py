@@ -196,7 +196,7 @@ def bookings() -> Prompt[None]:
             MarkdownSection(
                 title="Task",
                 template="Book trains.",
-                tools=[Tool(name="book", handler=book, approval="effects")],
+                tools=[Tool(name="book", handler=book, approval="effects", effect="repeatable")],
             )
         ],
     )

@@ -86,7 +86,7 @@ GATED = PromptTemplate[None](
         MarkdownSection(
             title="Task",
             template="Help.",
-            tools=[Tool(name="ask", handler=ask, approval="effects")],
+            tools=[Tool(name="ask", handler=ask, approval="effects", effect="repeatable")],
         )
     ],
 )

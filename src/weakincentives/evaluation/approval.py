@@ -1,23 +1,26 @@
 """What a person sees of a tool call before it counts, and the decisions on it.
 
-`preview_arguments` and `preview_effects` make a `Preview`. Its size is bounded; its digest covers
-also what it leaves out, so that two previews with one digest are of the same effects.
+`preview_arguments` and `preview_effects` create a `Preview`. Its size is bounded. Its digest covers
+everything that it shows and omits, so two previews with one digest are of the same effects.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import unified_diff
 from hashlib import sha256
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
+from .. import serde
 from ..displays import literal, longest_run
-from ..errors import message_of
+from ..errors import SerdeError, message_of
 from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
 from ..prompt.approval import ApprovalMode
+from ..prompt.tool import ToolResult
 from ..resources import NotIsolatedError
 from ..runtime.events import Event
 from ..runtime.session.fork import SessionFork
+from ..runtime.session.snapshots import type_name
 from ..serde import Json
 from .messages import ToolCall
 
@@ -30,6 +33,7 @@ __all__ = [
     "Preview",
     "Previewable",
     "ReplaceArguments",
+    "arguments_json",
     "cut",
     "preview_arguments",
     "preview_effects",
@@ -65,6 +69,23 @@ class ReplaceArguments:
 
     arguments: Mapping[str, Json]
     kind: Literal["replace"] = field(default="replace", repr=False)
+
+
+def arguments_json(arguments: object) -> str:
+    """Returns replaced arguments as JSON text; raises `TypeError` for what JSON would change."""
+    try:
+        if not isinstance(arguments, Mapping):
+            raise TypeError("not a mapping")
+        values = dict(cast(Mapping[str, Json], arguments))  # which the comparison proves
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        if json.loads(text) != values:
+            raise TypeError("JSON changes a key or a value, such as a number as key or a tuple")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"the arguments are replaced by {arguments!r:.200} ({error}); "
+            "pass ReplaceArguments a mapping of JSON values"
+        ) from error
+    return text
 
 
 type Decision = Approve | Deny | ReplaceArguments
@@ -120,6 +141,19 @@ class Preview:
     digest: str = ""
     inside: tuple[str, ...] = ()
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether the preview still shows what its digest was made of."""
+        return "." not in self.digest or self.digest == _sealed(self).digest
+
+    def shows_same(self, other: "Preview") -> bool:
+        """Whether both previews are of the same call and the same effects, whatever the reason."""
+        return _sealed(replace(self, reason="")).digest == _sealed(replace(other, reason="")).digest
+
+    def with_reason(self, reason: str) -> "Preview":
+        """Returns the preview with another `reason`."""
+        return _sealed(replace(self, reason=reason))
+
     def __str__(self) -> str:
         return "\n".join([visible(line) for line in self._lines(_plain, str)])
 
@@ -162,7 +196,7 @@ _LOCAL = {"event_id", "created_at", "session_id"}  # of an event, other in each 
 
 def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
     """Returns the preview of a call of which only the arguments are shown."""
-    return Preview(
+    preview = Preview(
         tool=call.name,
         call_id=call.call_id,
         arguments=call.arguments,
@@ -170,6 +204,7 @@ def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
         reason=reason,
         digest=_digest([call.name, call.arguments]),
     )
+    return _sealed(preview)
 
 
 # Any: forks of all resources
@@ -180,13 +215,13 @@ def preview_effects(
     answer: str,
     *,
     success: bool,
-    reason: str = "",
+    result: ToolResult[Any] | None = None,
 ) -> Preview:
     """Returns the preview of a call that ran on forks.
 
     All that it shows counts as read by the call, so that a later merge changes exactly this or
-    nothing. A call without `success` shows no changes, since it is undone. Raises
-    `NotIsolatedError` if a fork's `preview()` fails.
+    nothing. A call without `success` shows no changes, since it is undone. `result` is that of the
+    handler, if it returned one. Raises `NotIsolatedError` for effects that cannot be shown.
     """
     shown = _Shown()
     if success:
@@ -201,17 +236,23 @@ def preview_effects(
                     shown.add(*_file_change(change, place))
             else:
                 name = type(origin).__qualname__
-                note = "it cannot show what would change"
-                if isinstance(fork, Previewable):
-                    note = _preview_of(fork, name)
+                if not isinstance(fork, Previewable):
+                    raise NotIsolatedError(f"the fork of {name} has no preview()")
+                note = _preview_of(fork, name)
                 shown.add(Change(kind="resource", name=name, action="change", note=note), note)
     # Without what the library publishes of runs inside the call, with their times and their ids.
     own = [event for event in session.events if type(event).__module__ != Event.__module__]
-    events = [_event_text(event) for event in own]
-    content = [call.name, call.arguments, shown.digests, events, answer, success]
+    texts = [_texts_of(event, "the event") for event in own]
+    events = [text for text, _ in texts]
+    contents = [[type_name(type(event)), text] for event, (_, text) in zip(own, texts, strict=True)]
+    hidden = _hidden_in(result)
+    content = [call.name, call.arguments, shown.digests, contents, hidden, answer, success]
+    if (left := len(shown.digests) - _MAX_CHANGES) > 0:
+        shown.omitted.append(f"{left} of {len(shown.digests)} changes")
+    shown.omitted += hidden
     if len(events) > _MAX_EVENTS:
         shown.omitted.append(f"{len(events) - _MAX_EVENTS} of {len(events)} events")
-    return Preview(
+    preview = Preview(
         tool=call.name,
         call_id=call.call_id,
         arguments=call.arguments,
@@ -220,10 +261,10 @@ def preview_effects(
         events=tuple([cut(event, _MAX_EVENT) for event in events[:_MAX_EVENTS]]),
         answer=cut(answer, _MAX_ANSWER),
         success=success,
-        reason=reason,
-        omitted=tuple(shown.omitted),
+        omitted=tuple([cut(note, _MAX_ANSWER) for note in shown.omitted]),
         digest=_digest(content),
     )
+    return _sealed(preview)
 
 
 class _Shown:
@@ -239,8 +280,6 @@ class _Shown:
         """Adds a change; `content` is what identifies it, whole."""
         self.digests.append(_digest([change.kind, change.name, change.action, content]))
         if len(self.changes) >= _MAX_CHANGES:
-            total = f"{len(self.digests) - _MAX_CHANGES} of {len(self.digests)} changes"
-            self.omitted = [*[text for text in self.omitted if "changes" not in text], total]
             return
         diff, note = change.diff, cut(change.note, _MAX_ANSWER)
         limit = max(min(_MAX_DIFF, _MAX_DIFFS - self._size), 0)
@@ -265,7 +304,8 @@ def _state_change(name: str, differences: Any) -> Change:
         place = "".join(map(_place, path))
         for sign, side in (("-", "before"), ("+", "after")):
             if side in difference:
-                value = json.dumps(difference[side], ensure_ascii=False)
+                # sorted, since equal mappings may have their keys in another order
+                value = json.dumps(difference[side], ensure_ascii=False, sort_keys=True)
                 lines.append(f"{sign} [{start}]{place} = {value}\n")
     name = name.rpartition(":")[2]
     return Change(kind="state", name=name, action="change", diff="".join(lines))
@@ -280,6 +320,8 @@ def _place(key: object) -> str:
 
 def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
     path, before, after = change
+    if after == "other":
+        raise NotIsolatedError(f"the file {path} cannot be read")
     name = place + path
     kind: Literal["directory", "file"] = "directory" if "directory" in (before, after) else "file"
     diff, note = "", ""
@@ -342,20 +384,61 @@ def _lines_of(text: str) -> list[str]:
     return lines if last == "\n" else [*lines, f"{last}\\ No newline at end of file\n"]
 
 
-def _event_text(event: object) -> str:
-    """Returns the event without what differs in each run of the call."""
+def _texts_of(value: object, subject: str) -> tuple[str, str]:
+    """Returns a value as text to show and as whole text, without an event's own id and time.
+
+    Fields with `repr=False` are only in the whole text. Raises `NotIsolatedError` for a value that
+    JSON cannot hold.
+    """
+    name = type(value).__qualname__
+    secret = {item.name for item in fields(value) if not item.repr} if is_dataclass(value) else ()
     try:
-        if not is_dataclass(event):
-            return repr(event)
-        shown = [item for item in fields(event) if item.repr and item.name not in _LOCAL]
-        parts = [f"{item.name}={getattr(event, item.name)!r}" for item in shown]
-    except Exception as error:
-        return f"{type(event).__qualname__}, whose repr failed: {message_of(error)}"
-    return f"{type(event).__qualname__}({', '.join(parts)})"
+        content = serde.dump_lossless(type(value), value)
+    except SerdeError as error:
+        raise NotIsolatedError(f"{subject} {name} cannot be shown: {error}") from error
+    if not isinstance(content, dict):
+        return f"{name}({_json(content)})", _json(content)
+    full = {
+        key: item
+        for key, item in content.items()
+        if key not in _LOCAL or not isinstance(value, Event)
+    }
+    parts = [
+        f"{key}={'(not shown)' if key in secret else _json(item)}" for key, item in full.items()
+    ]
+    return f"{name}({', '.join(parts)})", _json(full)
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _hidden_in(result: ToolResult[Any] | None) -> list[str]:
+    """Describes the parts of a result that the text for the model does not have."""
+    if result is None:
+        return []
+    hidden = [
+        f"{media}, {media.url or f'{media.size:,} bytes with SHA-256 {media.digest}'}"
+        for media in result.media
+    ]
+    if result.exclude_value_from_context and result.value is not None:
+        text = _texts_of(result.value, "the value")[1]
+        hidden.append(f"a value that the model does not read: {text}")
+    return hidden
 
 
 def _digest(content: object) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sealed(preview: Preview) -> Preview:
+    """Returns the preview with a digest of its effects, and another one of what it shows of them.
+
+    The call's place, its id and the tools around it, is not part of the digest.
+    """
+    effects = preview.digest.partition(".")[0]
+    shown = asdict(replace(preview, digest=effects, call_id="", inside=()))
+    return replace(preview, digest=f"{effects}.{_digest(shown)}")
 
 
 def cut(text: str, limit: int) -> str:
@@ -367,9 +450,28 @@ def cut(text: str, limit: int) -> str:
 def _readable(arguments: str) -> str:
     """Returns arguments as the tool reads them: without escapes that hide words, on one line."""
     try:
-        return json.dumps(json.loads(arguments), ensure_ascii=False)
+        return _rewritten(json.loads(arguments, parse_int=_Number, parse_float=_Number))
     except (ValueError, RecursionError):
         return arguments
+
+
+class _Number(str):
+    """A number as its JSON text has it, since a float would lose digits."""
+
+    __slots__ = ()
+
+
+def _rewritten(value: object) -> str:
+    match value:
+        case dict():
+            items = cast(dict[str, object], value).items()  # a pattern knows no types of keys
+            return f"{{{', '.join([f'{_json(key)}: {_rewritten(item)}' for key, item in items])}}}"
+        case list():
+            return f"[{', '.join(map(_rewritten, cast(list[object], value)))}]"
+        case _Number():
+            return value
+        case _:
+            return json.dumps(value, ensure_ascii=False)
 
 
 def _plain(language: str, text: str) -> list[str]:

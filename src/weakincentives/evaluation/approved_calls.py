@@ -5,8 +5,7 @@ then the forks are merged. If what they show is out of date by then, the call ru
 the person is asked again. Nothing is locked or changed while a person decides.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -15,7 +14,7 @@ from ..errors import ControlFlow, message_of
 from ..prompt.approval import ApprovalMode, approval_mode
 from ..prompt.context import revoke
 from ..prompt.errors import ToolValidationError
-from ..prompt.tool import NON_REPEATABLE
+from ..prompt.tool import NON_REPEATABLE, AnyTool, preview_problem
 from ..protocols import SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import ApprovalDecided
@@ -26,10 +25,11 @@ from .approval import (
     Deny,
     Preview,
     ReplaceArguments,
+    arguments_json,
     preview_arguments,
     preview_effects,
 )
-from .effects import Effects, Outcome, run
+from .effects import Effects, Outcome, Wait, run
 from .messages import ToolCall, ToolExecutionOutcome
 from .nested_runs import UndecidedError, may_wait
 from .parallel_calls import ForkedCall
@@ -49,8 +49,9 @@ class ApprovedCalls:
     """The calls of one evaluation; `approver` decides on those that need an approval.
 
     Decisions that were made while the run waited come first; an approval counts if the call would
-    still do what was shown. `open_calls` records the runs inside calls, which may wait too if
-    `records` is true.
+    still do what was shown. The wait for the approver ends after `seconds_left()`, and
+    `check_limits(expired)` raises if no call may run any more. `open_calls` records the runs inside
+    calls, which may wait too if `records` is true.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class ApprovedCalls:
         approver: Approver | None,
         open_calls: OpenCalls,
         *,
+        check_limits: Callable[[bool], None],
+        seconds_left: Callable[[], float | None],
         records: bool,
         streamed: bool,
     ) -> None:
@@ -69,6 +72,8 @@ class ApprovedCalls:
         self._publish = publish
         self._approver = approver
         self._open = open_calls
+        self._check_limits = check_limits
+        self._seconds_left = seconds_left
         self._records = records
         self._streamed = streamed
 
@@ -125,7 +130,7 @@ class ApprovedCalls:
                     return tools.refuse(call, f"A person denied this call. {words}".strip())
                 case ReplaceArguments(arguments):
                     replaced, reason = True, _REPLACED
-                    call = tools.replace_arguments(call, _as_json(arguments))
+                    call = tools.replace_arguments(call, arguments_json(arguments))
                     if forked is None:
                         break
                 case Approve():
@@ -264,6 +269,9 @@ class ApprovedCalls:
         is_preview: bool = False,
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
         """Returns what the person decides on, and the call on forks if it shows its effects."""
+        tool = self._tools.available.get(call.name)
+        if mode == "effects" and (problem := self._problem(tool)):
+            mode, reason = "arguments", f"{_HIDDEN}: {problem}."
         if mode == "arguments":
             return replace(preview_arguments(call, reason), call_id=approval_id), None
         if identity is None:
@@ -271,23 +279,26 @@ class ApprovedCalls:
         preview, forked = yield from self._show(call, identity, reason)
         return replace(preview, call_id=approval_id), forked
 
+    def _problem(self, tool: AnyTool | None) -> str:
+        """Returns why a call of the tool cannot run before its approval; `""` if it can."""
+        if tool is not None and (problem := preview_problem(tool.effect, tool.handler)):
+            return problem
+        return "" if self._tools.can_fork else "the session has no fork()"
+
     def _show(
         self, call: ToolCall, identity: Identity | None, reason: str
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
-        tool, handler, params = self._tools.admit(call)
-        if tool.effect in NON_REPEATABLE:
-            return preview_arguments(call, f"{_HIDDEN}: the tool is {tool.effect!r}."), None
-        if not self._tools.can_fork:
-            return preview_arguments(call, f"{_HIDDEN}: the session has no fork()."), None
+        _, handler, params = self._tools.admit(call)
         forked, effects = self._tools.fork(call, handler, params, makes=True, identity=identity)
         yield from effects
         if isinstance(identity, CallLog):
             identity.end()
         try:
             answer, success = self._answer(call, forked.outcome)
-            forks = forked.resources.forks
-            preview = preview_effects(call, forked.session, forks, answer, success=success)
-            return replace(preview, reason=reason), forked
+            parts = forked.session, forked.resources.forks, answer
+            result = forked.outcome[0] if success else None
+            preview = preview_effects(call, *parts, success=success, result=result)
+            return preview.with_reason(reason), forked
         except NotIsolatedError as error:
             cause = str(error) or "the call uses what forks cannot keep apart"
             return preview_arguments(call, f"{_HIDDEN}: {cause}."), None
@@ -302,18 +313,22 @@ class ApprovedCalls:
         return self._tools.read(call, result, error)
 
     def _decide(self, call: ToolCall, preview: Preview) -> Effects[Decision]:
-        started = perf_counter()
+        started, expired = perf_counter(), False
         decision: object = self._open.decisions.pop(preview.call_id, None)
         shown = self._open.shown.pop(preview.call_id, preview)
         if _is_stale(decision, shown, preview, call):
-            decision, preview = None, replace(preview, reason=_STALE)
+            decision, preview = None, preview.with_reason(_STALE)
         if decision is None:
             if self._approver is None:
                 self._open.shown[preview.call_id] = preview
                 raise UndecidedError([preview])
             if self._streamed:
                 yield ApprovalRequested(call, preview)
-            decision, error = yield partial(self._approver, preview)
+            seconds = self._seconds_left()
+            decision, error = yield Wait(partial(self._approver, preview), seconds)
+            if isinstance(error, TimeoutError) and seconds is not None:
+                expired = perf_counter() - started >= seconds
+                self._check_limits(expired)
             if error is not None:
                 raise error
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
@@ -333,6 +348,8 @@ class ApprovedCalls:
                 session_id=self._session.session_id,
             )
         )
+        if not isinstance(decision, Deny):
+            self._check_limits(expired)  # the approver may have taken long
         return decision
 
 
@@ -343,16 +360,4 @@ def _is_stale(decision: object, shown: Preview, now: Preview, call: ToolCall) ->
     """
     if not isinstance(decision, Approve):
         return False
-    return shown.digest not in (now.digest, preview_arguments(call).digest)
-
-
-def _as_json(arguments: object) -> str:
-    try:
-        if not isinstance(arguments, Mapping):
-            raise TypeError("no mapping")
-        return json.dumps({**arguments}, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"the arguments are replaced by {arguments!r:.200} ({error}); "
-            "pass ReplaceArguments a mapping of JSON values"
-        ) from error
+    return not (shown.shows_same(now) or shown.shows_same(preview_arguments(call)))

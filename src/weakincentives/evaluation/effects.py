@@ -5,6 +5,7 @@ sent its outcome, `(result, exception)`; it does no I/O and starts no thread. An
 
 - a callable: run a tool's handler, which may be `async`;
 - `Ask`: send a request to the provider;
+- `Wait`: ask an approver, no longer than until the deadline;
 - `Parallel`: run several generators at once;
 - a `Progress` event: show it to the reader of a stream.
 
@@ -19,6 +20,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 from .adapter import Connection
@@ -32,6 +34,7 @@ __all__ = [
     "Invoke",
     "Outcome",
     "Parallel",
+    "Wait",
     "perform",
     "perform_async",
     "run",
@@ -59,13 +62,24 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Calls a function that may wait for a person; after `seconds` the outcome is `TimeoutError`.
+
+    `perform` cannot interrupt a plain function, and waits for it.
+    """
+
+    invoke: Invoke
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Parallel:
     """Runs generators at once, each in a thread or task of its own; none of them raises."""
 
     branches: "Sequence[Effects[None]]"
 
 
-type Effects[T] = Generator[Invoke | Ask | Parallel | Progress, Outcome, T]
+type Effects[T] = Generator[Invoke | Ask | Wait | Parallel | Progress, Outcome, T]
 
 _DONE: Outcome = None, None
 
@@ -83,6 +97,8 @@ def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
                 effect = effects.send(_run_handler(effect, to_end=True))
             elif isinstance(effect, Ask):
                 effect = effects.send((yield from _ask(effect)))
+            elif isinstance(effect, Wait):
+                effect = effects.send(_wait(effect))
             elif isinstance(effect, Parallel):
                 effect = effects.send(_run_parallel(effect))
             else:
@@ -118,6 +134,8 @@ async def perform_async(
                         else:
                             yield piece
                 effect = effects.send(outcome)
+            elif isinstance(effect, Wait):
+                effect = effects.send(await _wait_async(effect))
             elif isinstance(effect, Parallel):
                 effect = effects.send(await _run_parallel_async(effect))
             else:
@@ -179,6 +197,43 @@ async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
     except BaseException as error:
         outcome = None, error
     yield outcome
+
+
+def _wait(wait: Wait) -> Outcome:
+    async def bounded(result: Any) -> Any:  # Any: awaitables of every kind
+        async with asyncio.timeout(wait.seconds):
+            return await result
+
+    def invoke() -> Any:  # Any: whatever the function returns
+        result = wait.invoke()
+        return bounded(result) if inspect.isawaitable(result) else result
+
+    return _run_handler(invoke, to_end=True)
+
+
+async def _wait_async(wait: Wait) -> Outcome:
+    """Calls a plain function in a thread of its own, which is abandoned after the time."""
+    loop, outcome = asyncio.get_running_loop(), asyncio.Future[Outcome]()
+    context = copy_context()
+
+    def set_outcome(result: Outcome) -> None:
+        if not outcome.done():
+            outcome.set_result(result)
+
+    def call() -> None:
+        result = context.run(_run_handler, wait.invoke)
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(set_outcome, result)
+
+    try:
+        async with asyncio.timeout(wait.seconds):
+            if inspect.iscoroutinefunction(wait.invoke):
+                return await wait.invoke(), None
+            Thread(target=call, name="approver", daemon=True).start()
+            result, error = await outcome
+            return (await result if inspect.isawaitable(result) else result), error
+    except BaseException as error:
+        return None, error
 
 
 def _run_parallel(parallel: Parallel) -> Outcome:

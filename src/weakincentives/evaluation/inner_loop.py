@@ -268,6 +268,21 @@ class InnerLoop:
             raise self._budget_error(self.meter.exceeded(before="tool call") or "")
         return calls[:count]
 
+    def check_calls(self, count: int, now: datetime) -> None:
+        """Raises a `LimitError` if `count` reserved calls may not run any more.
+
+        Somebody may have waited since `reserve`: an approver, the reader of a stream, a sibling.
+        """
+        try:
+            self._check_limits(now, before="tool call")
+            if bound := self.meter.exceeded(
+                before="tool call", further=RunUsage(tool_calls=-count)
+            ):
+                raise self._budget_error(bound)
+        except LimitError:
+            self.meter.add(TokenUsage(), tool_calls=-count)
+            raise
+
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
 

@@ -45,11 +45,7 @@ from .inner_loop import (
 )
 from .journal import Journal
 from .main_loop import NestedAdapter
-from .messages import (
-    ToolCall,
-    ToolExecutionOutcome,
-    UserMessage,
-)
+from .messages import ToolCall, ToolExecutionOutcome, UserMessage
 from .nested_runs import ChangedRunError, NestedCall, UndecidedError, Waiting
 from .opening import (
     opening,
@@ -238,9 +234,10 @@ class Evaluation[Out]:
             publish=self._publish,
             operation=self._operation,
             call_history=options.get("call_history"),
+            clock=adapter.clock,
         )
         self._open = OpenCalls(self._id, self.meter, self._log)
-        self._approved = self._approved_calls()
+        self._approved = self._approved_calls(adapter)
         self._recorder: RunRecorder | None = None
         if self._log is not None:
             self._recorder = RunRecorder(self._log, self.tools, self._open, source, session)
@@ -267,7 +264,7 @@ class Evaluation[Out]:
             session_id=session.session_id,
         )
 
-    def _approved_calls(self) -> ApprovedCalls:
+    def _approved_calls(self, adapter: LoopAdapter) -> ApprovedCalls:
         approver = self._options.get("approver")
         can_wait = approver is None and (not self._is_nested or self._log is not None)
         return ApprovedCalls(
@@ -276,9 +273,17 @@ class Evaluation[Out]:
             self._publish,
             approver,
             self._open,
+            check_limits=lambda expired: self._check_limits(1, expired=expired),
+            seconds_left=lambda: adapter.seconds_left(self._loop.config.deadline),
             records=can_wait,
             streamed=self._operation.streamed,
         )
+
+    def _check_limits(self, count: int, *, expired: bool = False) -> None:
+        """Raises a `LimitError` if `count` calls may not run any more, as with `expired` time."""
+        deadline = self._loop.config.deadline
+        now = deadline.expires_at if expired and deadline else self._clock()
+        self._loop.check_calls(count, now)
 
     def _nested_adapter(self, evaluator: Evaluator) -> Evaluator:
         """Returns the adapter that handlers receive, for runs that are parts of this one."""
@@ -514,6 +519,7 @@ class Evaluation[Out]:
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the first calls of a turn, or repeats one that has a `record`."""
         call, ids, recorder = calls[0], self._open.ids(action.calls), self._recorder
+        self._check_limits(len(calls))
         if journal is not None or record is not None or len(calls) > 1:
             self._set_running(calls)
         try:

@@ -7,7 +7,7 @@ other calls run again. The records are values and JSON; the logs in `run_logs` m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal
@@ -181,14 +181,14 @@ def approval_ids(calls: Sequence[ToolCall]) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def pending_inside(nested: Mapping[str, NestedRuns]) -> set[tuple[str, str]]:
-    """Returns the ids and tools of all pending calls in the runs of a record."""
-    return {
-        (approval_id, preview.tool)
+def pending_inside(nested: Mapping[str, NestedRuns]) -> list[Preview]:
+    """Returns the previews of all pending calls in the runs of a record, as people see them."""
+    return [
+        replace(preview, call_id=approval_id, inside=(record.tool, *preview.inside))
         for record in nested.values()
         for run in record.runs
         for approval_id, preview in zip(run.ids, run.pending, strict=False)
-    }
+    ]
 
 
 def may_wait(tool: AnyTool | None) -> bool:

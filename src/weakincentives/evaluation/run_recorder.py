@@ -74,7 +74,8 @@ class RunRecorder:
         """
         call, tools = record.call, self._tools
         tool, log = tools.available.get(call.name), self._open.start(approval_id, call)
-        if not record.answer.success or tool is None or tool.effect != "repeatable":
+        runs_again = tool is not None and tool.effect in {"repeatable", "undeclared"}
+        if not record.answer.success or not runs_again:
             log.meter.add_run(record.nested.spent, "")
             self._change_state(record.state)
             return tools.recall(call, record.answer)

@@ -42,7 +42,7 @@ def waiting_for(
         for approval_id, call in zip(open_calls.ids(calls), calls, strict=True)
         if approval_id in waiting
     ]
-    shown = {preview.call_id: preview.digest for preview in open_calls.waited.pending}
+    shown = {preview.call_id: preview for preview in open_calls.waited.pending}
     return Waiting(
         pending=tuple(pending),
         decisions={
@@ -50,8 +50,8 @@ def waiting_for(
             for preview in pending
             if preview.call_id in decisions
             and (
-                shown.get(preview.call_id) == preview.digest
-                or not isinstance(decisions[preview.call_id], Approve)
+                not isinstance(decisions[preview.call_id], Approve)
+                or (preview.call_id in shown and shown[preview.call_id].shows_same(preview))
             )
         }
         | {name: decisions[name] for name in nested if name in decisions},

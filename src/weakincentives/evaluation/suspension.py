@@ -5,7 +5,7 @@ any process, as if the run had never stopped. The session of a suspended run has
 `resume` removes: so a run goes on once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -14,12 +14,14 @@ from ..content import Content
 from ..errors import SerdeError, ValidationIssue, WeakIncentivesError
 from ..limits import RunUsage
 from ..prompt.prompt import Prompt
+from ..prompt.template import PromptTemplate
+from ..prompt.tool import AnyTool, PromptHandler
 from ..protocols import SessionProtocol
 from ..runtime.events import new_id
 from ..runtime.session.session import Session
 from ..runtime.session.slices import EMPTY
 from ..runtime.session.snapshots import SessionSnapshot, library_state
-from .approval import Approve, Decision, Deny, Preview, ReplaceArguments
+from .approval import Approve, Decision, Deny, Preview, ReplaceArguments, arguments_json
 from .call_history import RecordedCall
 from .conversation import Conversation, OnChange
 from .messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
@@ -40,6 +42,7 @@ __all__ = [
     "Suspension",
     "cannot_wait",
     "check_decisions",
+    "check_replaced_arguments",
     "check_resumable",
     "mark_suspended",
 ]
@@ -164,6 +167,10 @@ def check_resumable(
         raise ValueError(change)
     check_nested(prompt.template, suspension.nested)
     check_decisions(suspension, decisions)
+    all_decisions = {**suspension.decisions, **decisions}
+    check_replaced_arguments(prompt.template, suspension, all_decisions)
+    if issue := _issue(suspension):
+        raise ValueError(f"cannot resume the suspension: {issue.message}; pass it as it was made")
     if isinstance(session, Session) and _is_new(session.snapshot()):
         session.restore(session.parse_snapshot(suspension.session))
     mark = SuspendedRun(suspension.suspension_id)
@@ -173,17 +180,52 @@ def check_resumable(
             "session is another one; pass a new Session() for that of the suspension"
         )
     session[SuspendedRun].clear(mark.__eq__)
-    return Resumption(suspension, {**suspension.decisions, **decisions})
+    return Resumption(suspension, all_decisions)
 
 
 def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -> None:
-    """Raises `ValueError` for decisions on calls that do not wait, `TypeError` for others."""
+    """Raises `ValueError` for a decision on a call that does not wait, `TypeError` for others."""
+    decided: object = decisions
+    if not isinstance(decided, Mapping):
+        raise TypeError(f"decisions must be a mapping of call ids, got {decided!r:.100}")
     waiting = {preview.call_id for preview in suspension.pending}
     for call_id, decision in decisions.items():
         if call_id not in waiting:
             raise ValueError(f"call {call_id!r} does not wait; decide on {sorted(waiting)}")
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
             raise TypeError(f"the decision on {call_id!r} is {decision!r}; pass Approve()")
+        if isinstance(decision, ReplaceArguments):
+            arguments_json(decision.arguments)
+
+
+# Any: a prompt of any output
+def check_replaced_arguments(
+    template: PromptTemplate[Any], suspension: Suspension, decisions: Mapping[str, Decision]
+) -> None:
+    """Raises `ValueError` for replaced arguments that the call's tool cannot take.
+
+    Finds the tools of the template, and of the prompts that `Tool.from_prompt` makes tools.
+    """
+    for preview in suspension.pending:
+        decision = decisions.get(preview.call_id)
+        tool = _find_tool(template, (*preview.inside, preview.tool))
+        if tool is None or not isinstance(decision, ReplaceArguments):
+            continue
+        try:
+            tool.parse_params(arguments_json(decision.arguments))
+        except SerdeError as error:
+            raise ValueError(
+                f"the arguments of ReplaceArguments for call {preview.call_id!r} do not fit tool "
+                f"{tool.name!r} ({error}); correct them"
+            ) from error
+
+
+def _find_tool(template: PromptTemplate[Any], names: Sequence[str]) -> AnyTool | None:
+    tool = template.registry.get_tool(names[0])
+    if tool is None or len(names) == 1:
+        return tool
+    handler = tool.handler
+    return _find_tool(handler.template, names[1:]) if isinstance(handler, PromptHandler) else None
 
 
 def cannot_wait(tool: str) -> str:
@@ -233,9 +275,15 @@ def _issue(suspension: Suspension) -> ValidationIssue | None:
     ]
     nested = pending_inside(suspension.nested)
     waiting = [(preview.call_id, preview.tool) for preview in suspension.pending]
+    inner = {(preview.call_id, preview.tool) for preview in nested}
     fits = fits and suspension.nested.keys() <= {approval_id for approval_id, _ in open_calls}
-    if not fits or not waiting or not nested <= set(waiting) <= nested.union(open_calls):
+    if not fits or not waiting or not inner <= set(waiting) <= inner.union(open_calls):
         return ValidationIssue(("conversation",), "it does not end with the pending calls")
+    own = [preview for preview in suspension.pending if preview not in nested]
+    if any(preview.inside for preview in own) or not all(
+        preview.is_intact for preview in suspension.pending
+    ):
+        return ValidationIssue(("pending",), "a preview shows something else than was suspended")
     if len(set(waiting)) != len(waiting):
         return ValidationIssue(("pending",), "two are of one call")
     if not 0 < suspension.first_message < len(messages):

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import ControlFlow, message_of
+from ..limits import Clock, utc_now
 from ..prompt.context import Evaluator, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
@@ -28,13 +29,11 @@ from ..prompt.errors import (
     VisibilityExpansionRequired,
 )
 from ..prompt.output import OutputCheck
-from ..prompt.progressive_disclosure import (
-    OpenSectionsParams,
-)
+from ..prompt.progressive_disclosure import OpenSectionsParams
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.tool import NON_REPEATABLE, AnyTool, ToolHandler, ToolResult
+from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE, AnyTool, ToolHandler, ToolResult
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, new_id
@@ -46,13 +45,7 @@ from .call_history import CallHistory, CallRecord, call_key, messages_of
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
 from .main_loop import NestedAdapter
-from .messages import (
-    Message,
-    ToolCall,
-    ToolExecutionOutcome,
-    ToolMessage,
-    sendable,
-)
+from .messages import Message, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from .nested_runs import ChangedRunError, UndecidedError
 from .parallel_calls import ForkedCall
 from .run_logs import CallLog, Identity
@@ -100,6 +93,7 @@ class ToolExecutor:
         publish: Callable[[object], None],
         operation: Operation,
         call_history: CallHistory | None = None,
+        clock: Clock = utc_now,
     ) -> None:
         self.available = AvailableTools(rendered, session, publish)
         self.can_fork = isinstance(session, Forkable)
@@ -114,6 +108,7 @@ class ToolExecutor:
         self._id = new_id()
         self._answered = 0
         self._history = call_history or CallHistory()
+        self._clock = clock
         self._record = self._history.replay()
         self._repeated: list[CallRecord] = []
         self._notes: dict[str, str] = {}  # for the model, by call
@@ -129,9 +124,9 @@ class ToolExecutor:
         count = 0
         for call in calls:
             tool = self.available.get(call.name)
-            if tool is None or tool.effect in NON_REPEATABLE or call.name in RESERVED_TOOL_NAMES:
+            if tool is None or tool.effect not in MAY_RUN_ON_FORKS:
                 break
-            if tool.approval is not None:
+            if tool.approval is not None or call.name in RESERVED_TOOL_NAMES:
                 break
             count += 1
         return calls[: max(count, 1)]
@@ -231,7 +226,8 @@ class ToolExecutor:
             _, handler, params = self.admit(call)
         except ToolValidationError:
             return None
-        return self.fork(call, handler, params, index, identity=identity)
+        forked, effects = self.fork(call, handler, params, index, identity=identity)
+        return forked, self._in_time(effects)
 
     def fork(
         self,
@@ -270,8 +266,18 @@ class ToolExecutor:
             try:
                 return (yield from self.merge(call, forked))
             except NotIsolatedError:
-                pass
+                if self._is_late():
+                    return self.refuse(call, "Not run: the deadline has passed.")
         return (yield from self.execute(call, identify()))
+
+    def _is_late(self) -> bool:
+        deadline = self._config.deadline
+        return deadline is not None and deadline.has_passed(self._clock())
+
+    def _in_time(self, effects: Effects[None]) -> Effects[None]:
+        """Runs a call on forks, unless the deadline passed while it waited for a thread."""
+        if not self._is_late():
+            yield from effects
 
     def context(self, call: ToolCall) -> ToolContext:
         """Returns the context of a call that has not begun; `revoke` it after use."""

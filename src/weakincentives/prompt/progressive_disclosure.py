@@ -235,6 +235,7 @@ def _define_tool(name: str, answer: _Answer, params_type: type, result_type: typ
         params_type=params_type,
         result_type=result_type,
         accepts_overrides=False,
+        effect="repeatable",
     )
 
 

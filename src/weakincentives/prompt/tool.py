@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # a template holds tools, and a tool may hold a template: an 
     from .template import PromptTemplate
 
 __all__ = [
+    "MAY_RUN_ON_FORKS",
     "NON_REPEATABLE",
     "AnyTool",
     "Effect",
@@ -48,21 +49,25 @@ __all__ = [
     "ToolRenderableResult",
     "ToolResult",
     "check_description",
+    "preview_problem",
 ]
 
 type AnyHandler = Callable[..., Any]  # a handler whose types are not known yet
-type Effect = Literal["pure", "repeatable", "at_most_once", "transactional"]
+type Effect = Literal["undeclared", "pure", "repeatable", "at_most_once", "transactional"]
 """What happens when a tool runs again with the same call.
 
-A `"pure"` tool never changes anything. A second run of a `"repeatable"` tool changes nothing that
-the first did not. An `"at_most_once"` tool must not run twice. Neither must a `"transactional"`
-tool; in a durable run its effect commits together with the record of the call.
+An `"undeclared"` tool promises nothing: it never runs in parallel or before its approval, but may
+run again after a restart or a crash. A `"pure"` tool never changes anything. A second run of a
+`"repeatable"` tool changes nothing that the first did not. An `"at_most_once"` tool must not run
+twice. Neither must a `"transactional"` tool; in a durable run its effect commits together with the
+record of the call.
 """
 
 type JsonParams = Mapping[str, Json]
 """What the handler of a tool with a JSON Schema receives."""
 
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
+MAY_RUN_ON_FORKS: frozenset[Effect] = frozenset({"pure", "repeatable"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
 _NAME = r"[a-z0-9_-]{1,64}"
 _MAX_DESCRIPTION = 1024  # the limit of providers
@@ -151,8 +156,9 @@ class Tool[P, R](Parametrized):
     1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200
     at most; params are dataclasses. See `Effect` for `effect`: `MainLoop` does not repeat a call of
     an `"at_most_once"` or `"transactional"` tool when it starts an evaluation again. See `Approval`
-    for `approval`, by which a person decides on calls; by default nobody is asked. A tool that must
-    not run twice cannot show its effects first: it takes `"arguments"` alone. Raises
+    for `approval`, by which a person decides on calls; by default nobody is asked. `"effects"`
+    runs the handler before the decision, so it requires `effect="repeatable"` or `"pure"`: the
+    promise that all effects of a call go through the session and the resources. Raises
     `PromptValidationError` for anything else, and for a handler that cannot be called as
     `handler(params, context=…)`.
     """
@@ -181,7 +187,7 @@ class Tool[P, R](Parametrized):
         result_type: type[R] | None = None,
         examples: Sequence[ToolExample[P, R]] = (),
         accepts_overrides: bool = True,
-        effect: Effect = "repeatable",
+        effect: Effect = "undeclared",
         approval: Approval | None = None,
         schema: str | None = None,
     ) -> None:
@@ -199,7 +205,7 @@ class Tool[P, R](Parametrized):
         result_type = result_type or self.inherited_arguments.get("result_type")
         if params_type is None or (result_type is None and handler is not None):
             params_type, result_type = _infer_types(name, handler, params_type, result_type)
-        _check_effect(name, effect, approval)
+        _check_effect(name, effect, approval, handler)
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} has no fields; "
@@ -234,7 +240,7 @@ class Tool[P, R](Parametrized):
         result_type: type[T] | None = None,
         examples: Sequence[ToolExample[JsonParams, T]] = (),
         accepts_overrides: bool = True,
-        effect: Effect = "repeatable",
+        effect: Effect = "undeclared",
         approval: Approval | None = None,
         check_schema: bool = True,
     ) -> "Tool[JsonParams, T]":
@@ -294,8 +300,9 @@ class Tool[P, R](Parametrized):
         requires none takes a `PromptMessage`, the user's message. The result is the typed output,
         or the text. The run is a part of the call, as by `ToolContext.evaluate`, and its tools find
         the caller's resources where the template binds none of that type. The section of the tool
-        declares the template's state too. `effect` is `"at_most_once"` by default if the template
-        has a tool that must not run twice. Raises `PromptValidationError` for a template that
+        declares the template's state too. By default, `effect` is that of the template's tools:
+        `"at_most_once"` if one must not run twice, `"undeclared"` if one declares no effect, and
+        `"repeatable"` otherwise. Raises `PromptValidationError` for a template that
         requires several params types.
         """
         registry = template.registry
@@ -306,7 +313,10 @@ class Tool[P, R](Parametrized):
                 f"tool {name!r}: the model would have to write params of {names} for the template "
                 f"{template.key!r}; let it require one type, and give the others defaults"
             )
-        repeatable = not registry.has_non_repeatable_tools
+        if effect is None:
+            effects = {tool.effect for node in registry.sections for tool in node.tools}
+            inherited: Effect = "repeatable" if effects <= MAY_RUN_ON_FORKS else "undeclared"
+            effect = "at_most_once" if effects & NON_REPEATABLE else inherited
         return Tool(
             name=name,
             description=description,
@@ -314,7 +324,7 @@ class Tool[P, R](Parametrized):
             params_type=next(iter(required), PromptMessage),
             result_type=template.output_type,
             accepts_overrides=accepts_overrides,
-            effect=effect or ("repeatable" if repeatable else "at_most_once"),
+            effect=effect,
             approval=approval,
         )
 
@@ -387,17 +397,36 @@ def _load_schema(text: str) -> JsonSchema:
 type AnyTool = Tool[Any, Any]
 
 
-def _check_effect(name: str, effect: Effect, approval: Approval | None) -> None:
+def _check_effect(
+    name: str, effect: Effect, approval: Approval | None, handler: AnyHandler | None
+) -> None:
     if effect not in _EFFECTS:
         raise PromptValidationError(
             f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
         )
     check_approval(f"tool {name!r}", approval)
-    if approval == "effects" and effect in NON_REPEATABLE:
+    if approval == "effects" and (problem := preview_problem(effect, handler)):
+        remedy = "use approval='arguments'"
+        if effect == "undeclared":
+            remedy = (
+                "declare effect='repeatable' if all effects of a call go through the session and "
+                f"the resources, or {remedy}"
+            )
         raise PromptValidationError(
-            f"tool {name!r}: approval='effects' runs a call before it counts, and {effect!r} "
-            "forbids that; use approval='arguments'"
+            f"tool {name!r}: approval='effects' runs a call before the decision, and {problem}; "
+            f"{remedy}"
         )
+
+
+def preview_problem(effect: Effect, handler: AnyHandler | None) -> str:
+    """Returns why a call must not run before its approval; `""` if it may, on forks."""
+    if effect == "undeclared":
+        return "the tool declares no effect"
+    if effect in NON_REPEATABLE:
+        return f"the tool is {effect!r}"
+    if isinstance(handler, PromptHandler) and handler.template.registry.has_non_repeatable_tools:
+        return f"the prompt {handler.template.key!r} has tools that must not run twice"
+    return ""
 
 
 def _first_paragraph(docstring: str) -> str:

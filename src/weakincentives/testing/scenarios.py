@@ -167,7 +167,9 @@ def _world(
     output: Any = None, disclosure: Disclosure = Disclosure.READ, *, closable: bool = False
 ) -> Prompt[Any]:
     """Builds the prompt: a task, `more` with tools and children, `lore` with neither, `off`."""
-    worker: Any = partial(Tool[_Work, Any], description="Writes a note.", handler=_work)
+    worker: Any = partial(
+        Tool[_Work, Any], description="Writes a note.", handler=_work, effect="repeatable"
+    )
     hidden: Any = partial(
         MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY
     )
@@ -218,8 +220,10 @@ def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: 
 
 def _gallery() -> Prompt[Any]:
     """Builds a prompt with a picture, another one in a section to open, and a tool with both."""
-    show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show)
-    peek = Tool[_Peek, _Tally](name="peek", description="Reads the notes.", handler=_peek)
+    show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show, effect="pure")
+    peek = Tool[_Peek, _Tally](
+        name="peek", description="Reads the notes.", handler=_peek, effect="pure"
+    )
     sections = [
         MarkdownSection[_Pictures](title="Task", template="Look: $photo", tools=[show, peek]),
         MarkdownSection[_Pictures](

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -236,7 +237,7 @@ def test_a_reply_that_was_not_streamed_waits_too(folder: Path) -> None:
 
 
 def test_our_own_tools_and_the_cli_s_wait_in_the_order_of_the_calls(folder: Path) -> None:
-    ours = Tool(name="ours", handler=tool().handler, params_type=Args, approval="effects")
+    ours = replace(tool(), name="ours", approval="effects")
     calls = bash("echo 1"), Call("mcp__wink__ours", {"a": 1}), bash("echo 2")
     shown: list[Preview] = []
     with ScriptedServer(Say(calls=calls), Say("done")) as server:

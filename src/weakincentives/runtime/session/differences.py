@@ -26,7 +26,10 @@ def state_differences(before: SessionSnapshot, after: SessionSnapshot) -> dict[s
     for kind, head in after.slices.items():
         old = before.slices.get(kind, EMPTY)
         if head is not old and (differences := [*_slice_differences(old, head)]):
-            changes[type_name(kind)] = [*differences]
+            name = type_name(kind)
+            while name in changes:  # of another class, such as a local one
+                name += "'"
+            changes[name] = [*differences]
     return changes
 
 
@@ -59,7 +62,7 @@ def json_differences(before: Json, after: Json, path: list[Json]) -> Iterator[Di
             case _:
                 pass
     if not pairs:
-        if before != after or isinstance(before, bool) != isinstance(after, bool):
+        if f"{before!r}" != f"{after!r}":  # `==` does not see that 1 becomes true or 1.0
             yield {"path": path, "before": before, "after": after}
         return
     for key, sides in pairs:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, NoReturn, Protocol
 
+from ...errors import SerdeError
 from ...protocols import DeclaredState, EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ...serde import Json
@@ -139,10 +140,15 @@ class SessionFork(_Isolated):
         """Returns what the call changed, as `state_differences` does.
 
         The slices count as read, so that a merge later changes them exactly so or not at all.
+        Raises `NotIsolatedError` for a value that JSON cannot hold or would change.
         """
         with self.lock:
             state = self._copy.snapshot()
             self.reads |= self.writes
+            try:
+                state.since(self.base)
+            except SerdeError as error:
+                raise NotIsolatedError(f"the state cannot be shown: {error}") from error
             return state_differences(self.base, state)
 
     def bus_for(self, bus: EventBus) -> EventBus:
