@@ -117,7 +117,7 @@ def test_a_hostile_preview_shows_as_text_in_a_notebook() -> None:
         files = context.resources.get(Filesystem)
         files.write_text(name, HOSTILE.encode("utf-8", "replace").decode() * 300)
         files.write_bytes(f"{name}2", b"\0")
-        context.event_bus.publish(Published(HOSTILE))
+        context.event_bus.publish(Published(HOSTILE[:-1]))
         return ToolResult(HOSTILE)
 
     section = MarkdownSection(

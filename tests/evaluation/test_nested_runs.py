@@ -564,3 +564,38 @@ def test_a_chat_on_a_falling_back_adapter_counts_nested_runs_of_each_turn() -> N
         chat.send("More", budget=Budget(max_calls=0))
     assert chat.conversation is not None
     assert chat.conversation.usage == TokenUsage(30, 15)
+
+
+@pytest.mark.parametrize("is_rendered", [False, True])
+@pytest.mark.parametrize("parallel", ["in_order", "isolated"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_run_of_a_handler_finds_the_callers_resources_as_an_agent_tool_does(
+    is_rendered: bool, parallel: Any, is_async: bool
+) -> None:
+    see_it = Tool(name="see", description="x", handler=see, effect="repeatable")
+    section = MarkdownSection(title="Inner", template="Look.", tools=[see_it])
+    inner = PromptTemplate[str](ns="tests", key="inner", sections=[section]).bind()
+
+    def handler(params: Topic, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult(context.evaluate(inner.render() if is_rendered else inner).text)
+
+    async def handler_async(params: Topic, *, context: ToolContext) -> ToolResult[None]:
+        asked = inner.render() if is_rendered else inner
+        return ToolResult((await context.evaluate_async(asked)).text)
+
+    tools = [
+        Tool[Topic, None](
+            name="look",
+            description="x",
+            handler=handler_async if is_async else handler,
+            effect="repeatable",
+        )
+    ]
+    config = InnerLoopConfig(parallel_tool_calls=parallel)
+    replies = [call(("look", Topic("tea"))), call(("see", Topic("tea"))), say("seen"), say("done")]
+    prompt, adapter = delegating(*tools), ScriptedAdapter(replies, config=config)
+    with prompt.resources:
+        [answer] = answers(adapter.evaluate(prompt, session=Session()).transcript)
+        assert answer.content == "seen"
+        assert prompt.resources.get(Filesystem).read_text("tea.txt") == "seen"
+    assert not inner.resources.registry.bindings

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Barrier, Event, Thread
 from typing import Any, cast
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, prompt, tool
 from weakincentives.adapters.core import ProviderAdapter
+from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runs import ConcurrentRunError, Run, RunStack
@@ -226,3 +229,24 @@ def test_the_order_in_which_runs_end_does_not_matter() -> None:
         stack.begin(Run("next"))
     stack.end(inner)
     stack.begin(Run("next"))
+
+
+@pytest.mark.parametrize("parallel", ["in_order", "isolated"])
+@pytest.mark.parametrize("approval", [None, "effects"])
+def test_handler_cannot_begin_a_run_of_another_adapter_on_the_session_of_its_call(
+    parallel: Any, approval: Any
+) -> None:
+    other = ScriptedAdapter([say("never")] * 4)
+
+    def ask(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(other.evaluate(prompt(), session=context.session).text)
+
+    calls = call(("probe", {"a": 1}), ("probe", {"a": 2}))
+    config = InnerLoopConfig(parallel_tool_calls=parallel)
+    adapter = ScriptedAdapter([calls, say("done")], config=config)
+    asked = prompt(replace(tool(ask), approval=approval))
+    response = adapter.evaluate(asked, session=Session(), approver=lambda preview: Approve())
+    for answer in answers(response.transcript):
+        assert "is in use by a run of " in answer.content
+        assert not answer.success
+    assert other.requests == []

@@ -538,9 +538,7 @@ def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> No
     def outer(params: Args, *, context: ToolContext) -> ToolResult[object]:
         agent = ScriptedAdapter([call(("inner", {"a": params.a})), say(f"said {params.a}")])
         asked = prompt(named("inner", inner))
-        return ToolResult(
-            agent.evaluate(asked, session=context.session, bus=context.event_bus).text
-        )
+        return ToolResult(context.evaluate(asked, adapter=agent).text)
 
     at, bus = Session(), InProcessEventBus()
     events = recorded(bus, ToolInvoked)

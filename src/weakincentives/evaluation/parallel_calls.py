@@ -11,23 +11,32 @@ from time import perf_counter
 from ..filesystem.overlay import OverlayFilesystem
 from ..protocols import Forkable
 from ..resources import NotIsolatedError, ResourceContext
+from ..runs import Run
 from .effects import Effects, Invoke, Outcome
 
 __all__ = ["ForkedCall"]
 
 
 class ForkedCall:
-    """One call on forks of session and resources. Perform `effects`, then `merge` in its turn."""
+    """One call of `run` on forks of session and resources: perform `effects`, then `merge`."""
 
     __slots__ = ("_origin", "_outcome", "resources", "seconds", "session")
 
     def __init__(
-        self, session: Forkable, resources: ResourceContext, *, makes: bool = False
+        self,
+        session: Forkable,
+        resources: ResourceContext,
+        *,
+        makes: bool = False,
+        run: Run | None = None,
     ) -> None:
         self._origin = session
         self._outcome: Outcome = None, NotIsolatedError("the call did not run")
         self.session = session.fork()
         self.resources = resources.fork(makes=makes)
+        if run is not None:  # the forks are in use as the originals are
+            for stack in (self.session.runs, self.resources.prompt_resources.runs):
+                stack.begin(run)
         self.seconds = 0.0
 
     def effects(

@@ -102,8 +102,7 @@ class ToolExecutor:
         self._adapter = adapter
         self._config = config
         self._session = session
-        self._resources = prompt.resources
-        self._publish = publish
+        self._resources, self._publish = prompt.resources, publish
         self._operation = operation
         self._id = new_id()
         self._answered = 0
@@ -244,7 +243,8 @@ class ToolExecutor:
         With `makes` the call may be the first to ask for a resource.
         """
         assert isinstance(self._session, Forkable)  # noqa: S101 - the callers have asked
-        forked = ForkedCall(self._session, self._resources, makes=makes)
+        run = self._adapter.caller.run if isinstance(self._adapter, NestedAdapter) else None
+        forked = ForkedCall(self._session, self._resources, makes=makes, run=run)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources

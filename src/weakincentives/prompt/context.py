@@ -1,13 +1,15 @@
 """What a tool's handler receives beside its params: prompt, adapter, session, resources."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 from ..content import MediaSupport, Part
 from ..limits import Budget, Deadline
 from ..protocols import EventBus, Resources, Response, SessionProtocol
-from ..resources import ResourceContext
+from ..resources import Binding, ResourceContext, ResourceRegistry
 
 if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: an import cycle
     from .renderer import RenderedPrompt
@@ -94,17 +96,45 @@ class ToolContext:
         """Evaluates another prompt as a part of this call and returns its response.
 
         It is a whole run: the sections that its model requests open inside it. It ends by the
-        call's deadline. Its usage counts in the budget and the usage of the caller, whose budget
-        bounds it beside its own. If the call fails, what the run has changed is undone. Raises
-        `PromptEvaluationError`, which fails the call unless the handler catches it.
+        call's deadline. Its tools find the call's resources of the types that the prompt does not
+        bind, unless the prompt's own resources are open already. Its usage counts in the budget and
+        the usage of the caller, whose budget bounds it as well as its own. If the call fails, what
+        the run has changed is undone. Raises `PromptEvaluationError`, which fails the call unless
+        the handler catches it.
         """
-        return self.adapter.evaluate(prompt, **self._arguments(options))
+        return self.adapter.evaluate(self._with_resources(prompt), **self._arguments(options))
 
     async def evaluate_async[Out](
         self, prompt: "Prompt[Out] | RenderedPrompt[Out]", /, **options: Unpack[NestedOptions]
     ) -> Response[Out]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
+        prompt = self._with_resources(prompt)
         return await self.adapter.evaluate_async(prompt, **self._arguments(options))
+
+    def _with_resources[Out](
+        self, prompt: "Prompt[Out] | RenderedPrompt[Out]"
+    ) -> "Prompt[Out] | RenderedPrompt[Out]":
+        """Returns the prompt, or a copy of it that has the call's resources too."""
+        # Any: a rendered prompt has its `Prompt`, and neither type can be imported here
+        given: Any = prompt
+        source = getattr(given, "prompt", given)
+        if source is None or source.resources.is_open:
+            return prompt
+        own = source.resources.registry
+        kinds = {binding.protocol for binding in own.bindings}
+        inherited = [
+            Binding(binding.protocol, partial(_get_from, self, binding.protocol), owned=False)
+            for binding in self.prompt.resources.registry.bindings
+            if binding.protocol not in kinds
+        ]
+        if not inherited:
+            return prompt
+        copied = copy(source)
+        copied.resources = ResourceContext(own | ResourceRegistry.of(*inherited))
+        result: Prompt[Out] | RenderedPrompt[Out] = (
+            copied if given is source else replace(given, prompt=copied)
+        )
+        return result
 
     # Any: an adapter with the seed's signature takes no `message` and no `adapter`
     def _arguments(self, options: NestedOptions) -> dict[str, Any]:
@@ -124,6 +154,11 @@ class ToolContext:
                 "read what you need during the call, and end threads and tasks before the handler "
                 "returns"
             )
+
+
+# Any: resources of every type
+def _get_from(context: ToolContext, kind: Callable[..., Any], _: Resources) -> Any:
+    return context.resources.get(kind)
 
 
 _REVOCABLE = ("session", "event_bus", "resources")

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import takewhile
 from types import MethodType, NoneType
 from typing import (
@@ -24,9 +24,7 @@ from .. import json_validation, serde
 from ..content import Document, Image
 from ..errors import SerdeError
 from ..generics import Parametrized
-from ..protocols import Resources
 from ..records import RECORD_TYPES, is_instance, is_record_type
-from ..resources import Binding, ResourceRegistry
 from ..serde import Json, JsonSchema
 from .approval import Approval, check_approval
 from .context import ToolContext
@@ -366,13 +364,6 @@ class PromptHandler[Out]:
     async def __call__(self, params: object, /, *, context: ToolContext) -> ToolResult[Out]:
         message = params.message if isinstance(params, PromptMessage) else None
         prompt = self.template.bind(*([] if message else [params]))
-        own = {binding.protocol for binding in prompt.resources.registry.bindings}
-        inherited = [
-            Binding(binding.protocol, partial(_get_from, context, binding.protocol), owned=False)
-            for binding in context.prompt.resources.registry.bindings
-            if binding.protocol not in own
-        ]
-        prompt.bind(resources=ResourceRegistry.of(*inherited))
         response = await context.evaluate_async(prompt, message=message)
         if self.template.output_type is None:
             return ToolResult(response.text)
@@ -380,11 +371,6 @@ class PromptHandler[Out]:
 
     def __hash__(self) -> int:
         return hash((self.template.ns, self.template.key))  # sections may have no hash
-
-
-# Any: resources of every type
-def _get_from(context: ToolContext, kind: Callable[..., Any], _: Resources) -> Any:
-    return context.resources.get(kind)
 
 
 @lru_cache(maxsize=4096)
