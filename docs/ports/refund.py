@@ -25,7 +25,7 @@ def refund(params: Refund, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("Paid back.")
 
 
-asking = Tool(name="refund", handler=refund, approval="effects")
+asking = Tool(name="refund", handler=refund, approval="arguments")
 task = MarkdownSection(title="Task", template="Help.", tools=[asking], state=[Refund])
 prompt = PromptTemplate[str](ns="docs", key="careful", sections=[task]).bind()
 loop, session = MainLoop(OpenAIAdapter("gpt-5.2")), Session()

@@ -25,6 +25,8 @@ from weakincentives.prompt import (
     TaskExamplesSection,
     TaskStep,
     Tool,
+    ToolContext,
+    ToolResult,
 )
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
@@ -160,6 +162,55 @@ def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_st
         "the description of its tool `refund` has 1,024 characters, which every request sends",
         "say it in 200, and the rest in the section's text",
     )
+
+
+class Bank:
+    """A client of a service."""
+
+
+class Ledger(Bank):
+    def fork(self) -> "Ledger":
+        return Ledger()
+
+
+def pay(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    context.resources.get(Bank)
+    return ToolResult("Paid.")
+
+
+def book(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    context.resources.get(Ledger)
+    return ToolResult("Booked.")
+
+
+def test_resource_without_fork_in_a_handler_that_runs_before_its_approval_is_found() -> None:
+    def asking(handler: Any, approval: Any) -> Tool[Order, None]:
+        name = f"{handler.__name__}_{approval}"
+        return Tool(name=name, handler=handler, approval=approval, effect="repeatable")
+
+    class Desk:
+        def refund(self, params: Order, *, context: ToolContext) -> ToolResult[None]:
+            context.resources.get(Bank)
+            return ToolResult("Refunded.")
+
+    tools = [
+        asking(pay, "arguments"),
+        asking(pay, "effects"),
+        asking(book, "effects"),
+        asking(Desk().refund, "effects"),
+    ]
+    task = MarkdownSection(title="Task", template="Help.", tools=tools)
+    prompt = template(task).bind(resources={Bank: Bank(), Ledger: Ledger()})
+    first, second = analyze(prompt).findings
+    assert first == Finding(
+        "effects-not-isolated",
+        ("task",),
+        "warning",
+        "its tool `pay_effects` runs before the approval of its effects and uses Bank, "
+        "which has no fork()",
+        "use approval='arguments', or give it fork() and merge()",
+    )
+    assert second.message.startswith("its tool `refund_effects` ")
 
 
 def test_conditions_read_the_session_argument() -> None:

@@ -22,7 +22,7 @@ __all__ = ["Chat", "TurnOptions"]
 
 
 class TurnOptions(TypedDict, total=False):
-    """The options of one turn; `MainLoop.execute` explains them."""
+    """The options of one turn, as in `ExecutionOptions`."""
 
     bus: EventBus | None
     deadline: Deadline | None
@@ -154,7 +154,10 @@ class Chat[Out]:
         with Reservation(run, self.prompt.runs_with(self.session)):
             conversation = self.conversation
             if suspension is not None and suspension.start != conversation:
-                raise ValueError("the chat has gone on since the suspended turn; deny or drop it")
+                raise ValueError(
+                    "cannot resume the suspended turn because the chat has gone on since; drop the "
+                    "suspension, and send the request again if its calls should still run"
+                )
             yield ExecutionOptions(
                 session=self.session,
                 message=message,

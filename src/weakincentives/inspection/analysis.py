@@ -7,6 +7,7 @@ summarized section: opening more sections only adds tools.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import getclosurevars, isfunction
 from typing import Any, Literal, is_typeddict
 
 from ..prompt.conditions import BoundSelector
@@ -20,6 +21,8 @@ from ..prompt.template import PromptTemplate
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
 from ..records import build, field_names
+from ..resources import ResourceRegistry
+from ..resources.bindings import kind_name
 from ..runtime.events import SectionTexts
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
@@ -34,6 +37,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "tool-not-enabled": "error",
     "tool-not-open": "warning",
     "description-too-long": "warning",
+    "effects-not-isolated": "warning",
     "never-enabled": "warning",
     "override-stale": "warning",
     "summary-missing": "warning",
@@ -93,6 +97,7 @@ def analyze(
         disclosure=template.disclosure,
     )
     findings = [*_disabled(registry), *_descriptions(registry), *_stale_overrides(prompt)]
+    findings += _previews(registry, prompt.resources.registry)
     findings += [
         _finding("source", node.path, message, remedy)
         for node in registry.sections
@@ -157,6 +162,28 @@ def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
             message = f"the description of its tool `{name}` has {size}"
             remedy = f"say it in {_LONG_DESCRIPTION}, and the rest in the section's text"
             yield _finding("description-too-long", path, message, remedy)
+
+
+def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterator[Finding]:
+    """Finds handlers that run before an approval and use a resource that has no fork."""
+    for name, path in registry.tool_paths.items():
+        tool = registry.get_tool(name)
+        if tool is None or tool.approval != "effects":
+            continue
+        function = getattr(tool.handler, "__func__", tool.handler)  # of a method
+        if not isfunction(function):
+            continue
+        used = getclosurevars(function)
+        values = [*used.globals.values(), *used.nonlocals.values()]
+        for binding in resources.bindings:
+            kind = binding.protocol
+            if not hasattr(kind, "fork") and any(value is kind for value in values):
+                message = (
+                    f"its tool `{name}` runs before the approval of its effects and uses "
+                    f"{kind_name(kind)}, which has no fork()"
+                )
+                remedy = "use approval='arguments', or give it fork() and merge()"
+                yield _finding("effects-not-isolated", path, message, remedy)
 
 
 # Any: prompts of every output.

@@ -15,7 +15,8 @@ type ApprovalMode = Literal["arguments", "effects"]
 """What a person approves before a call counts: its arguments, or what it would change."""
 
 # Any: a selector takes nothing, the params, and by keyword the session or the context.
-type Approval = ApprovalMode | Callable[..., ApprovalMode | None]
+# str: type checkers read `return "effects" if … else None` as a `str`; the value is checked later.
+type Approval = ApprovalMode | Callable[..., str | None]
 """A mode, or a function that returns the mode of one call, `None` for one that needs no approval.
 
 The function takes any of the call's params, by position, and `session` and `context`, by keyword.
@@ -54,10 +55,11 @@ def approval_mode(
         return approval
     positional, keywords = _parameters(approval)
     values = {"session": session, "context": context}
-    mode = approval(*(params,) * positional, **{name: values[name] for name in keywords})
-    if mode is not None and mode not in _MODES:
-        raise TypeError(f"approval= returned {mode!r}; return 'arguments', 'effects' or None")
-    return mode
+    match approval(*(params,) * positional, **{name: values[name] for name in keywords}):
+        case None | "arguments" | "effects" as mode:
+            return mode
+        case other:
+            raise TypeError(f"approval= returned {other!r}; return 'arguments', 'effects' or None")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, set[str]]:
