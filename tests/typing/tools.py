@@ -7,6 +7,7 @@ from typing import assert_type
 
 from weakincentives import Tool, ToolContext, ToolResult
 from weakincentives.prompt import JsonParams, ToolExample, ToolHandler, ToolRenderableResult
+from weakincentives.prompt.approval import ApprovalMode
 from weakincentives.serde import Json
 
 
@@ -120,3 +121,16 @@ assert_type(
     Tool[JsonParams, str],
 )
 Tool.from_schema(name="read", description="Reads.", parameters=None, handler=lookup)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# A selector may be annotated with the modes or with str.
+def large(params: Lookup) -> str | None:
+    return "arguments" if len(params.entity_id) > 3 else None
+
+
+def exact(params: Lookup) -> ApprovalMode | None:
+    return "arguments"
+
+
+Tool(name="lookup", handler=lookup, approval=large)
+Tool(name="lookup", handler=lookup, approval=exact)
