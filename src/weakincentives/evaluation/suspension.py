@@ -42,9 +42,9 @@ __all__ = [
     "Suspension",
     "cannot_wait",
     "check_decisions",
-    "check_replaced_arguments",
     "check_resumable",
     "mark_suspended",
+    "replacement_issue",
 ]
 
 
@@ -168,7 +168,10 @@ def check_resumable(
     check_nested(prompt.template, suspension.nested)
     check_decisions(suspension, decisions)
     all_decisions = {**suspension.decisions, **decisions}
-    check_replaced_arguments(prompt.template, suspension, all_decisions)
+    for preview in suspension.pending:
+        decision = all_decisions.get(preview.call_id)
+        if decision and (problem := replacement_issue(prompt.template, preview, decision)):
+            raise ValueError(problem)
     if issue := _issue(suspension):
         raise ValueError(f"cannot resume the suspension: {issue.message}; pass it as it was made")
     if isinstance(session, Session) and _is_new(session.snapshot()):
@@ -199,27 +202,25 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
 
 
 # Any: a prompt of any output
-def check_replaced_arguments(
-    template: PromptTemplate[Any], suspension: Suspension, decisions: Mapping[str, Decision]
-) -> None:
-    """Raises `ValueError` for replaced arguments that the call's tool cannot take.
+def replacement_issue(template: PromptTemplate[Any], preview: Preview, decision: Decision) -> str:
+    """Returns why the call's tool cannot take replaced arguments; `""` if it can.
 
     Finds the tools of the template, and of the prompts that `Tool.from_prompt` makes tools.
     """
-    for preview in suspension.pending:
-        decision = decisions.get(preview.call_id)
-        tool = _find_tool(template, (*preview.inside, preview.tool))
-        if tool is None or not isinstance(decision, ReplaceArguments):
-            continue
-        try:
-            tool.parse_params(arguments_json(decision.arguments))
-        except SerdeError as error:
-            raise ValueError(
-                f"the arguments of ReplaceArguments for call {preview.call_id!r} do not fit tool "
-                f"{tool.name!r} ({error}); correct them"
-            ) from error
+    tool = _find_tool(template, (*preview.inside, preview.tool))
+    if tool is None or not isinstance(decision, ReplaceArguments):
+        return ""
+    try:
+        tool.parse_params(arguments_json(decision.arguments))
+    except SerdeError as error:
+        return (
+            f"the arguments of ReplaceArguments for call {preview.call_id!r} do not fit tool "
+            f"{tool.name!r} ({error}); correct them"
+        )
+    return ""
 
 
+# Any: a prompt of any output
 def _find_tool(template: PromptTemplate[Any], names: Sequence[str]) -> AnyTool | None:
     tool = template.registry.get_tool(names[0])
     if tool is None or len(names) == 1:

@@ -328,7 +328,7 @@ def test_a_call_that_is_approved_after_the_deadline_does_not_run(folder: Path) -
                 prompt(), session=Session(), approver=approver, deadline=Deadline.after(600)
             )
     [answer] = answers(caught.value.transcript)
-    assert (answer.content, answer.success) == ("The deadline passed.", False)
+    assert (answer.content, answer.success) == ("Not run: the evaluation ended.", False)
     assert children_named("claude") == []
     assert list(folder.iterdir()) == []
 

@@ -274,6 +274,17 @@ def test_some_decisions_run_the_first_calls_and_the_others_are_kept() -> None:
     assert keys == ["run:1:1", "run:2:1", "run:2:2"]
 
 
+def test_replaced_arguments_that_the_tool_cannot_take_let_the_run_wait_again() -> None:
+    sent, attempts = sending(three(), say("done"))
+    attempts.decide({"call_1": ReplaceArguments({"a": "many"}), "call_2": Approve()})
+    suspension = attempts.suspension
+    assert suspension is not None
+    assert [item.call_id for item in suspension.pending] == ["call_1", "call_2", "call_3"]
+    assert sent.amounts == []
+    attempts.decide({"call_1": Approve(), "call_3": Deny()})
+    assert sent.amounts == [1, 2]
+
+
 def test_calls_that_need_no_approval_run_before_the_wait_and_after_it() -> None:
     def large(params: Args) -> Any:
         return "arguments" if params.a == 2 else None

@@ -14,7 +14,12 @@ from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.main_loop import Execution, Expansion
 from ...evaluation.messages import sendable_content
 from ...evaluation.response import PromptResponse
-from ...evaluation.suspension import RunSuspended, Suspension, check_decisions
+from ...evaluation.suspension import (
+    RunSuspended,
+    Suspension,
+    check_decisions,
+    replacement_issue,
+)
 from ...limits import Budget, Deadline, TokenUsage
 from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
@@ -55,9 +60,16 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
     conversation = run_input["conversation"]
     # Any: pyright takes no alias for the form of a type
     message: Any = serde.parse(Content | None, run_input["message"])
+    prompt, decisions = _bound_prompt(agent, run_input), dict[str, Decision]()
+    if resumed is not None and suspension is not None:
+        decisions = serde.parse(dict[str, Decision], resumed["decisions"])
+        for preview in suspension.pending:  # decided where nobody knew the prompt: wait again
+            decision = decisions.get(preview.call_id)
+            if decision and replacement_issue(prompt.template, preview, decision):
+                del decisions[preview.call_id]
     try:
         execution = loop.execute(
-            _bound_prompt(agent, run_input),
+            prompt,
             session=session,
             deadline=deadline,
             budget=budget,
@@ -65,7 +77,7 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
             conversation=conversation and Conversation.from_json(conversation),
             on_change=run_input["on_change"],
             suspension=suspension,
-            decisions=serde.parse(dict[str, Decision], resumed["decisions"]) if resumed else None,
+            decisions=decisions,
         )
     except RunSuspended as waiting:
         left = deadline and deadline.remaining(attempt.clock()).total_seconds()
