@@ -30,6 +30,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 
@@ -113,9 +114,10 @@ def test_only_tools_with_a_declared_effect_run_in_parallel() -> None:
         context.session.dispatch(Note("x"))
         return ToolResult("counted")
 
-    for effect, runs in (("undeclared", 3), ("repeatable", 5)):
+    expected: dict[Effect, int] = {"undeclared": 3, "repeatable": 5}
+    for effect, runs in expected.items():
         ran.clear()
-        tool = Tool[Args, Any](name="run", handler=count, effect=effect)  # type: ignore[arg-type]
+        tool = Tool[Args, Any](name="run", handler=count, effect=effect)
         config = InnerLoopConfig(parallel_tool_calls="isolated")
         calls = call(*[("run", {"a": n}) for n in range(3)])
         ScriptedAdapter([calls, say("done")], config=config).evaluate(
@@ -399,16 +401,20 @@ def test_approval_of_a_forged_preview_does_not_commit_the_call() -> None:
 # --- Malformed decisions
 
 
+def replaced_by(arguments: Any) -> Decision:  # Any: what a caller without a type checker passes
+    return ReplaceArguments(arguments)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        (ReplaceArguments('{"a": 3}'), TypeError),  # type: ignore[arg-type]
-        (ReplaceArguments({"a": b"3"}), TypeError),  # type: ignore[dict-item]
-        (ReplaceArguments({"a": float("nan")}), TypeError),
-        (ReplaceArguments({1: 2}), TypeError),  # type: ignore[dict-item]
-        (ReplaceArguments({"a": (1,)}), TypeError),  # type: ignore[dict-item]
-        (ReplaceArguments({"a": "many"}), ValueError),
-        (ReplaceArguments({"b": 1}), ValueError),
+        (replaced_by('{"a": 3}'), TypeError),
+        (replaced_by({"a": b"3"}), TypeError),
+        (replaced_by({"a": float("nan")}), TypeError),
+        (replaced_by({1: 2}), TypeError),
+        (replaced_by({"a": (1,)}), TypeError),
+        (replaced_by({"a": "many"}), ValueError),
+        (replaced_by({"b": 1}), ValueError),
         ("approve", TypeError),
         (Approve, TypeError),
         (None, TypeError),
