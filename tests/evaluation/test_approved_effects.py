@@ -18,6 +18,7 @@ from weakincentives.evaluation.approval import (
     Preview,
     ReplaceArguments,
 )
+from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
@@ -470,3 +471,25 @@ def test_replaced_arguments_that_the_tool_of_an_agent_cannot_take_are_rejected()
             {preview.call_id: ReplaceArguments({"a": "many"})},
             session=session,
         )
+
+
+def test_chat_that_has_gone_on_names_the_way_to_run_the_suspended_calls_again() -> None:
+    ran: list[int] = []
+
+    def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("ok")
+
+    asking_again = call(("run", {"a": 1}))
+    replies = [say("Hello."), asking_again, say("Fine."), asking_again, say("Noted.")]
+    loop = MainLoop(ScriptedAdapter(replies))
+    chat = Chat(loop, prompt(asking(note, "arguments")), session=Session())
+    chat.send("Hello.")
+    with pytest.raises(RunSuspended) as waiting:
+        chat.send("Note it.")
+    chat.send("Never mind.")
+    for decision in (Approve(), Deny()):
+        with pytest.raises(ValueError, match="drop the suspension, and send the request again"):
+            chat.resume(waiting.value.suspension, {"call_1": decision})
+    assert chat.send("Note it.", approver=lambda preview: Approve()).text == "Noted."
+    assert ran == [1]
