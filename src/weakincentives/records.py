@@ -1,8 +1,11 @@
-"""Record types: dataclasses, pydantic models and TypedDicts, the types whose fields have names."""
+"""Record types: dataclasses, pydantic models and TypedDicts, the types whose fields have names.
+
+They may be written as an alias, as `Annotated`, or with type arguments, such as `Box[int]`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, is_typeddict
+from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeVar, get_args, get_origin
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -14,30 +17,95 @@ __all__ = [
     "is_instance",
     "is_record",
     "is_record_type",
+    "is_typed_dict",
+    "record_class",
     "requires",
+    "unaliased",
 ]
 
-# Any: record types of every kind, models of a library that may not be imported among them.
+# Any, in both: types of every form, classes of a library that may not be imported among them.
 type RecordType = type[Any]
+type AnyType = Any
 
 RECORD_TYPES = "a dataclass, a pydantic model or a TypedDict"
 
 
+def unaliased(kind: AnyType) -> AnyType:
+    """Returns the type that a `type` alias or a `NewType` stands for, and any other type as it is.
+
+    An alias of something that is not defined yet is returned as it is, too.
+    """
+    for _ in range(_MAX_ALIASES):
+        alias: AnyType = _origin(kind) or kind
+        if isinstance(alias, NewType):
+            kind = alias.__supertype__
+        elif type(alias).__name__ == "TypeAliasType":  # of typing or of typing_extensions
+            try:
+                value = alias.__value__
+            except NameError:
+                break
+            arguments = dict(zip(alias.__type_params__, get_args(kind), strict=False))
+            kind = _with_arguments(value, arguments)
+        else:
+            break
+    return kind
+
+
+def _with_arguments(kind: AnyType, arguments: Mapping[object, AnyType]) -> AnyType:
+    """Returns `kind` with `arguments` for its type parameters, as far as there are some."""
+    if isinstance(kind, TypeVar):
+        return arguments.get(kind, kind)
+    parameters = getattr(kind, "__parameters__", ())
+    if not arguments or not parameters:
+        return kind
+    return kind[tuple([arguments.get(parameter, parameter) for parameter in parameters])]
+
+
+def _origin(kind: AnyType) -> AnyType:  # get_origin of `Any` is a ParamSpec to type checkers
+    return get_origin(kind)
+
+
+_MAX_ALIASES = 100  # an alias may stand for itself
+
+
+def record_class(kind: AnyType) -> AnyType:
+    """Returns the class of which instances of a record type are; any other type as it is."""
+    kind = unaliased(kind)
+    while _origin(kind) is Annotated:
+        kind = unaliased(get_args(kind)[0])
+    origin = _origin(kind)
+    return origin if _is_record_class(origin) else kind
+
+
+def _is_record_class(kind: object) -> "TypeIs[RecordType]":
+    if not isinstance(kind, type):
+        return False
+    is_object = _is_model(kind) and not getattr(kind, "__pydantic_root_model__", False)
+    return is_dataclass(kind) or is_object or is_typed_dict(kind)
+
+
 def is_record_type(kind: object) -> "TypeIs[RecordType]":
-    """Tells whether `kind` is a class whose fields have names."""
-    return isinstance(kind, type) and (is_dataclass(kind) or _is_model(kind) or is_typeddict(kind))
+    """Tells whether `kind` is a type whose fields have names."""
+    return _is_record_class(record_class(kind))
+
+
+def is_typed_dict(kind: object) -> bool:
+    """Tells whether `kind` is a TypedDict, of typing or of typing_extensions."""
+    return isinstance(kind, type) and dict in kind.__bases__ and hasattr(kind, "__total__")
 
 
 def is_record(value: object) -> bool:
     """Tells whether `value` is an instance of a record type, or a dict, as for a TypedDict."""
-    return isinstance(value, dict) or is_record_type(type(value))
+    kind = type(value)
+    return isinstance(value, dict) or _is_record_class(kind) or _is_model(kind)
 
 
 def is_instance(value: object, kind: RecordType) -> bool:
     """Tells whether `value` is of a record type; for a TypedDict, a dict with keys that fit."""
-    if not is_typeddict(kind):
+    kind = record_class(kind)
+    if not is_typed_dict(kind):
         return isinstance(value, kind)
-    return isinstance(value, dict) and kind.__required_keys__ <= value.keys() <= field_names(kind)
+    return isinstance(value, dict) and requires(kind) <= value.keys() <= field_names(kind)
 
 
 def field_names(record: object) -> frozenset[str]:
@@ -50,12 +118,13 @@ def field_names(record: object) -> frozenset[str]:
     kind: Any = record if isinstance(record, type) else type(record)  # Any: see `RecordType`
     if _is_model(kind):
         return frozenset(kind.__pydantic_fields__)
-    return frozenset(kind.__annotations__) if is_typeddict(kind) else frozenset()
+    return frozenset(kind.__annotations__) if is_typed_dict(kind) else frozenset()
 
 
 def requires(kind: RecordType) -> frozenset[str]:
     """Returns the names of the fields without a default."""
-    if is_typeddict(kind):
+    kind = record_class(kind)
+    if is_typed_dict(kind):
         return frozenset(kind.__required_keys__)
     if _is_model(kind):
         model_fields = kind.__pydantic_fields__
@@ -74,7 +143,7 @@ def build(kind: RecordType) -> object:
 
     Raises `TypeError` for a TypedDict with required keys, and what the constructor raises.
     """
-    if is_typeddict(kind) and (names := requires(kind)):
+    if is_typed_dict(kind) and (names := requires(kind)):
         raise TypeError(f"{kind.__name__} requires {', '.join(sorted(names))}")
     return kind()
 

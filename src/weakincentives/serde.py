@@ -9,16 +9,13 @@ value is dumped as it would be on its own. JSON leaves out fields with `init=Fal
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
-from datetime import UTC, datetime, time, timezone
-from enum import Enum
 from functools import lru_cache, partial, wraps
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAliasType, cast, overload
 
 from .errors import SerdeError, ValidationIssue, message_of
 from .lossless import Check, check_by_type, difference
@@ -49,10 +46,10 @@ type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 type JsonSchema = dict[str, Any]
 """A JSON Schema (draft 2020-12) as a dict."""
 
-# Any, in the three: types known only at run time, values of them, and pydantic's nested dicts.
+# Any, in the three: types known only at run time, values of them, and a ConfigDict of pydantic.
 type AnyType = Any
 type AnyValue = Any
-type CoreSchema = Any
+type PydanticConfig = Any
 
 
 def _cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
@@ -129,7 +126,9 @@ def dump_json_lossless(of: object, value: object) -> str:
 
 @_cached_by_type
 def _check_by_type(of: AnyType) -> Check | None:
-    config = {**_CONFIG, "extra_fields_behavior": "forbid"}  # as pydantic writes it in a schema
+    from .core_schemas import CONFIG
+
+    config = {**CONFIG, "extra_fields_behavior": "forbid"}  # as pydantic writes it in a schema
     return check_by_type(_adapter(of).core_schema, config)
 
 
@@ -137,10 +136,7 @@ def _dump(
     find_adapter: Callable[[], "pydantic.TypeAdapter[Any]"], value: object, *, exclude_none: bool
 ) -> str:
     try:
-        serializer = find_adapter().serializer
-        text = serializer.to_json(
-            value, exclude_none=exclude_none, by_alias=True, warnings="error"
-        ).decode()
+        text = _write(find_adapter(), value, exclude_none=exclude_none, warnings="error")
     except SerdeError as error:  # of the type
         raise _unfit(value, ValidationIssue((), f"{error}")) from error
     except Exception as error:  # pydantic, and any property or field serializer of the user's type
@@ -154,6 +150,23 @@ def _dump(
     return text
 
 
+def _write(
+    adapter: "pydantic.TypeAdapter[Any]",
+    value: object,
+    *,
+    exclude_none: bool,
+    warnings: Literal["error", "none"],
+) -> str:
+    try:
+        return adapter.serializer.to_json(
+            value, exclude_none=exclude_none, by_alias=True, warnings=warnings
+        ).decode()
+    except Exception as error:
+        if f"{error}".endswith(": KeyboardInterrupt"):  # which pydantic wraps as any other error
+            raise KeyboardInterrupt from error
+        raise
+
+
 def _dump_again(
     adapter: "pydantic.TypeAdapter[Any]", value: object, error: Exception, *, exclude_none: bool
 ) -> str:
@@ -164,11 +177,11 @@ def _dump_again(
     """
     import pydantic
 
-    write = partial(adapter.serializer.to_json, value, by_alias=True, warnings="none")
+    write = partial(_write, adapter, value, warnings="none")
     try:
-        issue = difference(value, adapter.validator.validate_json(write()))
+        issue = difference(value, adapter.validator.validate_json(write(exclude_none=False)))
         if issue is None:
-            return write(exclude_none=exclude_none).decode()
+            return write(exclude_none=exclude_none)
         issues = [issue]
     except pydantic.ValidationError as misfit:
         issues = [
@@ -183,12 +196,17 @@ def _dump_again(
 def _reason(error: Exception) -> str:
     """Returns the first line of an error's text without the names of errors before it."""
     text = message_of(error).partition("\n")[0].rpartition("Error: ")[2]
+    if text.startswith(_UNFIT):  # of a value within this one
+        text = text.partition(": ")[2]
     endless = text.endswith("RecursionError")
     return "it contains itself or is nested too deeply" if endless else text
 
 
+_UNFIT = "JSON cannot hold this"
+
+
 def _unfit(value: object, *issues: ValidationIssue) -> SerdeError:
-    return SerdeError(f"JSON cannot hold this {type(value).__name__}", issues)
+    return SerdeError(f"{_UNFIT} {type(value).__name__}", issues)
 
 
 # --- reading
@@ -283,182 +301,37 @@ def _name(of: object) -> str:
     return getattr(of, "__name__", None) or str(of)
 
 
-type PydanticConfig = Any  # Any: a ConfigDict or CoreConfig, which are not imported here
-
-_CONFIG: PydanticConfig = {
-    "strict": True,
-    "ser_json_bytes": "base64",
-    "val_json_bytes": "base64",
-    "ser_json_inf_nan": "constants",
-    "allow_inf_nan": False,
-}
-
-
 @_cached_by_type
 def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
     """Returns pydantic's adapter of a type, whose reading and dumping are made exact."""
     import pydantic
-    from pydantic_core import SchemaSerializer, SchemaValidator
 
-    config: PydanticConfig = {**_CONFIG, "extra": "ignore" if allow_extra else "forbid"}
+    from . import core_schemas
+
+    config: PydanticConfig = {
+        **core_schemas.CONFIG,
+        "extra": "ignore" if allow_extra else "forbid",
+    }
     try:
         # An alias, since TypeAdapter takes no config beside a dataclass itself.
         # Any and ignore: made at run time, no type that a checker could read.
         root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
         adapter = pydantic.TypeAdapter[Any](root, config=config)
         adapter.rebuild()  # raises if a forward reference cannot be resolved
+        core_schemas.make_exact(adapter, _dump_any, allow_extra=allow_extra)
     except Exception as error:  # pydantic's, and whatever the author's annotations raise
         message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
         raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
-    schema = _exact(adapter.core_schema, allow_extra=allow_extra)
-    # Without prebuilt ones: those of a pydantic model would not read as this module promises.
-    adapter.serializer = SchemaSerializer(schema, _CONFIG, _use_prebuilt=False)
-    adapter.validator = SchemaValidator(schema, _CONFIG, _use_prebuilt=False)
     return adapter
-
-
-def _exact(schema: CoreSchema, *, key: bool = False, allow_extra: bool = False) -> CoreSchema:
-    """Returns a copy of pydantic's core schema that reads and dumps as this module promises.
-
-    `key` says that it is the schema of a key in a JSON object, which is always a string.
-    """
-    if isinstance(schema, list | tuple):
-        return type(schema)([_exact(item, key=key, allow_extra=allow_extra) for item in schema])
-    if not isinstance(schema, dict):
-        return schema
-    # A dict without a type is no schema but holds some by name, such as the fields of a TypedDict.
-    literal = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
-    copy = {
-        name: value
-        if name in literal
-        else _exact(value, key=name == "keys_schema", allow_extra=allow_extra)
-        for name, value in schema.items()
-    }
-    if copy.get("init") is False:
-        copy["serialization_exclude"] = True
-    if copy.get("type") == "model":  # a model's own settings win, those that it leaves out are ours
-        extra = {"extra_fields_behavior": "ignore" if allow_extra else "forbid"}
-        copy["config"] = {**_CONFIG, **extra, **copy.get("config", {})}
-    return _adjusted(copy, key=key)
-
-
-def _adjusted(schema: CoreSchema, *, key: bool) -> CoreSchema:
-    """Returns one core schema with functions where pydantic would read or dump otherwise."""
-    from pydantic_core import core_schema
-
-    plain = core_schema.plain_serializer_function_ser_schema
-    write: CoreSchema = None
-    read: Callable[[CoreSchema], CoreSchema] | None = None
-    match schema:
-        case {"type": "set" | "frozenset"}:
-            write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
-        case {"type": "decimal"}:
-            write = plain(_dump_decimal)
-        case {"type": "any"}:
-            write = plain(_dump_any, info_arg=True)
-            read = partial(core_schema.no_info_after_validator_function, _check_finite)
-        case {"type": "datetime" | "time"}:
-            read = partial(core_schema.no_info_after_validator_function, _with_standard_zone)
-        case {"type": "literal", "expected": values} if any(map(_is_member, values)):
-            members = {_json_value(value): value for value in values}
-            schema = _adjusted({**schema, "expected": [*members]}, key=key)
-            write = plain(partial(_dump_member, values))
-            read = partial(core_schema.no_info_after_validator_function, members.__getitem__)
-            key = False
-        case {"type": "literal", "expected": values} | {"type": "enum", "members": values}:
-            if not key and any(isinstance(_json_value(value), int) for value in values):
-                read = partial(core_schema.no_info_wrap_validator_function, _read_exactly)
-        case _:
-            pass
-    outer = {name: schema[name] for name in _OUTER if name in schema}
-    if write is not None and not key and "serialization" not in outer:
-        outer["serialization"] = write
-    if read is not None:
-        schema = read(_inner(schema))
-    return {**schema, **outer}
-
-
-# references point to the outermost schema, and serializers are looked up there
-_OUTER = ("ref", "serialization")
-
-
-def _inner(schema: CoreSchema) -> CoreSchema:
-    return {name: schema[name] for name in schema if name not in _OUTER}
-
-
-def _is_member(value: object) -> bool:
-    return isinstance(value, Enum)
-
-
-def _json_value(value: AnyValue) -> AnyValue:
-    return value.value if isinstance(value, Enum) else value
-
-
-def _read_exactly(value: object, read: Callable[[object], AnyValue]) -> AnyValue:
-    """Returns a literal or enum member, unless it only equals the value, as `true` equals 1."""
-    member = read(value)
-    if isinstance(value, bool) is not isinstance(_json_value(member), bool):
-        read([])  # raises pydantic's error for a value that is none of them
-    return member
-
-
-def _with_standard_zone[T: (datetime, time)](value: T) -> T:
-    """Returns `value` with a time zone of the standard library in place of pydantic's own class."""
-    offset = value.utcoffset()
-    return value if offset is None else value.replace(tzinfo=timezone(offset) if offset else UTC)
-
-
-def _check_finite[T](value: T) -> T:
-    """Returns a value of type `Any`; raises pydantic's error for a NaN or an infinity in it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        from pydantic_core import PydanticKnownError
-
-        raise PydanticKnownError("finite_number")
-    if isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_finite(item)
-    return value
-
-
-def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
-    """Returns the items sorted, so that equal sets have equal text."""
-    if not isinstance(value, set | frozenset):
-        raise _unexpected("set")
-    return sorted(dump_items(value), key=_sort_key)
-
-
-def _sort_key(item: object) -> tuple[float, str]:
-    """Sorts numbers first and by size, everything else by its text."""
-    if isinstance(item, int | float) and not isinstance(item, bool):
-        return item, ""
-    return math.inf, json.dumps(item, sort_keys=True, default=str)
-
-
-def _dump_member(values: list[object], value: object) -> object:
-    if value not in values:
-        raise _unexpected("literal")
-    return _json_value(value)
-
-
-def _dump_decimal(value: object) -> str:
-    from decimal import Decimal
-
-    if not isinstance(value, Decimal):
-        raise _unexpected("decimal")
-    if not value.is_finite():
-        raise ValueError(f"no JSON number is {value}")
-    return str(value)
-
-
-def _unexpected(expected: str) -> Exception:
-    """Returns the error after which pydantic tries the next member of a union."""
-    from pydantic_core import PydanticSerializationUnexpectedValue
-
-    return PydanticSerializationUnexpectedValue(f"Expected `{expected}`")
 
 
 # pydantic itself refuses a bare `object`
 _DUMPED_BY_PYDANTIC = frozenset({str, int, float, bool, type(None), object})
+
+
+# What ends a dump at once: a value within this one that cannot be dumped, too many levels, and
+# interrupts. A second attempt would double the time with each level.
+_FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
 
 
 def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
@@ -485,6 +358,8 @@ def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
                 value, mode="json", by_alias=True, exclude_none=exclude_none, warnings="error"
             )
         except Exception as error:
+            if isinstance(cause := error.__cause__, _FINAL):
+                raise cause from error
             return json.loads(_dump_again(adapter, value, error, exclude_none=exclude_none))
 
     return walk(value)
@@ -531,15 +406,11 @@ def json_schema(of: AnyType) -> JsonSchema:
 
 @_cached_by_type
 def _json_schema(of: AnyType) -> JsonSchema:
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Generator(GenerateJsonSchema):
-        def field_is_present(self, field: CoreSchema) -> bool:
-            return field.get("init") is not False
+    from .core_schemas import JsonSchemas
 
     adapter = _adapter(of)
     try:
-        schema = adapter.json_schema(schema_generator=Generator)
+        schema = adapter.json_schema(schema_generator=JsonSchemas)
     except Exception as error:  # pydantic names types without a schema, such as callables
         message = f"has no JSON schema: {message_of(error).partition('\n')[0]}"
         raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
@@ -574,7 +445,9 @@ def _tidied(schema: object, defs: Mapping[str, JsonSchema]) -> object:
 def _admits_strings(schema: JsonSchema, defs: Mapping[str, JsonSchema]) -> bool:
     """Tells whether a schema of keys admits strings; pydantic's for an `IntEnum` does not."""
     schema = defs.get(schema.get("$ref", "").rpartition("/")[2], schema)
-    return all(isinstance(member, str) for member in schema.get("enum", ()))
+    return schema.get("type", "string") == "string" and all(
+        isinstance(member, str) for member in schema.get("enum", ())
+    )
 
 
 # --- patterns

@@ -114,9 +114,7 @@ class AvailableTools:
             problem = f"{size:,} characters, and at most {max_chars:,} are read. Send less at once."
             raise ToolValidationError(f"Invalid arguments for {name!r}: {problem}")
         try:
-            params, _ = read_without_nulls(
-                tool.parse_params, call.arguments if call.arguments.strip() else "{}"
-            )
+            params, _ = read_without_nulls(tool.parse_params, call.arguments)
         except SerdeError as error:
             issues = "; ".join(map(str, error.issues))
             raise ToolValidationError(f"Invalid arguments for {name!r}: {issues}") from error

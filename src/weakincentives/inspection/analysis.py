@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import getclosurevars, isfunction
-from typing import Any, Literal, is_typeddict
+from typing import Any, Literal
 
 from ..prompt.conditions import BoundSelector
 from ..prompt.errors import PromptRenderError
@@ -20,7 +20,7 @@ from ..prompt.sizes import measure
 from ..prompt.template import PromptTemplate
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
-from ..records import build, field_names
+from ..records import build, field_names, is_typed_dict
 from ..resources import ResourceRegistry
 from ..resources.bindings import kind_name
 from ..runtime.events import SectionTexts
@@ -133,7 +133,7 @@ def _placeholders(registry: RegistrySnapshot, bound: _Params) -> _Params:
             build(kind)
         except Exception:  # fields are missing, or __post_init__ wants other ones
             texts = {name: f"${name}" for name in field_names(kind)}
-            instances[kind] = texts if is_typeddict(kind) else _with_attributes(kind, texts)
+            instances[kind] = texts if is_typed_dict(kind) else _with_attributes(kind, texts)
     return instances
 
 

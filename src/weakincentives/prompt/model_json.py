@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 from typing import Any, NamedTuple
@@ -51,15 +52,15 @@ def json_text(output_text: str) -> str:
 
 
 def unwrap(text: str, wrapper: str) -> str:
-    """Returns the property `wrapper` of an object without others, fenced or not; else `text`."""
+    """Returns the property `wrapper` of a JSON object without others; else `text`."""
     value = _load(text)
     if isinstance(value, dict) and list(value) == [wrapper]:
-        return json.dumps(value[wrapper], ensure_ascii=False)
+        return _dump(value[wrapper])
     return text
 
 
 def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
-    """Returns what `read` makes of JSON `text`, fenced or not, and the text that it accepted.
+    """Returns what `read` makes of JSON `text`, and the text that it accepted.
 
     In a strict schema a null stands for an absent field, so nulls that `read` rejects are removed.
     A number without a fraction, such as 5.0, counts as an integer, as in JSON Schema. Raises the
@@ -71,16 +72,17 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         cause = error.__cause__ if isinstance(error, OutputParseError) else error
         if not isinstance(cause, SerdeError):
             raise
-        value = _load(text)
-        nulls, _ = _rejected_nulls(value, cause.issues)
+        root = [_load(text)]
+        nulls, _ = _rejected_nulls(root[0], cause.issues)
         numbers = [issue.path for issue in cause.issues if issue.message == _NO_INTEGER]
-        converted = [_make_integer(value, path) for path in numbers]
+        converted = [_make_integer(root, (0, *path)) for path in numbers]
+        value = root[0]
         if not nulls and not any(converted):
             raise
         for null in nulls:
             *parents, key = null.path
             reduce(getitem, parents, value).pop(key, None)
-        text = json.dumps(value, ensure_ascii=False)
+        text = _dump(value)
         result = read(text)
         paths = [null.path for null in nulls if null.in_union]
         dumped = serde.dump(result) if paths else None
@@ -137,9 +139,11 @@ def _make_integer(value: Json, path: JsonPath) -> bool:
         child = _child(value, part)
         if child is not ...:  # else the part is the label of a union's member
             parent, key, value = value, part, child
-    if parent is None or not isinstance(value, float) or not value.is_integer():
+    if not isinstance(value, _Number) or not float(value.text).is_integer():
         return False
-    parent[key] = int(value)
+    from decimal import Decimal
+
+    parent[key] = int(Decimal(value.text))
     return True
 
 
@@ -156,8 +160,21 @@ def _child(value: Json, part: str | int) -> Json:
     return value.get(part, ...) if isinstance(value, dict) else ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number with a fraction or an exponent as it is written: a float could lose digits."""
+
+    text: str
+
+
 def _load(text: str) -> Json:
     try:
-        return json.loads(json_text(text))
+        return json.loads(text, parse_float=_Number)
     except (ValueError, RecursionError):
         return None
+
+
+def _dump(value: Json) -> str:
+    """Returns what `_load` has read as JSON text, with numbers as they were written."""
+    text = json.dumps(value, ensure_ascii=False, default=lambda number: f"\0{number.text}")
+    return re.sub(r'"\\u0000([-+.\deE]++)"', r"\1", text)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
 from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
-from ..records import is_record_type
+from ..records import is_record_type, unaliased
+from ..serde import JsonSchema
 from .context import ToolContext
 from .errors import OutputParseError, PromptValidationError
 from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
@@ -52,7 +53,7 @@ class StructuredOutputConfig[Out](Parametrized):
                 f"output type {self.output_type!r} has no JSON schema ({error}); "
                 "use types that JSON can hold and that are defined by now"
             ) from error
-        if not schema or _BARE.intersection([self.output_type]):
+        if _admits_everything(schema, schema) or self._plain_type in _BARE:
             raise PromptValidationError(
                 f"output type {self.output_type!r} says nothing about the answer; declare its type"
             )
@@ -60,12 +61,12 @@ class StructuredOutputConfig[Out](Parametrized):
     @property
     def container(self) -> Container:
         """The form of the answer: `"array"` for `list[T]`, `"text"` for `str`."""
-        if self.output_type is str:
+        if self._plain_type is str:
             return "text"
-        origin = get_origin(self.output_type)
+        origin: ItemType = get_origin(self._plain_type)
         if origin is list:
             return "array"
-        return "object" if origin is dict or is_record_type(self.output_type) else "value"
+        return "object" if origin is dict or is_record_type(self._plain_type) else "value"
 
     @property
     def wrapper(self) -> str | None:
@@ -76,11 +77,26 @@ class StructuredOutputConfig[Out](Parametrized):
     def item_type(self) -> ItemType:
         """`T` for `T` and for `list[T]`."""
         is_array = self.container == "array"
-        item: ItemType = get_args(self.output_type)[0] if is_array else self.output_type
+        item: ItemType = get_args(self._plain_type)[0] if is_array else self.output_type
         return item
 
+    @property
+    def _plain_type(self) -> ItemType:
+        return unaliased(self.output_type)
 
-_BARE: frozenset[object] = frozenset({dict, list, tuple, set, frozenset})
+
+_BARE = (dict, list, tuple, set, frozenset)
+_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "$defs"}
+
+
+def _admits_everything(schema: JsonSchema, root: JsonSchema) -> bool:
+    """Tells whether a schema has no rule, or a member of its union has none, as with `Any`."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    options = schema.get("anyOf", ())
+    return not schema.keys() - _ANNOTATIONS or any(
+        _admits_everything(option, root) for option in options
+    )
 
 
 class OutputCheck[Out](Protocol):
@@ -115,12 +131,16 @@ def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> 
         # Any: `Out` is `str` here.
         answer: Any = output_text
         return answer, output_text
-    text = unwrap(output_text, config.wrapper) if config.wrapper else output_text
+    text = json_text(output_text)
+    try:
+        serde.check_unique_keys("answer", text)
+    except SerdeError as error:
+        raise OutputParseError(f"{error}", raw_response=output_text) from error
+    text = unwrap(text, config.wrapper) if config.wrapper else text
     return read_without_nulls(partial(_parse, config=config, output_text=output_text), text)
 
 
 def _parse[Out](text: str, config: StructuredOutputConfig[Out], output_text: str) -> Out:
-    text = json_text(text)
     container = {"{": "object", "[": "array"}.get(text[:1], config.container)
     if config.container not in (container, "value"):
         message = f"the answer must be a JSON {config.container}, not an {container}"

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any, is_typeddict
+from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
 from ..protocols import DeclaredState, StateSlice
-from ..records import field_names, requires
+from ..records import field_names, is_typed_dict, requires
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector
@@ -295,7 +295,7 @@ def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
     # A value at the start of the body may begin with blank lines, which a template would keep.
     if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
         return None
-    if section.params_type is not None and is_typeddict(section.params_type):
+    if section.params_type is not None and is_typed_dict(section.params_type):
         return None  # a compiled template reads attributes
     if section.literal:
         text = text.replace("$", "$$")

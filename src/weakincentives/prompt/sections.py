@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, Unpac
 
 from ..generics import Parametrized
 from ..protocols import DeclaredState, StateSlice, StateView
-from ..records import RECORD_TYPES, is_instance, is_record_type
+from ..records import RECORD_TYPES, is_instance, is_record_type, record_class
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approval, check_approval
@@ -122,7 +122,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         state: Iterable[DeclaredState] | None = None,
         approval: Approval | None = None,
     ) -> None:
-        params_type = params_type or self.inherited_arguments.get("params_type")
+        params_type = record_class(params_type or self.inherited_arguments.get("params_type"))
         self.title = title
         self.key = slug(title) if key is None else key
         self.summary = summary
@@ -133,7 +133,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self.accepts_overrides = accepts_overrides
         self.params_type: type[ParamsT] | None = params_type
         self.params_from = params_from
-        self.state = self._sequence("state", state)
+        self.state = tuple(map(record_class, self._sequence("state", state)))
         self.approval = approval
         self._tools = self._sequence("tools", tools)
         self._compile()

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self, Unpack
 
 from .. import serde
 from ..errors import SerdeError
-from ..records import is_record
+from ..records import is_instance, is_record
 from ..visibility import SectionPath
 from .errors import PromptValidationError
 from .sections import Section, SectionArguments
@@ -66,7 +66,7 @@ class TaskExamplesSection(Section[None]):
                 called = tool(step.tool)
                 if called is None:
                     problem = "no section has a tool of that name"
-                elif not isinstance(step.input, called.params_type):
+                elif not is_instance(step.input, called.params_type):
                     problem = f"pass {called.params_type.__name__}"
                 else:
                     continue

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Self, cast, is_typeddict, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
 from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
 from ..limits import Deadline
 from ..protocols import SessionProtocol, StateView
-from ..records import is_instance, is_record_type
+from ..records import is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..runs import RunStack
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
@@ -333,7 +333,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         by_type: dict[ParamsType, object] = {}
         for value in params:
             kind = type(value)
-            if kind is dict and any(map(is_typeddict, types)):
+            if kind is dict and any(map(is_typed_dict, types)):
                 kind = _typed_dict(value, types)
             if not is_record_type(kind):
                 names = ", ".join(sorted(known.__name__ for known in types)) or "none"
@@ -361,7 +361,7 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
 
     Raises `PromptValidationError` unless there is exactly one.
     """
-    kinds = [kind for kind in types if is_typeddict(kind)]
+    kinds = [kind for kind in types if is_typed_dict(kind)]
     fitting = [kind for kind in kinds if is_instance(value, kind)]
     if len(fitting) != 1:
         names = ", ".join(sorted(kind.__name__ for kind in fitting or kinds)) or "none"

@@ -5,17 +5,19 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
-from types import MethodType, NoneType
+from types import MethodType, NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
     Protocol,
+    Union,
     cast,
     get_args,
+    get_origin,
     get_type_hints,
     runtime_checkable,
 )
@@ -24,7 +26,14 @@ from .. import json_validation, serde
 from ..content import Document, Image
 from ..errors import SerdeError
 from ..generics import Parametrized
-from ..records import RECORD_TYPES, is_instance, is_record_type
+from ..records import (
+    RECORD_TYPES,
+    field_names,
+    is_instance,
+    is_record_type,
+    is_typed_dict,
+    record_class,
+)
 from ..serde import Json, JsonSchema
 from .approval import Approval, check_approval
 from .context import ToolContext
@@ -201,8 +210,8 @@ class Tool[P, R](Parametrized):
         check_description(name, description)
         params_type = params_type or self.inherited_arguments.get("params_type")
         result_type = result_type or self.inherited_arguments.get("result_type")
-        if params_type is None or (result_type is None and handler is not None):
-            params_type, result_type = _infer_types(name, handler, params_type, result_type)
+        if schema is None or result_type is None:
+            params_type, result_type = _find_types(name, handler, params_type, result_type)
         _check_effect(name, effect, approval, handler)
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
@@ -337,7 +346,12 @@ class Tool[P, R](Parametrized):
         return serde.json_schema(kind)
 
     def parse_params(self, text: str) -> P:
-        """Returns the params in JSON `text`; raises `SerdeError` with the issues of others."""
+        """Returns the params in JSON `text`, of which none and `null` count as `{}`.
+
+        Raises `SerdeError` with every issue of other text, and if a key stands twice.
+        """
+        text = "{}" if text.strip() in ("", "null") else text
+        serde.check_unique_keys("arguments", text)
         if self.schema is None:
             return serde.parse_json(self.params_type, text)
         # Any: the params of a tool with a schema are a dict
@@ -473,39 +487,91 @@ def _handler_name(handler: AnyHandler) -> str:
 
 
 # Any: the types are those that annotations name.
-def _infer_types(
+def _find_types(
     name: str, handler: AnyHandler | None, params_type: Any, result_type: Any
 ) -> tuple[Any, Any]:
     """Fills the types that are missing from the handler's annotations.
 
-    Raises `PromptValidationError` when they lack the type of the params, or when the declared
-    result is not a `ToolResult`.
+    Raises `PromptValidationError` when they lack the type of the params, when the handler is
+    annotated for other types than the declared ones, or to return anything but a `ToolResult`.
     """
-    hints: Mapping[str, Any] = {}
-    first, problem = "params", "there is no handler to take the types from"
+    takes: Any = None
+    returned: Any = None
+    problem = "there is no handler to take the types from"
     if handler is not None:
         # `signature` follows decorators to the wrapped function, which may take no params
-        first = next(iter(inspect.signature(handler).parameters), first)
+        first = next(iter(inspect.signature(handler).parameters), "params")
         problem = f"handler {_handler_name(handler)} has no type annotation for {first!r}"
-        is_function = inspect.isroutine(handler)
-        function = handler if is_function else getattr(handler, "func", type(handler).__call__)
+        function = _annotated_function(handler)
         try:
             hints = get_type_hints(function)
+            takes, returned = hints.get(first), hints.get("return")
         except Exception as error:  # whatever an annotation raises when it is evaluated
             problem = (
                 f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
             )
-        # a decorator copies the annotations of the wrapped function, and may convert its result
+        # a decorator copies the annotations of the wrapped function, and may convert its values
         if not hasattr(function, "__wrapped__"):
-            _check_returned(name, handler, hints.get("return"))
-    params_type = params_type or hints.get(first)
+            _check_returned(name, handler, returned)
+            _check_annotations(name, handler, (takes, params_type), (returned, result_type))
+    params_type = params_type or takes
     if params_type is None:
         remedy = "declare the types: Tool[Params, Result](…) or params_type=Params"
         raise PromptValidationError(f"tool {name!r}: {problem}; {remedy}")
-    returned = hints.get("return")
-    if result_type is None and getattr(returned, "__origin__", None) is ToolResult:
-        (result_type,) = get_args(returned)
-    return params_type, result_type
+    return params_type, _result_in(returned) if result_type is None else result_type
+
+
+def _annotated_function(handler: AnyHandler) -> AnyHandler:
+    """Returns the function whose annotations are those of a handler."""
+    function = handler.func if isinstance(handler, partial) else handler
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _result_in(returned: Any) -> Any:  # Any: as above
+    """Returns `R` for the annotation `ToolResult[R]`."""
+    return get_args(returned)[0] if get_origin(returned) is ToolResult else None
+
+
+# Any: as above
+def _check_annotations(
+    name: str, handler: AnyHandler, params: tuple[Any, Any], result: tuple[Any, Any]
+) -> None:
+    """Raises `PromptValidationError` for a handler annotated for other types than the tool's."""
+    (takes, params_type), (returned, result_type) = params, result
+    returns = _result_in(returned)
+    for problem, annotated, declared, fits in (
+        ("takes", takes, params_type, _fits(params_type, takes)),
+        ("returns ToolResult of", returns, result_type, _fits(returns, result_type)),
+    ):
+        if not fits:
+            raise PromptValidationError(
+                f"tool {name!r}: handler {_handler_name(handler)} {problem} "
+                f"{_type_name(annotated)}, but the tool is declared for {_type_name(declared)}; "
+                "declare the same type in both places"
+            )
+
+
+def _type_name(kind: Any) -> str:  # Any: as above
+    return kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def _fits(kind: Any, wanted: Any) -> bool:  # Any: as above
+    """Tells whether values of `kind` can be of the type `wanted`, as far as their classes tell."""
+    kind, wanted = record_class(kind), record_class(wanted)
+    for union in (wanted, kind):
+        if isinstance(union, UnionType) or get_origin(union) is Union:
+            members = get_args(union)
+            pairs = [(kind, member) if union is wanted else (member, wanted) for member in members]
+            return any(_fits(*pair) for pair in pairs)
+    kind, wanted = get_origin(kind) or kind, get_origin(wanted) or wanted
+    if Any in (kind, wanted) or kind is object or (kind is int and wanted is float):
+        return True
+    if is_typed_dict(kind) and is_typed_dict(wanted):
+        return kind is wanted or field_names(wanted) <= field_names(kind)
+    try:
+        return issubclass(dict if is_typed_dict(kind) else kind, wanted)
+    except TypeError:  # no classes, or a protocol
+        return True
 
 
 def _check_returned(name: str, handler: AnyHandler, returned: Any) -> None:  # Any: as above

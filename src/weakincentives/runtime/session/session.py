@@ -9,6 +9,7 @@ from weakref import ref
 
 from ...content import ContentStore, MemoryContentStore
 from ...protocols import DeclaredState, EventBus, SliceView
+from ...records import record_class
 from ...runs import RunStack
 from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
@@ -68,6 +69,8 @@ class Session:
         return self._add_slice(slice_type) if existing is None else existing
 
     def _add_slice[T](self, slice_type: type[T]) -> Slice[T]:
+        if (kind := record_class(slice_type)) is not slice_type:  # an alias, or Plan[int]
+            return self[kind]
         if not isinstance(slice_type, type):
             raise TypeError(f"session[{slice_type!r}] names no class; write session[Plan]")
         with self._lock:
