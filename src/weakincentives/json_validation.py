@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import islice
 from operator import getitem
 from threading import local
-from typing import Any
+from typing import Any, cast
 
 from . import serde
 from .errors import SerdeError, ValidationIssue, missing_extra
@@ -29,6 +29,7 @@ type _Validator = Any
 type _Error = Any
 type _Module = Any
 type _Rule = Callable[..., Any]
+type _AnyJson = Any  # JSON of every shape
 
 _MAX_ISSUES = 20  # a model corrects no more at once
 _MAX_ERRORS = 1_000
@@ -43,9 +44,11 @@ class _TooManySteps(Exception):
 
 
 class _Work(local):
-    """How many rules the check in this thread may still apply."""
+    """How many rules the check in this thread may still apply, and which floats are integers."""
 
-    left = 0
+    def __init__(self) -> None:
+        self.left = 0
+        self.integers: set[int] = set()  # the ids of the floats
 
 
 _work = _Work()
@@ -80,21 +83,37 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
     """Returns the object in JSON `text`, checked against the JSON text of a schema.
 
     Nulls that the schema refuses are left out, since a strict decoder sends them for absent
-    properties. Raises `SerdeError` with at most 20 issues.
+    properties, and a number without a fraction, such as 3.0, is an `int` where the schema says
+    integer. Raises `SerdeError` with at most 20 issues.
     """
     value = serde.parse_json(dict[str, Any], text)
     errors = list(islice(_errors(schema, value, len(text)), _MAX_ERRORS))
     if not errors:
-        return value
+        return _with_integers(value)
     shortened = deepcopy(value)
     for *parents, name in {tuple(error.absolute_path) for error in errors if _is_null(error)}:
         reduce(getitem, parents, shortened).pop(name)
     if shortened != value:
         errors = list(islice(_errors(schema, shortened, len(text)), _MAX_ERRORS))
         if not errors:
-            return shortened
+            return _with_integers(shortened)
     issues = dict.fromkeys(map(_issue, errors))  # several missing properties are one issue
     raise SerdeError("arguments", tuple(issues)[:_MAX_ISSUES])
+
+
+def _with_integers[T](value: T) -> T:
+    """Returns `value` with an `int` for each float that the last check found to be an integer."""
+    result: _AnyJson = value
+    match value:
+        case dict() if _work.integers:
+            result = {key: _with_integers(item) for key, item in value.items()}
+        case list():
+            result = [_with_integers(item) for item in value]
+        case float() if id(value) in _work.integers:
+            result = int(value)
+        case _:
+            pass
+    return cast(T, result)
 
 
 def _is_null(error: _Error) -> bool:
@@ -115,6 +134,7 @@ def _errors(schema: str, value: Json, size: int) -> Iterator[_Error]:
             yield error
 
     validator = _validator(schema)
+    _work.integers = set()
     _work.left = min(_STEPS + size * _STEPS_PER_CHARACTER, _MAX_STEPS)
     try:
         for error in validator.iter_errors(value):
@@ -173,6 +193,7 @@ def _validator(schema: str) -> _Validator:
     rules: dict[str, _Rule] = {
         **draft.VALIDATORS,
         "pattern": _check_pattern,
+        "type": partial(_check_type, draft.VALIDATORS["type"]),
         "uniqueItems": _check_unique,
         "patternProperties": _accept,
         "unevaluatedProperties": _accept,
@@ -189,6 +210,17 @@ def _count(rule: _Rule, validator: _Validator, expected: Json, *parts: Any) -> A
     if _work.left < 0:
         raise _TooManySteps
     return rule(validator, expected, *parts)
+
+
+def _check_type(
+    check: _Validator, validator: _Validator, types: Json, value: Json, schema: JsonSchema
+) -> Iterator[_Error]:
+    """Does what jsonschema does, and notes the floats that count as integers."""
+    names = types if isinstance(types, list) else [types]
+    if isinstance(value, float) and value.is_integer() and "integer" in names:
+        _work.integers.add(id(value))
+    errors: Iterator[_Error] = check(validator, types, value, schema)
+    return errors
 
 
 def _check_unique(_: _Validator, unique: Json, value: Json, *__: object) -> Iterator[_Error]:

@@ -162,7 +162,9 @@ def _write(
             value, exclude_none=exclude_none, by_alias=True, warnings=warnings
         ).decode()
     except Exception as error:
-        if f"{error}".endswith(": KeyboardInterrupt"):  # which pydantic wraps as any other error
+        if f"{error}".rstrip(": ").endswith(
+            ": KeyboardInterrupt"
+        ):  # which pydantic wraps as any other error
             raise KeyboardInterrupt from error
         raise
 

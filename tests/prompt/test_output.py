@@ -5,6 +5,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from decimal import Decimal
 from enum import Enum
 from time import process_time
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Discriminator
+from pydantic import BaseModel, Discriminator, Field
 
 from weakincentives import serde
 from weakincentives.adapters.core import PromptEvaluationError
@@ -385,3 +386,69 @@ def test_the_error_can_be_copied_and_pickled_whole() -> None:
             "{}",
             ("text: missing",),
         )
+
+
+# --------------------------------------------------------------------------------------------------
+# numbers, keys and types that say nothing
+
+
+class Grade(Enum):
+    LOW = 1
+    HIGH = 2
+
+
+def answer_of(of: Any, text: str) -> Any:
+    return parse_structured_output(text, PromptTemplate[of](ns="tests", key="typed").render())
+
+
+@pytest.mark.parametrize("text", ["3.0", '{"value": 3.0}', "```json\n3.0\n```", '{"value": 3}'])
+@pytest.mark.parametrize(
+    "of", [int, int | None, int | str, Literal[3, "x"], Annotated[int, Field(ge=1)]], ids=str
+)
+def test_number_without_a_fraction_is_an_integer_at_the_root(of: Any, text: str) -> None:
+    answer = answer_of(of, text)
+    assert answer == 3
+    assert type(answer) is int
+
+
+def test_number_without_a_fraction_is_an_integer_in_members_of_unions_and_enums() -> None:
+    assert answer_of(Grade, "2.0") is Grade.HIGH
+    assert answer_of(list[int | str], '{"items": [1.0, "2.0"]}') == [1, "2.0"]
+    huge = answer_of(int, "12345678901234567891.0")
+    assert huge == 12345678901234567891
+    with pytest.raises(OutputParseError, match="valid integer"):
+        answer_of(int, "3.5")
+
+
+@dataclass(frozen=True)
+class Bill:
+    total: Decimal
+    count: int
+    note: str = ""
+
+
+def test_decimal_keeps_its_digits_where_a_null_or_a_fraction_is_mended() -> None:
+    text = '{"total": 1.234567890123456789, "count": 2.0, "note": null}'
+    assert answer_of(Bill, text) == Bill(Decimal("1.234567890123456789"), 2)
+    assert answer_of(Decimal, '{"value": 1.234567890123456789}') == Decimal("1.234567890123456789")
+
+
+def test_key_that_stands_twice_in_an_answer_is_named() -> None:
+    for text in ('{"text": "a", "text": "b"}', '```json\n{"text": "a", "text": "a"}\n```'):
+        with pytest.raises(OutputParseError, match="the key 'text' stands twice"):
+            parse_structured_output(text, ONE)
+    with pytest.raises(OutputParseError, match="the key 'value' stands twice"):
+        answer_of(int, '{"value": 1, "value": 2}')
+
+
+type Anything = dict[str, Any] | Any
+
+
+@pytest.mark.parametrize(
+    "of",
+    [Any, dict[str, Any] | Any, Any | None, object | int, Anything, list[Any], list[Anything]],
+    ids=str,
+)
+def test_output_type_that_admits_everything_is_rejected(of: Any) -> None:
+    with pytest.raises(PromptValidationError, match="says nothing about the answer"):
+        PromptTemplate[of](ns="tests", key="anything")

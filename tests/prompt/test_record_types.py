@@ -1,9 +1,11 @@
 """Pydantic models and TypedDicts serve as params, results and state as dataclasses do."""
 
-from typing import Any, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Annotated, Any, NewType, NotRequired, TypedDict
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+import typing_extensions
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from weakincentives import serde
 from weakincentives.errors import SerdeError
@@ -15,9 +17,12 @@ from weakincentives.prompt import (
     PromptValidationError,
     Tool,
     ToolContext,
+    ToolExample,
     ToolResult,
+    parse_structured_output,
 )
-from weakincentives.runtime.session import Session
+from weakincentives.protocols import StateSlice
+from weakincentives.runtime.session import Session, SessionSnapshot
 from weakincentives.testing import ScriptedAdapter, call, say
 
 
@@ -157,3 +162,127 @@ def test_a_model_is_read_strictly_unless_it_says_otherwise() -> None:
         serde.parse_json(City, '{"name": 1}')
     assert serde.parse_json(Lax, '{"n": "1", "more": 2}') == Lax(n=1)
     assert serde.parse_json(City, '{"name": "x", "more": 2}', allow_extra=True) == City(name="x")
+
+
+# --------------------------------------------------------------------------------------------------
+# other ways to write a record type
+
+
+class Place(typing_extensions.TypedDict):
+    name: str
+    days: typing_extensions.NotRequired[int]
+
+
+class Named[T](TypedDict):
+    name: T
+
+
+@dataclass(frozen=True)
+class Box[T]:
+    name: T
+
+
+class BoxModel[T](BaseModel):
+    model_config = ConfigDict(frozen=True)
+    name: T
+
+
+type Boxed = Box[str]
+type BoxOf[T] = Box[T]
+type Aliased[T] = BoxOf[T]
+type Noted = Annotated[Boxed, "of a user"]
+Older = typing_extensions.TypeAliasType("Older", Noted)  # noqa: UP040 - the class of typing_extensions
+Fresh = NewType("Fresh", City)
+
+
+@pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        (Place, {"name": "x"}),
+        (Named[str], {"name": "x"}),
+        (Box[str], Box("x")),
+        (BoxModel[str], BoxModel[str](name="x")),
+        (Boxed, Box("x")),
+        (BoxOf[str], Box("x")),
+        (Aliased[str], Box("x")),
+        (Noted, Box("x")),
+        (Older, Box("x")),
+        (Annotated[Place, "of a user"], {"name": "x"}),
+        (Fresh, City(name="x")),
+    ],
+    ids=str,
+)
+def test_record_type_is_one_however_it_is_written(of: Any, value: Any) -> None:
+    seen: list[object] = []
+
+    def take(params: Any, *, context: ToolContext) -> ToolResult[Any]:
+        seen.append(params)
+        return ToolResult(message="taken", value=params)
+
+    tool = Tool(
+        name="take",
+        handler=take,
+        params_type=of,
+        result_type=of,
+        examples=[ToolExample("One", value, value)],
+    )
+    section = MarkdownSection[of](title="S", template="To $name.", tools=[tool])
+    template = PromptTemplate[of](ns="tests", key="ways", sections=[section])
+    prompt = template.bind(value)
+    assert "To x." in prompt.render().text
+    adapter = ScriptedAdapter(
+        [call(("take", {"name": 1})), call(("take", {"name": "x"})), say('{"name": "x"}')]
+    )
+    response = adapter.evaluate(prompt, session=Session())
+    assert seen == [value]
+    assert type(seen[0]) is type(value)
+    assert response.output == value
+    assert template.structured_output is not None
+    assert template.structured_output.container == "object"
+
+
+@pytest.mark.parametrize("of", [Box[int], Noted, BoxOf[int], Annotated[Box[int], ""]], ids=str)
+def test_state_of_an_alias_is_the_state_of_its_class(of: Any) -> None:
+    session = Session()
+    session.declare(StateSlice(Box, {}))
+    session[of].append(Box(1))
+    assert session[Box].latest() == Box(1)
+    text = session.snapshot().to_json()
+    assert SessionSnapshot.from_json(text, types=[Box]).slices.keys() == {Box}
+    section: Any = MarkdownSection(title="S", template="T", state=[of])
+    PromptTemplate(ns="tests", key="state", sections=[section]).bind()
+    assert section.state == (Box,)
+
+
+@pytest.mark.parametrize("alias", ["list", "text"])
+def test_alias_of_a_list_or_a_text_is_an_answer_of_that_form(alias: str) -> None:
+    type Cities = list[City]
+    type Text = str
+    of: Any = {"list": Cities, "text": Text}[alias]
+    config = PromptTemplate[of](ns="tests", key="alias").structured_output
+    assert config is not None
+    assert config.container == {"list": "array", "text": "text"}[alias]
+
+
+class Numbers(RootModel[list[int]]):
+    """A model whose JSON is no object."""
+
+
+def test_root_model_has_no_fields_and_is_an_answer_in_a_wrapper() -> None:
+    with pytest.raises(PromptValidationError, match="has no fields"):
+        Tool(name="t", params_type=Numbers)
+    with pytest.raises(PromptValidationError, match="has no fields"):
+        MarkdownSection[Numbers](title="S", template="T")
+    template = PromptTemplate[Numbers](ns="tests", key="root")
+    for text in ("[1, 2]", '{"value": [1, 2]}'):
+        assert parse_structured_output(text, template.render()) == Numbers([1, 2])
+
+
+type Endless = Endless  # type: ignore[misc]
+type Undefined = Nowhere  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+@pytest.mark.parametrize("of", [Endless, Undefined, int, list[City], None], ids=str)
+def test_type_that_is_no_record_is_rejected_as_params(of: Any) -> None:
+    with pytest.raises(PromptValidationError):
+        Tool(name="t", params_type=of)

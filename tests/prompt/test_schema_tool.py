@@ -326,3 +326,23 @@ def test_a_schema_that_was_checked_before_needs_no_jsonschema_until_a_call() -> 
 
 def test_without_jsonschema_an_error_names_the_extra() -> None:
     assert "pip install '.[json-schema]'" in run_without_jsonschema(check=True)
+
+
+INTEGERS = json.dumps(
+    {
+        "properties": {
+            "whole": {"type": "integer"},
+            "either": {"type": ["integer", "null"]},
+            "listed": {"items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
+            "any": {"type": "number"},
+            "free": {},
+        }
+    }
+)
+
+
+def test_number_without_a_fraction_is_an_integer_where_the_schema_says_so() -> None:
+    text = '{"whole": 3.0, "either": 4.0, "listed": [5.0, "x"], "any": 6.0, "free": {"a": 7.0}}'
+    arguments = parse_object(INTEGERS, text)
+    assert json.dumps(arguments) == text.replace("3.0", "3").replace("4.0", "4").replace("5.0", "5")
+    assert parse_object(INTEGERS, '{"whole": 2.0, "free": null}')["whole"] == 2

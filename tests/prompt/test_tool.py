@@ -5,20 +5,25 @@ import functools
 import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives import serde
+from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
     PromptValidationError,
     Tool,
     ToolContext,
     ToolExample,
     ToolResult,
 )
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
 
 
 @dataclass(frozen=True)
@@ -519,3 +524,135 @@ def test_tools_accept_overrides_unless_told_otherwise() -> None:
 @pytest.mark.claim("TL-14")
 def test_a_tool_may_have_no_handler() -> None:
     assert Tool[Lookup, Found](name="t").handler is None
+
+
+# -------------------------------------------------------------------------------------------------
+# annotations that contradict the declared types
+
+
+@dataclass(frozen=True)
+class Wider(Lookup):
+    """A subclass, which a handler of `Lookup` takes too."""
+
+
+type Looked = Lookup
+
+
+class Keyed(TypedDict):
+    entity_id: str
+
+
+def takes_wider(params: Wider, *, context: ToolContext) -> ToolResult[Found]:
+    return lookup(params, context=context)
+
+
+def takes_alias(params: Annotated[Looked, "…"], *, context: ToolContext) -> ToolResult[Found]:
+    return lookup(params, context=context)
+
+
+def takes_union(params: Lookup | Found, *, context: ToolContext) -> ToolResult[Found | None]:
+    return ToolResult(message="")
+
+
+def takes_dict(params: dict[str, str], *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult(message="")
+
+
+def returns_lookup(params: Lookup, *, context: ToolContext) -> ToolResult[Lookup]:
+    return ToolResult(message="", value=params)
+
+
+def returns_text(params: Lookup, *, context: ToolContext) -> str:
+    return ""
+
+
+class OfKeyed:
+    def __call__(self, params: Keyed, *, context: ToolContext) -> ToolResult[Found]:
+        return ToolResult(message="")
+
+    def method(self, params: Keyed, *, context: ToolContext) -> ToolResult[Found]:
+        return ToolResult(message="")
+
+
+def with_wider(prefix: str, params: Wider, *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult(message=prefix)
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (takes_wider, "takes Wider, but the tool is declared for Lookup"),
+        (OfKeyed(), "takes Keyed, but the tool is declared for Lookup"),
+        (OfKeyed().method, "takes Keyed, but the tool is declared for Lookup"),
+        (functools.partial(with_wider, "p"), "takes Wider, but the tool is declared for Lookup"),
+        (takes_dict, r"takes dict\[str, str\], but the tool is declared for Lookup"),
+        (returns_lookup, "returns ToolResult of Lookup, but the tool is declared for Found"),
+        (returns_text, "is annotated to return str"),
+    ],
+    ids=["function", "callable", "method", "partial", "dict", "result", "no result"],
+)
+def test_handler_annotated_for_other_types_is_rejected(handler: Any, problem: str) -> None:
+    with pytest.raises(PromptValidationError, match=problem):
+        Tool[Lookup, Found](name="lookup", handler=handler)
+    with pytest.raises(PromptValidationError, match=problem):
+        Tool(name="lookup", handler=handler, params_type=Lookup, result_type=Found)
+
+
+WITHOUT_ANNOTATIONS: Any = lambda params, *, context: ToolResult(message="")  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        *(lookup, takes_alias, takes_union, takes_anything, unannotated, says_only_params),
+        WITHOUT_ANNOTATIONS,
+    ],
+)
+def test_handler_annotated_for_wider_types_is_accepted(handler: Any) -> None:
+    for params_type in (Lookup, Wider):
+        assert types(Tool(name="t", handler=handler, params_type=params_type, result_type=Found))
+
+
+def test_handler_of_typed_dicts_takes_dicts() -> None:
+    takes: Any = takes_dict
+    assert Tool[Keyed, Found](name="t", handler=takes).params_type is Keyed
+    assert Tool[Keyed, Found](name="t", handler=OfKeyed()).params_type is Keyed
+
+
+# -------------------------------------------------------------------------------------------------
+# arguments
+
+
+def answers(tool: Tool[Any, Any], *arguments: str) -> list[str]:
+    section = MarkdownSection(title="S", template="Do it.", tools=[tool])
+    template = PromptTemplate(ns="tests", key="arguments", sections=[section])
+    script = [call(*((tool.name, text) for text in arguments)), say("done")]
+    response = ScriptedAdapter(script).evaluate(template.bind(), session=Session())
+    return [answer.content for answer in response.transcript if isinstance(answer, ToolMessage)]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    word: str = "none"
+
+
+def tell(params: Defaults, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult(message=params.word)
+
+
+def test_null_and_empty_arguments_count_as_an_empty_object() -> None:
+    tool = Tool(name="tell", handler=tell)
+    assert answers(tool, "", " ", "null", " null\n", "{}") == ["none"] * 5
+    (answer,) = answers(Tool(name="lookup", handler=lookup), "null")
+    assert "entity_id" in answer
+    assert "object" not in answer
+
+
+@pytest.mark.parametrize("schema", [False, True])
+def test_key_that_stands_twice_in_arguments_is_named_in_the_answer(*, schema: bool) -> None:
+    tool: Tool[Any, Any] = Tool(name="tell", handler=tell)
+    if schema:
+        tool = Tool.from_schema(name="tell", description="d", parameters=None, handler=unannotated)
+    (answer,) = answers(tool, '{"word": "a", "word": "b"}')
+    problem = "the key 'word' stands twice in one object; remove one of them"
+    assert answer == f"Invalid arguments for 'tell': {problem}"

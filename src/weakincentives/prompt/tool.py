@@ -569,7 +569,7 @@ def _fits(kind: Any, wanted: Any) -> bool:  # Any: as above
     if is_typed_dict(kind) and is_typed_dict(wanted):
         return kind is wanted or field_names(wanted) <= field_names(kind)
     try:
-        return issubclass(dict if is_typed_dict(kind) else kind, wanted)
+        return issubclass(*[dict if is_typed_dict(part) else part for part in (kind, wanted)])
     except TypeError:  # no classes, or a protocol
         return True
 
