@@ -394,6 +394,27 @@ def _kind(value: AnyValue) -> AnyType:
     return kind
 
 
+def upgraded_by[T](upgrade: Callable[[Json], Json]) -> Callable[[type[T]], type[T]]:
+    """Marks a dataclass whose JSON value `upgrade` receives before it is read.
+
+    `upgrade` returns the value in the present format, and other values as they are.
+    """
+
+    # Any: pydantic's handler
+    def build(_: object, source: object, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(upgrade, handler(source))
+
+    def mark(kind: type[T]) -> type[T]:
+        # Any: the name by which pydantic asks a class, which no type declares
+        cls: Any = kind
+        cls.__get_pydantic_core_schema__ = classmethod(build)
+        return kind
+
+    return mark
+
+
 # --- schemas
 
 

@@ -26,7 +26,7 @@ from weakincentives.limits import TokenUsage
 
 SPEC = tool_to_spec(tool())
 LATE = tool_to_spec(tool(name="late"))
-OUTPUT = OutputSpec("Answer", {"type": "object"}, strict=True)
+OUTPUT = OutputSpec("Answer", {"type": "object"})
 
 
 # Any: wire payloads.

@@ -25,7 +25,7 @@ from weakincentives.limits import TokenUsage
 
 SPEC = tool_to_spec(tool())
 LATE = tool_to_spec(tool(name="late"))
-OUTPUT = OutputSpec("Answer", {"type": "object"}, strict=False)
+OUTPUT = OutputSpec("Answer", {"type": "object"})
 WIRE_TOOL = {
     "type": "function",
     "name": "probe",

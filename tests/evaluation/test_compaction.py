@@ -648,7 +648,7 @@ def test_the_tokens_of_a_request_are_what_the_provider_counted_and_an_estimate_o
     assert request_tokens(messages, ()) == 130
     uncounted = AssistantMessage(text="x" * 40, tool_calls=(ToolCall("1", "look", '{"number":1}'),))
     assert request_tokens([*messages, uncounted], ()) == 130 + 14
-    tool = ToolSpec("look", "Looks up.", {"type": "object"}, strict=False)
+    tool = ToolSpec("look", "Looks up.", {"type": "object"})
     picture = Image.from_bytes(PNG)
     seen = [UserMessage(("Hi! ", picture)), UserMessage(text_of(("Hi! ", picture)))]
     assert tokens(seen[0]) == 1_600 + tokens(seen[1])

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import ok, only_answer, prompt, tool
-from support.provider_rules import check_root
+from support.provider_rules import check_plain, check_root
+from support.sent_schemas import sent_output, sent_tool
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
 from weakincentives.errors import SerdeError
-from weakincentives.evaluation.schemas import output_to_spec, tool_to_spec
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.model_json import read_without_nulls, unwrap
 from weakincentives.prompt.output import StructuredOutputConfig
@@ -38,9 +38,10 @@ def params(draw: st.DrawFn) -> tuple[Kind, Any]:
 @given(params())
 def test_a_strict_schema_obeys_the_profile_and_fits_every_value(drawn: tuple[Kind, Any]) -> None:
     kind, value = drawn
-    spec = tool_to_spec(tool(params=kind.of))
+    spec = sent_tool(tool(params=kind.of))
     if not spec.strict:
-        assert spec.parameters == serde.json_schema(kind.of), "sent as it is"
+        check_plain(spec.parameters)
+        jsonschema_rs.validate(spec.parameters, serde.dump(value))
         return
     check_root(spec.parameters)
     jsonschema_rs.validate(spec.parameters, serde.dump(value))
@@ -130,7 +131,7 @@ class Tagged:
 def test_a_strict_model_can_leave_out_fields_of_the_members_of_a_union(
     of: Any, sent: object, read: object
 ) -> None:
-    spec = tool_to_spec(tool(params=of))
+    spec = sent_tool(tool(params=of))
     assert spec.strict
     jsonschema_rs.validate(spec.parameters, {"shapes": [sent]})
     assert read_without_nulls(partial(serde.parse_json, of), json.dumps({"shapes": [sent, sent]}))[
@@ -215,7 +216,7 @@ class Rich:
 
 @pytest.mark.claim("TL-27")
 def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None:
-    spec = tool_to_spec(tool(params=Rich))
+    spec = sent_tool(tool(params=Rich))
     assert spec.strict
     check_root(spec.parameters)
     properties = spec.parameters["properties"]
@@ -250,9 +251,10 @@ def test_what_strict_cannot_say_is_sent_as_it_is(of: Any) -> None:
         make_dataclass("Holder", [("value", of, field(default=None))]),
         make_dataclass("Holder", [("value", of, description)]),
     ):
-        spec = tool_to_spec(tool(params=holder))
+        spec = sent_tool(tool(params=holder))
         assert not spec.strict
-        assert spec.parameters == serde.json_schema(holder)
+        assert spec.parameters == spec.plain
+        check_plain(spec.plain)
 
 
 def test_a_type_that_holds_itself_is_an_object_at_its_root() -> None:
@@ -261,11 +263,11 @@ def test_a_type_that_holds_itself_is_an_object_at_its_root() -> None:
         tree: Tree
 
     for of in (Tree, Holder, Chain):
-        spec = tool_to_spec(tool(params=of))
+        spec = sent_tool(tool(params=of))
         assert spec.parameters["type"] == "object"
         assert "$ref" not in spec.parameters
-    assert tool_to_spec(tool(params=Chain)).strict
-    check_root(tool_to_spec(tool(params=Chain)).parameters)
+    assert sent_tool(tool(params=Chain)).strict
+    check_root(sent_tool(tool(params=Chain)).parameters)
 
 
 @dataclass(frozen=True)
@@ -278,14 +280,14 @@ class Chain:
 
 @pytest.mark.claim("C-32")
 def test_an_overridden_description_replaces_one_text_and_leaves_the_shared_schema_alone() -> None:
-    plain = tool_to_spec(tool(params=Rich))
-    other = tool_to_spec(tool(params=Rich), {"entity": "Other words", "nope": "x"})
+    plain = sent_tool(tool(params=Rich))
+    other = sent_tool(tool(params=Rich), {"entity": "Other words", "nope": "x"})
     assert other.parameters["properties"]["entity"]["description"] == "Other words"
     assert {**other.parameters["properties"], "entity": None} == {
         **plain.parameters["properties"],
         "entity": None,
     }
-    assert tool_to_spec(tool(params=Rich)) == plain
+    assert sent_tool(tool(params=Rich)) == plain
 
 
 def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_providers_take_it() -> (
@@ -301,7 +303,7 @@ def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_provid
         "required": ["city"],
     }
     foreign = Tool.from_schema(name="t", description="T.", parameters=parameters, handler=ok)
-    plain, other = tool_to_spec(foreign), tool_to_spec(foreign, {"when": "The day."})
+    plain, other = sent_tool(foreign), sent_tool(foreign, {"when": "The day."})
     assert other.strict == plain.strict
     assert other.parameters["properties"]["when"]["description"] == "The day."
     assert {**other.parameters["properties"], "when": None} == {
@@ -312,7 +314,7 @@ def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_provid
 
 def test_a_tool_without_params_is_an_empty_closed_object() -> None:
     nothing = make_dataclass("Nothing", [])
-    spec = tool_to_spec(tool(params=nothing))
+    spec = sent_tool(tool(params=nothing))
     assert spec.strict
     assert {
         key: spec.parameters[key]
@@ -329,12 +331,12 @@ def test_a_tool_without_params_is_an_empty_closed_object() -> None:
 
 
 def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> None:
-    spec = output_to_spec(StructuredOutputConfig(list[Rich]))
+    spec = sent_output(StructuredOutputConfig(list[Rich]))
     assert (spec.strict, spec.name) == (True, "Rich")
-    check_root(spec.schema)
-    assert list(spec.schema["properties"]) == ["items"]
-    assert spec.schema["properties"]["items"]["type"] == "array"
-    assert "items" not in output_to_spec(StructuredOutputConfig(Rich)).schema["properties"]
+    check_root(spec.parameters)
+    assert list(spec.parameters["properties"]) == ["items"]
+    assert spec.parameters["properties"]["items"]["type"] == "array"
+    assert "items" not in sent_output(StructuredOutputConfig(Rich)).parameters["properties"]
 
 
 @pytest.mark.parametrize(
@@ -342,16 +344,16 @@ def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> Non
 )
 def test_an_output_s_name_is_one_that_providers_take(name: str, sent: str) -> None:
     made: Any = make_dataclass(name, [("n", int)])
-    assert output_to_spec(StructuredOutputConfig(made)).name == sent
+    assert sent_output(StructuredOutputConfig(made)).name == sent
 
 
 @given(dataclass_kinds(depth=1))
 def test_a_strict_output_obeys_the_profile_too(kind: Kind) -> None:
     for of in (kind.of, list[kind.of]):  # type: ignore[name-defined]
-        spec = output_to_spec(StructuredOutputConfig(of))
-        assert spec.strict is tool_to_spec(tool(params=kind.of)).strict
+        spec = sent_output(StructuredOutputConfig(of))
+        assert spec.strict is sent_tool(tool(params=kind.of)).strict
         if spec.strict:
-            check_root(spec.schema)
+            check_root(spec.parameters)
 
 
 @pytest.mark.parametrize(
@@ -372,5 +374,5 @@ def test_only_an_object_of_nothing_but_items_is_unwrapped(text: str, unwrapped: 
 
 
 def test_equal_types_give_the_same_schema_object() -> None:
-    assert tool_to_spec(tool(params=Rich)).parameters is tool_to_spec(tool(params=Rich)).parameters
-    assert json.dumps(tool_to_spec(tool(params=Rich)).parameters)
+    assert sent_tool(tool(params=Rich)).parameters is sent_tool(tool(params=Rich)).parameters
+    assert json.dumps(sent_tool(tool(params=Rich)).parameters)

@@ -345,7 +345,6 @@ def test_tools_and_output_are_described_as_adapters_describe_them() -> None:
             "required": ["value"],
             "additionalProperties": False,
         },
-        strict=True,
     )
     assert first.output == second.output
     assert first.output is not None

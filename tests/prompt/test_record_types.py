@@ -100,7 +100,7 @@ def test_handlers_take_and_return_models_and_dicts() -> None:
     ]
     assert session[City].all() == (City(name="Ur", size=2),)
     spec = adapter.requests[0].tools[1]
-    assert spec.strict
+    assert sent_spec(spec).strict
     assert "In thousands" in spec.parameters["properties"]["size"]["description"]
 
 

@@ -961,6 +961,6 @@ def test_every_argument_is_described_to_the_model_in_the_strict_profile(
     adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(Prompt(ns="n", key="k", sections=[WorkspaceSection()]), session=Session())
     [spec] = [spec for spec in adapter.requests[0].tools if spec.name == file_tool.name]
-    assert spec.strict
+    assert sent_spec(spec).strict
     assert all(each["description"] for each in spec.parameters["properties"].values())
     assert "workspace" in text_of(adapter.requests[0].messages[0])

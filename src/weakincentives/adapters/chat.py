@@ -8,6 +8,7 @@ from ..evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessag
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from .codec import AnyJson, Codec, Wire, read_call, read_usage
 from .provider_errors import error_from_reply, error_from_request
+from .schema_dialects import OPENAI, encode_function, encode_output
 
 __all__ = ["ChatCodec"]
 
@@ -100,11 +101,14 @@ class ChatCodec(Codec):
     def encode_items(self, output: OutputSpec | None) -> Wire:
         body: Wire = {"messages": self.items}
         if output is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": output.as_dict()}
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": encode_output(output, OPENAI),
+            }
         return body
 
     def encode_tool(self, spec: ToolSpec) -> Wire:
-        return {"type": "function", "function": spec.as_dict()}
+        return {"type": "function", "function": encode_function(spec, OPENAI)}
 
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
         for wire in message.wire:

@@ -55,7 +55,15 @@ type OnChange = Literal["append", "restate"]
 """How a conversation learns that sections of its prompt have changed."""
 
 
+def _upgrade(value: serde.Json) -> serde.Json:
+    """Returns the JSON of a conversation; format 1, of 0.2.0, differs only in its tools."""
+    if isinstance(value, dict) and value.get("version") == 1:
+        return {**value, "version": 2}
+    return value
+
+
 @library_state
+@serde.upgraded_by(_upgrade)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """A conversation with a model: a value that goes on at any adapter and in any process.
@@ -73,7 +81,7 @@ class Conversation:
     sections: tuple[SectionRecord, ...] = field(default=(), repr=False)
     usage: TokenUsage = field(default_factory=TokenUsage)
     tool_changes: tuple[int, ...] = field(default=(), repr=False)
-    version: Literal[1] = 1
+    version: Literal[2] = 2
 
     def __repr__(self) -> str:
         label = one_line(f"{self.ns}/{self.key}")
@@ -91,7 +99,7 @@ class Conversation:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parses what `to_json` wrote.
+        """Parses what `to_json` wrote, in 0.2.0 too.
 
         Raises `SerdeError` for other text, for another version, for calls and answers without each
         other, and without messages.

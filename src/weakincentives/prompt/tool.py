@@ -38,6 +38,7 @@ from ..serde import Json, JsonSchema
 from .approval import Approval, check_approval
 from .context import ToolContext
 from .errors import PromptValidationError
+from .external_schemas import upgrade_dialect
 
 if TYPE_CHECKING:  # a template holds tools, and a tool may hold a template: an import cycle
     from .template import PromptTemplate
@@ -78,6 +79,7 @@ MAY_RUN_ON_FORKS: frozenset[Effect] = frozenset({"pure", "repeatable"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
 _NAME = r"[a-z0-9_-]{1,64}"
 _MAX_DESCRIPTION = 1024  # the limit of providers
+_OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"additionalItems"')
 
 
 @runtime_checkable
@@ -263,6 +265,9 @@ class Tool[P, R](Parametrized):
         try:
             schema = {"type": "object"} if parameters is None else dict(parameters)
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+            if _OLDER_DIALECT.search(text):
+                schema = upgrade_dialect(schema)
+                text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if check_schema:
                 json_validation.check_schema(schema)
                 types = schema.get("type", "object")

@@ -42,7 +42,7 @@ def spec(name: str, params: Any = Args) -> ToolSpec:
 
 
 LATE = [spec(f"late{number}") for number in range(3)]
-READ = ToolSpec("read_section", "Reads.", {"type": "object", "properties": {}}, strict=False)
+READ = ToolSpec("read_section", "Reads.", {"type": "object", "properties": {}})
 
 
 def codec(way: ToolChanges = "inline") -> MessagesCodec:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.foreign_tools import FOREIGN_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
+from support.sent_schemas import sent_tool
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.contrib.mcp.client import open_server
 from weakincentives.contrib.mcp.differences import differences
@@ -81,7 +82,7 @@ def test_openai_refuses_none_of_them(api: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_each_is_offered_plainly_to_providers_with_rules_of_their_own() -> None:
     for tool in TOOLS.values():
-        check_plain(tool_to_spec(tool).plain)
+        check_plain(tool_to_spec(tool).parameters)
 
 
 def test_the_names_that_models_call_lead_back_to_each_tool() -> None:
@@ -96,7 +97,7 @@ def test_the_names_that_models_call_lead_back_to_each_tool() -> None:
 @given(st.data())
 def test_what_a_strict_decoder_may_say_is_accepted(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*TOOLS]))
-    spec = tool_to_spec(TOOLS[name])
+    spec = sent_tool(TOOLS[name])
     if not spec.strict:
         return
     arguments, _ = argument_strategies(spec.parameters)

@@ -300,7 +300,7 @@ def test_a_param_description_keeps_what_the_schema_says_beside_it(
     adapter.evaluate(Prompt(tree, overrides_store=store), session=Session())
     (spec,) = adapter.requests[0].tools
     assert spec.parameters["properties"]["query"]["description"].startswith("Words.")
-    assert spec.strict
+    assert sent_spec(spec).strict
 
 
 # -------------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ from ..codec import (
     sendable_arguments,
 )
 from ..provider_errors import error_from_reply, error_from_request
-from .schemas import StrictLimits
+from ..schema_dialects import encode_schema
+from .schemas import ANTHROPIC, StrictLimits
 
 __all__ = ["MessagesCodec", "MessagesOptions", "ToolChanges"]
 
@@ -93,7 +94,7 @@ class MessagesCodec(Codec):
     def begin(self, request: ProviderRequest) -> None:
         output = request.output
         if output is not None and self.options.structured_output == "native":
-            self._output_schema = self._limits.fit(output.plain or output.schema, tool=False)
+            self._output_schema = self._limits.fit(output.schema, tool=False)
         super().begin(request)
         self.declares_output = self._output_schema is not None
         self._discloses = not self.tools.keys().isdisjoint(RESERVED_TOOL_NAMES)
@@ -136,7 +137,7 @@ class MessagesCodec(Codec):
         """Returns the same entry for the same tool: its section may close and open again."""
         known, tool = self._specs.get(spec.name, (None, {}))
         if known != spec:
-            schema = spec.plain or spec.parameters
+            schema = encode_schema(spec.parameters, ANTHROPIC).plain
             tool = {"name": spec.name, "description": spec.description, "input_schema": schema}
             if self._settings.strict_tools and (strict := self._limits.fit(schema, tool=True)):
                 tool |= {"input_schema": strict, "strict": True}

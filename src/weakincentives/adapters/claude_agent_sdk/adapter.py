@@ -47,6 +47,7 @@ from ..codec import AnyJson, Wire
 from ..core import Connection, LoopAdapter
 from ..portal import Portal, run_on
 from ..provider_errors import error_from_request, redact_error
+from ..schema_dialects import OPENAI, encode_output
 from .approval import approval_options, check_builtin_approval, selector
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
@@ -361,7 +362,8 @@ class _CLIConnection(Connection):
         output = request.output
         further = {
             "mcp_servers": self._bridge.open(available.values()),
-            "output_format": output and {"type": "json_schema", "schema": output.schema},
+            "output_format": output
+            and {"type": "json_schema", "schema": encode_output(output, OPENAI)["schema"]},
             "cwd": adapter.cwd or self._workspace() or self._home,
             "env": self._env,
             **self._write_files(request.transcript),

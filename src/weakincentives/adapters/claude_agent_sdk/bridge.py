@@ -15,6 +15,7 @@ from ...evaluation.messages import ToolCall, ToolMessage
 from ...evaluation.schemas import ToolSpec
 from ...prompt.tool import JsonParams
 from ..codec import AnyJson, Wire
+from ..schema_dialects import OPENAI, encode_schema
 
 __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 
@@ -187,7 +188,7 @@ def _describe(types: AnyMCP, tool: ToolSpec) -> object:
         {
             "name": tool.name,
             "description": tool.description,
-            "inputSchema": tool.parameters,
+            "inputSchema": encode_schema(tool.parameters, OPENAI).sent,
             "_meta": _META,
         }
     )

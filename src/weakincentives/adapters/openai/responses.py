@@ -7,6 +7,7 @@ from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessa
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ..codec import AnyJson, Codec, Wire, read_call, read_usage
 from ..provider_errors import error_from_reply, error_from_request
+from ..schema_dialects import OPENAI, encode_function, encode_output
 
 __all__ = ["ResponsesCodec"]
 
@@ -117,11 +118,11 @@ class ResponsesCodec(Codec):
     def encode_items(self, output: OutputSpec | None) -> Wire:
         body: Wire = {"input": self.items}
         if output is not None:
-            body["text"] = {"format": {"type": "json_schema", **output.as_dict()}}
+            body["text"] = {"format": {"type": "json_schema", **encode_output(output, OPENAI)}}
         return body
 
     def encode_tool(self, spec: ToolSpec) -> Wire:
-        return {"type": "function", **spec.as_dict()}
+        return {"type": "function", **encode_function(spec, OPENAI)}
 
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
         if message.wire:

@@ -111,7 +111,7 @@ class PromptServer:
         return Tool(
             name=spec.name,
             description=spec.description,
-            input_schema=spec.plain,
+            input_schema=spec.parameters,
             annotations=ToolAnnotations(read_only_hint=pure, idempotent_hint=repeatable),
         )
 

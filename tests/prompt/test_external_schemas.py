@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from support.agents import ok
 from support.provider_rules import check_plain, check_root
+from support.sent_schemas import Sent, sent_tool
 from weakincentives.errors import SerdeError
-from weakincentives.evaluation.schemas import ToolSpec, tool_to_spec
 from weakincentives.prompt import Tool
 from weakincentives.serde import JsonSchema
 
@@ -96,9 +96,9 @@ def foreign_schemas(draw: st.DrawFn) -> JsonSchema:
     return root | {"$defs": {"one": draw(parts)}, "definitions": {"two": draw(parts)}}
 
 
-def spec_of(parameters: JsonSchema | None) -> ToolSpec:
+def spec_of(parameters: JsonSchema | None) -> Sent:
     tool = Tool.from_schema(name="t", description="T.", parameters=parameters, handler=ok)
-    return tool_to_spec(tool)
+    return sent_tool(tool)
 
 
 @given(foreign_schemas())
@@ -118,7 +118,7 @@ def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
     except SerdeError:
         parsed = None
     assume(parsed == arguments)
-    jsonschema_rs.validate(tool_to_spec(tool).plain, arguments)
+    jsonschema_rs.validate(sent_tool(tool).plain, arguments)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_is_no_schema_is_offered_as_an_open_object_and_refuses_every_call(
     tool = Tool.from_schema(
         name="t", description="T.", parameters=parameters, handler=ok, check_schema=False
     )
-    check_plain(tool_to_spec(tool).parameters)
+    check_plain(sent_tool(tool).parameters)
     with pytest.raises(SerdeError):
         tool.parse_params("{}")
 

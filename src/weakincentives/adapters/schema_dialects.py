@@ -1,0 +1,238 @@
+"""JSON Schemas in the dialects of providers: the plain form, and the form for strict decoding.
+
+A strict schema closes every object and has no keyword that the provider's decoder rejects. The
+meaning of such a keyword moves into the description. A schema that cannot be strict, such as one
+with open maps, is sent as it is.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from ..evaluation.schemas import OutputSpec, ToolSpec
+from ..prompt.external_schemas import ANY_NAME, describe, map_parts, to_provider_form, walk_parts
+from ..serde import Json, JsonSchema
+from .codec import Wire
+
+__all__ = [
+    "OPENAI",
+    "Dialect",
+    "EncodedSchema",
+    "encode_function",
+    "encode_output",
+    "encode_schema",
+]
+
+_MAX_PARTS = 10_000
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity, which makes the cache quick
+class Dialect:
+    """The JSON Schemas that a provider accepts.
+
+    Its strict decoder takes `keywords` and `formats`, and patterns without a `hard_pattern`.
+    `described` has words for the keywords that move into the description; any other keyword makes
+    a schema plain. An optional property may be `"absent"`, or it must be `"null"`. A reference with
+    a description is `"wrapped"` in `anyOf`, or `"copied"` from its definition. Properties have
+    `names` that match, in plain schemas too.
+    """
+
+    keywords: frozenset[str]
+    described: Mapping[str, str]
+    formats: frozenset[str]
+    hard_pattern: re.Pattern[str]
+    optional: Literal["null", "absent"] = "null"
+    references: Literal["wrapped", "copied"] = "wrapped"
+    recursive: bool = True
+    names: re.Pattern[str] = ANY_NAME
+
+    def keeps(self, keyword: str, value: Json) -> bool:
+        """Returns whether the strict decoder takes a keyword with this value."""
+        match keyword, value:
+            case "format", _:
+                return value in self.formats
+            case "additionalProperties", _:
+                return value is False
+            case "minItems", 0 | 1:
+                return True
+            case "pattern", str() if self.hard_pattern.search(value):
+                return False
+            case ("const", dict() | list()) | ("enum", [*_, dict() | list()]):
+                return False
+            case _:
+                return keyword in self.keywords
+
+
+OPENAI = Dialect(
+    keywords=frozenset(
+        {
+            *("$defs", "$ref", "anyOf", "description", "enum", "items", "properties", "required"),
+            *("type", "pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum"),
+            *("exclusiveMaximum", "minItems", "maxItems"),
+        }
+    ),
+    described={
+        "default": "default",
+        "minLength": "minimum length",
+        "maxLength": "maximum length",
+        "uniqueItems": "unique items",
+        "format": "format",
+    },
+    formats=frozenset(
+        {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+    ),
+    hard_pattern=re.compile(r"\(\?<?[=!]"),  # look-around
+)
+
+
+class EncodedSchema(NamedTuple):
+    """A schema as a provider takes it: `strict` is `None` if it cannot be strict.
+
+    The strict form has so many `optional_fields` and `unions`.
+    """
+
+    plain: JsonSchema
+    strict: JsonSchema | None
+    optional_fields: int = 0
+    unions: int = 0
+
+    @property
+    def sent(self) -> JsonSchema:
+        """The strict form if there is one, otherwise the plain one."""
+        return self.plain if self.strict is None else self.strict
+
+
+def encode_schema(schema: JsonSchema, dialect: Dialect) -> EncodedSchema:
+    """Returns the schema of a `ToolSpec` or an `OutputSpec` in a provider's dialect.
+
+    Equal schemas share their result, so do not change it.
+    """
+    return _encode(json.dumps(schema, ensure_ascii=False), dialect)
+
+
+def encode_function(spec: ToolSpec, dialect: Dialect) -> Wire:
+    """Returns a tool as OpenAI's APIs describe it."""
+    schema = encode_schema(spec.parameters, dialect)
+    strict = schema.strict is not None
+    return {**spec.as_dict(), "parameters": schema.sent, "strict": strict}
+
+
+def encode_output(spec: OutputSpec, dialect: Dialect) -> Wire:
+    """Returns a declared output as OpenAI's APIs describe it."""
+    schema = encode_schema(spec.schema, dialect)
+    return {"name": spec.name, "schema": schema.sent, "strict": schema.strict is not None}
+
+
+@lru_cache(maxsize=2048)
+def _encode(text: str, dialect: Dialect) -> EncodedSchema:
+    schema = json.loads(text)
+    if not all(
+        dialect.names.fullmatch(name)
+        for part, _ in walk_parts(schema)
+        for name in part.get("properties", ())
+    ):
+        schema = to_provider_form(schema, names=dialect.names)
+    form = _StrictForm(schema, dialect)
+    try:
+        if not dialect.recursive and _is_recursive(schema.get("$defs", {})):
+            raise _NotStrict
+        strict = form.of(schema)
+    except _NotStrict:
+        return EncodedSchema(schema, None)
+    if not _fits_limits(strict):
+        return EncodedSchema(schema, None)
+    return EncodedSchema(schema, strict, form.optional_fields, form.unions)
+
+
+class _NotStrict(Exception):
+    """A schema cannot be strict."""
+
+
+class _StrictForm:
+    """The strict forms of a schema's parts, and counts of what providers limit."""
+
+    def __init__(self, schema: JsonSchema, dialect: Dialect) -> None:
+        self._definitions: dict[str, JsonSchema] = schema.get("$defs", {})
+        self._dialect = dialect
+        self._parts = self.optional_fields = self.unions = 0
+
+    def of(self, schema: JsonSchema) -> JsonSchema:
+        """Returns the strict form of a part; raises `_NotStrict` if there is none."""
+        dialect = self._dialect
+        self._parts += 1
+        match schema:
+            case {"anyOf": [{"$ref": str() as reference}]} if dialect.references == "copied":
+                target = self._definitions[reference.rpartition("/")[2]]
+                outer = {key: value for key, value in schema.items() if key != "anyOf"}
+                return self.of({**target, **outer})
+            case {"const": value, **others} if "const" not in dialect.keywords:
+                schema = {**others, "enum": [value]}
+            case _:
+                pass
+        strict = {key: value for key, value in schema.items() if dialect.keeps(key, value)}
+        moved = schema.keys() - strict.keys()
+        if (
+            self._parts > _MAX_PARTS  # copied definitions can multiply
+            or not moved <= dialect.described.keys()  # such as an open map
+            or strict.keys().isdisjoint({"$ref", "anyOf", "const", "enum", "type"})  # anything
+        ):
+            raise _NotStrict
+        self.unions += "anyOf" in strict
+        strict = map_parts(strict, self.of)
+        if strict.get("type") == "object":
+            self._close(strict)
+        words = {name: schema[key] for key, name in dialect.described.items() if key in moved}
+        describe(strict, words)
+        return strict
+
+    def _close(self, strict: JsonSchema) -> None:
+        properties, required = strict.get("properties", {}), strict.get("required", ())
+        optional = properties.keys() - set(required)
+        self.optional_fields += len(optional)
+        strict["additionalProperties"] = False
+        if self._dialect.optional == "null":
+            strict["required"] = [*properties]
+            properties = {
+                name: _nullable(part) if name in optional else part
+                for name, part in properties.items()
+            }
+        strict["properties"] = properties
+
+
+def _nullable(schema: JsonSchema) -> JsonSchema:
+    """Returns the schema of an optional property: the model sends null to leave it out."""
+    if any(option.get("type") == "null" for option in schema.get("anyOf", ())):
+        return schema
+    description = {"description": schema["description"]} if "description" in schema else {}
+    bare = {key: value for key, value in schema.items() if key != "description"}
+    options = bare["anyOf"] if list(bare) == ["anyOf"] else [bare]
+    return {"anyOf": [*options, {"type": "null"}], **description}
+
+
+def _is_recursive(definitions: Mapping[str, JsonSchema]) -> bool:
+    """Returns whether a definition leads back to itself."""
+    waiting = {
+        name: {part["$ref"].rpartition("/")[2] for part, _ in walk_parts(schema) if "$ref" in part}
+        for name, schema in definitions.items()
+    }
+    while ends := [name for name, names in waiting.items() if names.isdisjoint(waiting)]:
+        for name in ends:
+            del waiting[name]
+    return bool(waiting)
+
+
+def _fits_limits(schema: JsonSchema) -> bool:
+    """Returns whether a strict schema is as small and flat as OpenAI asks."""
+    parts = list(walk_parts(schema))
+    enums = [part["enum"] for part, _ in parts if "enum" in part]
+    sizes = {
+        5_000: sum(len(part.get("properties", ())) for part, _ in parts),
+        1_000: sum(map(len, enums)),
+        10: max(depth for _, depth in parts),
+        15_000: max([len(json.dumps(enum)) for enum in enums], default=0),
+        120_000: len(json.dumps(schema)),  # OpenAI counts only names and values
+    }
+    return all(size <= limit for limit, size in sizes.items())

@@ -1,0 +1,393 @@
+"""JSON Schemas of any draft, and the form of them that every provider accepts for a tool.
+
+OpenAI, Anthropic and others reject a whole request for one schema that breaks their rules. The form
+keeps these rules: an object without unions at the root; references only to `$defs`, with nothing
+beside them; one type for each part, or `anyOf`; properties and items that are stated; values that
+JSON can hold. It admits every object that the schema admits, perhaps more, since arguments are
+checked against the schema itself. A rule that the form cannot keep moves into a description.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+from urllib.parse import unquote
+
+from ..serde import JsonSchema
+
+__all__ = [
+    "ANY_NAME",
+    "SAFE_NAME",
+    "describe",
+    "map_parts",
+    "to_provider_form",
+    "upgrade_dialect",
+    "walk_parts",
+]
+
+type _Schema = Any  # Any: an external schema, which may contain anything anywhere
+
+# Keywords that contain schemas: by name, and one or a list of them.
+_NAMED_PARTS = {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
+_PARTS = {
+    *("items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedProperties"),
+    *("unevaluatedItems", "contains", "propertyNames", "anyOf", "oneOf", "allOf", "not", "if"),
+    *("then", "else"),
+}
+
+ANY_NAME = re.compile("(?s:.*)")
+SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # Anthropic's rule for properties
+_MAX_DEPTH = 40  # of parts; about 120 levels of JSON, of which pydantic writes 255
+
+_ANNOTATIONS = ("description", "default", "examples")
+_OF_OBJECTS = {"properties", "required", "additionalProperties", "minProperties", "maxProperties"}
+_BOUNDS = {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_OF_TYPE = {
+    "string": {
+        *("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType"),
+    },
+    "number": _BOUNDS | {"format"},
+    "integer": _BOUNDS | {"format"},
+    "boolean": set[str](),
+    "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"},
+    "object": _OF_OBJECTS,
+    "null": set[str](),
+}
+_OF_ANY_TYPE = {"allOf", "const", "enum"}
+_KEPT = {"$ref", "anyOf", "oneOf", "type", *_OF_ANY_TYPE, *_OF_OBJECTS}.union(*_OF_TYPE.values())
+# rules that few decoders know; a wider form of what they negate would narrow the whole
+_IN_WORDS = {
+    *("not", "if", "then", "else", "dependentSchemas", "dependentRequired", "patternProperties"),
+    *("propertyNames", "contains", "minContains", "maxContains"),
+    *("unevaluatedItems", "unevaluatedProperties", "additionalItems"),
+}
+_NOT_AT_ROOT = {"oneOf", "anyOf", "allOf", "enum", "const"}
+_MERGED = {"type", "properties", "required"}
+
+
+def map_parts(schema: JsonSchema, change: Callable[[_Schema], _Schema]) -> JsonSchema:
+    """Returns a copy of the schema, with `change` applied to each schema directly inside it."""
+    mapped = dict(schema)
+    for keyword, value in schema.items():
+        if keyword in _NAMED_PARTS and isinstance(value, dict):
+            mapped[keyword] = {name: change(part) for name, part in value.items()}
+        elif keyword in _PARTS and isinstance(value, dict):
+            mapped[keyword] = change(value)
+        elif keyword in _PARTS and isinstance(value, list):
+            mapped[keyword] = [change(part) for part in value]
+    return mapped
+
+
+def walk_parts(schema: JsonSchema, depth: int = 0) -> Iterator[tuple[JsonSchema, int]]:
+    """Yields a schema and all schemas inside it, each with the objects and arrays around it."""
+    yield schema, depth
+    inner: list[_Schema] = []
+    map_parts(schema, inner.append)
+    for part in inner:
+        yield from walk_parts(part, depth + (schema.get("type") in ("object", "array")))
+
+
+def describe(form: JsonSchema, notes: Mapping[str, object]) -> None:
+    """Adds notes by name to the description of a form that cannot keep them as keywords."""
+    words = [
+        f"{name}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in notes.items()
+        if value not in (None, "", [], {})
+    ]
+    if words:
+        text = form.get("description", "")
+        form["description"] = f"{text} ({'; '.join(words)})" if text else "; ".join(words)
+
+
+def upgrade_dialect(schema: _Schema) -> _Schema:
+    """Returns a schema of an older draft or of OpenAPI 3.0 in the words of the newest draft.
+
+    Both admit the same values. A schema that names its draft with `$schema` stays as it is.
+    """
+    if not isinstance(schema, dict) or "$schema" in schema:
+        return schema
+    return map_parts(_upgraded(schema), upgrade_dialect)
+
+
+def _upgraded(schema: JsonSchema) -> JsonSchema:
+    """Returns the schema with its own keywords upgraded, but not those of its parts."""
+    schema = dict(schema)
+    for bound in ("Minimum", "Maximum"):  # draft 4: true makes the other bound exclusive
+        if isinstance(schema.get(f"exclusive{bound}"), bool):
+            exclusive = schema.pop(f"exclusive{bound}")
+            if exclusive and bound.lower() in schema:
+                schema[f"exclusive{bound}"] = schema.pop(bound.lower())
+    if isinstance(schema.get("items"), list):  # before 2020
+        schema["prefixItems"] = schema.pop("items")
+        if "additionalItems" in schema:
+            schema["items"] = schema.pop("additionalItems")
+    if "example" in schema:  # OpenAPI's
+        schema.setdefault("examples", [schema.pop("example")])
+    if schema.pop("nullable", None) is True:  # OpenAPI's
+        if "type" in schema:
+            schema["type"] = [*dict.fromkeys([*_types(schema), "null"])]
+            if None not in schema.get("enum", [None]):
+                schema["enum"] = [*schema["enum"], None]
+        else:
+            outer = {key: schema.pop(key) for key in _ANNOTATIONS if key in schema}
+            schema = {"anyOf": [schema, {"type": "null"}], **outer}
+    return schema
+
+
+def to_provider_form(
+    schema: JsonSchema,
+    descriptions: Mapping[str, str] | None = None,
+    *,
+    names: re.Pattern[str] = SAFE_NAME,
+) -> JsonSchema:
+    """Returns the form of the schema of an object: it admits all objects that `schema` admits.
+
+    `descriptions` replaces those of the properties that it names. A property whose name does not
+    match `names` moves into the description.
+    """
+    try:
+        return _root_form(schema, descriptions or {}, names)
+    # It is not a valid schema. A check would have rejected it, or rejects every call.
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return {"type": "object", "properties": {}, "additionalProperties": True}
+
+
+def _root_form(
+    schema: JsonSchema, descriptions: Mapping[str, str], names: re.Pattern[str]
+) -> JsonSchema:
+    form = _Form(schema, names)
+    schema = form.merged(_upgraded({**form.resolved(schema), "nullable": False}))
+    for name in descriptions.keys() & schema.get("properties", {}).keys():
+        part = schema["properties"][name]
+        part = {**(part if isinstance(part, dict) else {}), "description": descriptions[name]}
+        schema = {**schema, "properties": {**schema["properties"], name: part}}
+    unions = {key: schema[key] for key in sorted(schema.keys() & _NOT_AT_ROOT)}
+    ours = {key: value for key, value in schema.items() if key not in {"$ref", *unions}}
+    root = form.of({**ours, "type": "object"})
+    if unions:
+        root.setdefault("additionalProperties", True)  # a union may name other properties
+        form.state(root, unions)
+    definitions = form.definitions()
+    return {**root, "$defs": definitions} if definitions else root
+
+
+class _Form:
+    """The forms of a schema's parts, and of the definitions that these parts refer to."""
+
+    def __init__(self, schema: JsonSchema, names: re.Pattern[str]) -> None:
+        self._schema = schema
+        self._property_names = names
+        self._definition_names: dict[str, str] = {}  # by reference
+        self._depth = 0
+
+    def of(self, schema: _Schema) -> JsonSchema:
+        """Returns the form of a schema or of a part."""
+        if not isinstance(schema, dict) or self._depth > _MAX_DEPTH:  # `true`, `false`, too deep
+            return {}
+        self._depth += 1
+        schema = self.merged(_upgraded(schema))
+        unsafe = {
+            key: schema.pop(key) for key in _BOUNDS | {"default"} if not _is_json(schema.get(key))
+        }
+        body = {key: value for key, value in schema.items() if key in _KEPT}
+        rules = {key: schema[key] for key in sorted(schema.keys() & _IN_WORDS)}
+        if "oneOf" in body:  # wider members could both fit
+            (rules if "anyOf" in body else body)["anyOf"] = body.pop("oneOf")
+        if len(body.get("allOf", ())) == 1 and "anyOf" not in body:
+            body["anyOf"] = body.pop("allOf")
+        form = self._form_of(body, rules)
+        outer = {key: schema[key] for key in ("description", "default") if key in schema}
+        if "$ref" in form and (outer or rules or "examples" in schema):
+            form = {"anyOf": [form]}  # a reference has nothing beside it
+        form |= outer
+        if rules:
+            self.state(form, rules)
+        describe(form, {**unsafe, "examples": schema.get("examples")})
+        self._depth -= 1
+        return form
+
+    def _form_of(self, body: JsonSchema, rules: JsonSchema) -> JsonSchema:
+        """Returns the form of a part without its annotations; adds to the `rules` in words."""
+        types = [name for name in _types(body) if name in _OF_TYPE]
+        beside = {key: body[key] for key in body if key not in ("$ref", "anyOf", "type")}
+        if "$ref" in body:
+            rules |= {key: body[key] for key in body.keys() - {"$ref", "type"}}
+            return {"$ref": self._reference(body["$ref"])}
+        if body.get("anyOf") and not (types and beside):
+            rules |= beside
+            return {"anyOf": [self.of(_with_types(member, types)) for member in body["anyOf"]]}
+        if "anyOf" in body:
+            rules |= {"anyOf": body.pop("anyOf")}
+            if "object" in types:
+                body.setdefault("additionalProperties", True)  # a union may name other properties
+        types = types or _types_of_values(body)
+        forms = [form for name in types if (form := self._form_of_type(name, body)) is not None]
+        if not forms:  # of no or any type, or without a value that fits
+            rules |= {key: body.pop(key) for key in ("enum", "const") if key in body}
+            return self._with_parts({**body, "type": types[0]} if types else body)
+        return forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+    def _form_of_type(self, name: str, body: JsonSchema) -> JsonSchema | None:
+        """Returns the part of a form for values of one type; `None` if no value fits."""
+        form = {key: body[key] for key in body if key in _OF_TYPE[name] | _OF_ANY_TYPE}
+        if "const" in form and not _fits(form["const"], name):
+            return None
+        if "enum" in form:
+            # a repeated value is dropped; 1 is not true
+            fitting = [value for value in form.pop("enum") if _fits(value, name)]
+            unique = {(type(value), repr(value)): value for value in fitting}
+            if not unique:
+                return None
+            if name != "null":
+                form["enum"] = [*unique.values()]
+        return self._with_parts({"type": name, **form})
+
+    def _with_parts(self, form: JsonSchema) -> JsonSchema:
+        """Replaces the parts of a schema by their forms, and states those that are implied."""
+        for key in ("allOf", "prefixItems"):
+            if key in form:
+                form[key] = [self.of(part) for part in form[key]]
+        if "items" in form or form.get("type") == "array":
+            form["items"] = self.of(form.get("items"))
+        if isinstance(form.get("additionalProperties"), dict):
+            form["additionalProperties"] = self.of(form["additionalProperties"])
+        if "properties" in form or form.get("type") == "object":
+            self._state_properties(form)
+        return form
+
+    def _state_properties(self, form: JsonSchema) -> None:
+        if "properties" not in form:
+            form.setdefault("additionalProperties", True)
+        required = [*dict.fromkeys(form.get("required", ()))]
+        properties = {**form.get("properties", {})}
+        properties |= {name: {} for name in required if name not in properties}
+        safe = {name for name in properties if self._property_names.fullmatch(name)}
+        form["properties"] = {
+            name: self.of(properties[name]) for name in properties if name in safe
+        }
+        if "required" in form:
+            form["required"] = [name for name in required if name in safe]
+        if others := {name: properties[name] for name in properties if name not in safe}:
+            form["additionalProperties"] = True
+            unsafe = [name for name in required if name not in safe]
+            self.state(form, {"properties": others, **({"required": unsafe} if unsafe else {})})
+
+    def state(self, form: JsonSchema, rules: JsonSchema) -> None:
+        """Adds rules to the description of a form that cannot keep them."""
+
+        def rename(part: _Schema) -> _Schema:
+            if not isinstance(part, dict):
+                return part
+            named = {"$ref": self._reference(part["$ref"])} if "$ref" in part else {}
+            return {**map_parts(part, rename), **named}
+
+        text = f"It also fits {json.dumps(rename(rules), ensure_ascii=False)}"
+        form["description"] = f"{form.get('description', '')}\n{text}".strip()
+
+    def _reference(self, reference: str) -> str:
+        """Returns a reference to the definition with the form of a reference's target."""
+        if reference not in self._definition_names:
+            name = re.sub(r"[^A-Za-z0-9_]", "_", reference.rpartition("/")[2]) or "_"
+            while name in self._definition_names.values():
+                name += "_"
+            self._definition_names[reference] = name
+        return f"#/$defs/{self._definition_names[reference]}"
+
+    def definitions(self) -> dict[str, JsonSchema]:
+        """Returns the definitions that the forms refer to, and those that these refer to."""
+        definitions: dict[str, JsonSchema] = {}
+        while len(definitions) < len(self._definition_names):
+            for reference, name in [*self._definition_names.items()][len(definitions) :]:
+                definitions[name] = self.of(self.target(reference))
+        return definitions
+
+    def resolved(self, schema: _Schema) -> _Schema:
+        """Returns a schema with what its reference leads to instead of the reference."""
+        references = set[str]()
+        while isinstance(schema, dict) and (reference := schema.get("$ref")) is not None:
+            rest = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = rest if reference in references else {**self.target(reference), **rest}
+            references.add(reference)
+        return schema
+
+    def merged(self, schema: JsonSchema) -> JsonSchema:
+        """Returns an object with the properties that the members of its `allOf` add to it."""
+        members = schema.get("allOf", ())
+        if len(members) < (1 if "properties" in schema else 2):
+            return schema
+        parts = [_upgraded(self.resolved(member)) for member in members]
+        own = {key: value for key, value in schema.items() if key != "allOf"}
+        whole: JsonSchema = {"properties": {}, "required": []}
+        count = 0
+        for part in [own, *map(self.merged, parts)]:
+            rules = part.keys() & (_KEPT | _IN_WORDS)
+            if not rules <= _MERGED or part.get("type", "object") != "object":
+                return schema
+            properties, required = part.get("properties", {}), part.get("required", ())
+            whole["properties"] |= properties
+            whole["required"] += required
+            whole = {**part, **whole}
+            count += len(properties)
+        # a property in two members must fit both
+        return schema if len(whole["properties"]) < count else whole
+
+    def target(self, reference: str) -> _Schema:
+        """Returns what a JSON pointer leads to, or an empty schema."""
+        pointer = reference.removeprefix(str(self._schema.get("$id", "")).rstrip("#"))
+        value: _Schema = self._schema
+        for part in pointer.split("/")[1:]:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, dict) and pointer.startswith("#") else {}
+
+
+def _types(schema: JsonSchema) -> list[str]:
+    types = schema.get("type", [])
+    return [types] if isinstance(types, str) else list(types)
+
+
+def _with_types(schema: _Schema, types: list[str]) -> _Schema:
+    """Returns a member of a union with the types beside the union, unless it has its own."""
+    if not types or not isinstance(schema, dict) or schema.keys() & {"type", "$ref", "anyOf"}:
+        return schema
+    return {**schema, "type": types}
+
+
+def _type_of(value: object) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case None:
+            return "null"
+        case _:
+            return "array" if isinstance(value, list) else "object"
+
+
+def _types_of_values(schema: JsonSchema) -> list[str]:
+    """Returns the types of the values that a schema without a type lists."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    types = [*dict.fromkeys(map(_type_of, filter(_is_json, values)))]
+    return [name for name in types if name != "integer" or "number" not in types]
+
+
+def _fits(value: object, name: str) -> bool:
+    return _is_json(value) and _type_of(value) in {name, "integer" if name == "number" else name}
+
+
+def _is_json(value: object) -> bool:
+    """Returns whether JSON can hold a value, which it cannot if there is an infinity in it."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_json, value.values()))
+    return not isinstance(value, list) or all(map(_is_json, value))
