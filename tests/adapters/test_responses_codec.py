@@ -9,6 +9,7 @@ from hypothesis import example, given
 
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
+from support.sent_schemas import sent_spec
 from weakincentives.adapters.codec import CodecOptions, decode_reply
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -30,7 +31,7 @@ WIRE_TOOL = {
     "type": "function",
     "name": "probe",
     "description": "For tests.",
-    "parameters": SPEC.parameters,
+    "parameters": sent_spec(SPEC).parameters,
     "strict": True,
 }
 CALL = {
@@ -140,7 +141,7 @@ def test_typed_output_is_asked_for_natively_or_in_words() -> None:
         "format": {
             "type": "json_schema",
             "name": "Answer",
-            "schema": {"type": "object"},
+            "schema": {"type": "object", "properties": {}, "additionalProperties": True},
             "strict": False,
         }
     }

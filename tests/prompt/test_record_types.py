@@ -7,6 +7,7 @@ import pytest
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from support.sent_schemas import sent_spec
 from weakincentives import serde
 from weakincentives.errors import SerdeError
 from weakincentives.inspection.analysis import analyze

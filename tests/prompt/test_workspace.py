@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.agents import Args, answers, text_of, tool
 from support.deadlines import with_growing_limit
 from support.media import PDF, PNG
+from support.sent_schemas import sent_spec
 from weakincentives.content import MediaSupport
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig

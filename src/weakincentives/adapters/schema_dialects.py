@@ -128,13 +128,7 @@ def encode_output(spec: OutputSpec, dialect: Dialect) -> Wire:
 
 @lru_cache(maxsize=2048)
 def _encode(text: str, dialect: Dialect) -> EncodedSchema:
-    schema = json.loads(text)
-    if not all(
-        dialect.names.fullmatch(name)
-        for part, _ in walk_parts(schema)
-        for name in part.get("properties", ())
-    ):
-        schema = to_provider_form(schema, names=dialect.names)
+    schema = to_provider_form(json.loads(text), names=dialect.names)
     form = _StrictForm(schema, dialect)
     try:
         if not dialect.recursive and _is_recursive(schema.get("$defs", {})):

@@ -169,9 +169,7 @@ def test_a_prompt_without_text_is_the_api_s_to_refuse() -> None:
 
 
 def test_a_tool_whose_text_has_changed_is_declared_anew() -> None:
-    changed = ToolSpec(
-        "late0", "Other words.", LATE[0].parameters, strict=True, plain=LATE[0].plain
-    )
+    changed = ToolSpec("late0", "Other words.", LATE[0].parameters)
     for way in WAYS:
         talk = Talk(codec(way), "Go.", spec("probe"), READ)
         talk.request()
@@ -216,7 +214,6 @@ def test_the_limits_hold_over_all_schemas(kinds: list[Kind]) -> None:
         {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]},
         {"type": "object", "properties": {"a": {"enum": [{"b": 1}]}}, "required": ["a"]},
         {"type": "object", "properties": {"a": {"$ref": "https://x"}}, "required": ["a"]},
-        {"type": "object", "properties": {"a": {"type": "string", "brandNew": 1}}},
         {"type": "string"},
     ],
 )

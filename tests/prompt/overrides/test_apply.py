@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.sent_schemas import sent_spec
 from support.strategies import SUMMARY
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import (
