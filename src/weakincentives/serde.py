@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial, wraps
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAliasType, cast, overload
@@ -22,6 +22,7 @@ from .lossless import Check, check_by_type, difference
 
 if TYPE_CHECKING:  # heavy: loaded on first use
     import pydantic
+    from pydantic_core import CoreSchema
     from typing_extensions import TypeForm
 
 __all__ = [
@@ -394,25 +395,21 @@ def _kind(value: AnyValue) -> AnyType:
     return kind
 
 
-def upgraded_by[T](upgrade: Callable[[Json], Json]) -> Callable[[type[T]], type[T]]:
-    """Marks a dataclass whose JSON value `upgrade` receives before it is read.
+@dataclass(frozen=True, slots=True)
+class UpgradedBy:
+    """Annotates a type whose JSON value `upgrade` receives before it is read.
 
-    `upgrade` returns the value in the present format, and other values as they are.
+    `upgrade` returns the value in the present format, and other values as they are. The fields of
+    the type must be of types that JSON has: a tuple is not read from the list that it returns.
     """
 
+    upgrade: Callable[[Any], Any]  # Any: JSON of any version
+
     # Any: pydantic's handler
-    def build(_: object, source: object, handler: Any) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> "CoreSchema":
         from pydantic_core import core_schema
 
-        return core_schema.no_info_before_validator_function(upgrade, handler(source))
-
-    def mark(kind: type[T]) -> type[T]:
-        # Any: the name by which pydantic asks a class, which no type declares
-        cls: Any = kind
-        cls.__get_pydantic_core_schema__ = classmethod(build)
-        return kind
-
-    return mark
+        return core_schema.no_info_before_validator_function(self.upgrade, handler(source))
 
 
 # --- schemas

@@ -28,6 +28,8 @@ from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..errors import SerdeError, missing_extra
 from ..json_validation import check_schema
+from ..prompt.external_schemas import upgrade_dialect
+from ..prompt.tool import MAX_DESCRIPTION
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
 from .output import count_of, printable
@@ -91,10 +93,14 @@ def lock(
     write_lock(path, live)
     for tool in live.tools:
         try:
-            check_schema(tool.input_schema)
+            check_schema(upgrade_dialect(tool.input_schema))
         except SerdeError as error:
             problem = f"its input is no {error}; leave it out with exclude="
             _print([f"tool {tool.name!r} cannot be called, since {problem}"])
+        if (length := len(tool.description.strip())) > MAX_DESCRIPTION:
+            limit = f"of which a tool's description takes {MAX_DESCRIPTION:,}"
+            place = "the model reads the whole description in the text of the section"
+            _print([f"tool {tool.name!r} is described in {length:,} characters, {limit}; {place}"])
     _print([f"{count_of(len(live.tools), 'tool')} of {name} in {path}"])
 
 

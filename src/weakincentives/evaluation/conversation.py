@@ -39,7 +39,7 @@ from .messages import (
     sendable,
     sendable_content,
 )
-from .schemas import ToolSpec, tool_to_spec
+from .schemas import StoredToolSpec, ToolSpec, tool_to_spec
 from .section_records import (
     SectionRecord,
     SectionRecords,
@@ -55,15 +55,7 @@ type OnChange = Literal["append", "restate"]
 """How a conversation learns that sections of its prompt have changed."""
 
 
-def _upgrade(value: serde.Json) -> serde.Json:
-    """Returns the JSON of a conversation; format 1, of 0.2.0, differs only in its tools."""
-    if isinstance(value, dict) and value.get("version") == 1:
-        return {**value, "version": 2}
-    return value
-
-
 @library_state
-@serde.upgraded_by(_upgrade)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """A conversation with a model: a value that goes on at any adapter and in any process.
@@ -77,11 +69,15 @@ class Conversation:
     ns: str
     key: str
     messages: tuple[Message, ...] = field(repr=False)
-    tools: tuple[ToolSpec, ...] = field(default=(), repr=False)
+    tools: tuple[StoredToolSpec, ...] = field(default=(), repr=False)
     sections: tuple[SectionRecord, ...] = field(default=(), repr=False)
     usage: TokenUsage = field(default_factory=TokenUsage)
     tool_changes: tuple[int, ...] = field(default=(), repr=False)
-    version: Literal[2] = 2
+    version: Literal[1, 2] = 2
+
+    def __post_init__(self) -> None:
+        # read from format 1, that of 0.2.0, which differs only in the JSON of `ToolSpec`
+        object.__setattr__(self, "version", 2)
 
     def __repr__(self) -> str:
         label = one_line(f"{self.ns}/{self.key}")

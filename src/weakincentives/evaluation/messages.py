@@ -13,7 +13,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.tool import AnyTool
 from ..serde import Json
 from ..visibility import SectionPath, ShownSection
-from .schemas import ToolSpec
+from .schemas import StoredToolSpec, ToolSpec
 
 __all__ = [
     "AssistantMessage",
@@ -113,7 +113,7 @@ class ToolMessage:
 class ToolsAdded:
     """These tools are available from here on."""
 
-    tools: tuple[ToolSpec, ...]
+    tools: tuple[StoredToolSpec, ...]
     kind: Literal["tools_added"] = field(default="tools_added", repr=False)
 
 

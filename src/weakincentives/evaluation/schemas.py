@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from .. import serde
 from ..prompt.external_schemas import ANY_NAME, SAFE_NAME, to_provider_form
@@ -18,21 +18,9 @@ from ..prompt.output import StructuredOutputConfig
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 
-__all__ = ["OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
+__all__ = ["OutputSpec", "StoredToolSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
 
 
-# Any: JSON of any version
-def _read_spec(value: Any) -> Any:
-    """Returns the JSON of a `ToolSpec`, which had the strict schema and a plain one in 0.2.0."""
-    match value:
-        case {"strict": _, "parameters": dict(sent), **others}:
-            plain: Any = others.pop("plain", None)  # Any: JSON of a schema
-            return {**others, "parameters": to_provider_form(plain or sent, names=ANY_NAME)}
-        case _:
-            return value
-
-
-@serde.upgraded_by(_read_spec)
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as every provider reads it; `parameters` is its JSON Schema."""
@@ -48,6 +36,21 @@ class ToolSpec:
             "description": self.description,
             "parameters": self.parameters,
         }
+
+
+# Any: JSON of any version
+def _read_spec(value: Any) -> Any:
+    """Returns the JSON of a `ToolSpec`, which had the strict schema and a plain one in 0.2.0."""
+    match value:
+        case {"strict": _, "parameters": dict(sent), **others}:
+            plain: Any = others.pop("plain", None)  # Any: JSON of a schema
+            return {**others, "parameters": to_provider_form(plain or sent, names=ANY_NAME)}
+        case _:
+            return value
+
+
+type StoredToolSpec = Annotated[ToolSpec, serde.UpgradedBy(_read_spec)]
+"""A `ToolSpec` that is also read from JSON of 0.2.0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # a template holds tools, and a tool may hold a template: an 
     from .template import PromptTemplate
 
 __all__ = [
+    "MAX_DESCRIPTION",
     "MAY_RUN_ON_FORKS",
     "NON_REPEATABLE",
     "AnyTool",
@@ -78,7 +79,7 @@ NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 MAY_RUN_ON_FORKS: frozenset[Effect] = frozenset({"pure", "repeatable"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
 _NAME = r"[a-z0-9_-]{1,64}"
-_MAX_DESCRIPTION = 1024  # the limit of providers
+MAX_DESCRIPTION = 1024  # the limit of providers
 _OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"additionalItems"')
 
 
@@ -445,10 +446,10 @@ def check_description(name: str, description: object) -> None:
         raise PromptValidationError(
             f"tool {name!r}: its description is {description!r}; write it as text"
         )
-    if not 1 <= len(description) <= _MAX_DESCRIPTION:
+    if not 1 <= len(description) <= MAX_DESCRIPTION:
         raise PromptValidationError(
             f"tool {name!r}: its description has {len(description)} characters; "
-            f"write 1 to {_MAX_DESCRIPTION} and put the rest into the section's text"
+            f"write 1 to {MAX_DESCRIPTION} and put the rest into the section's text"
         )
     if description.encode(errors="ignore").decode() != description:
         raise PromptValidationError(

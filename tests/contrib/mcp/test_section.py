@@ -80,9 +80,27 @@ def test_a_description_has_at_most_1024_characters(tmp_path: Path) -> None:
         return section.tools()[0].description
 
     assert description(description="x" * 1024) == "x" * 1024
-    assert description(description="x" * 1025) == "x" * 1023 + "…"
+    long = description(description="x" * 1025)
+    assert len(long) == 1024
+    assert long.endswith("x… (Read the whole description in the section 'plain'.)")
     assert description(description=" ", title="Says it again") == "Says it again"
     assert description(description="") == "echo"
+
+
+def test_description_over_1024_characters_is_whole_in_the_text_of_its_section(
+    tmp_path: Path,
+) -> None:
+    rules = "First rule. " * 100 + "LAST RULE: ${never}."
+    lock = lock_of(tmp_path, [{**tool, "description": rules} for tool in TOOLS])
+    section = section_of(
+        tmp_path, lock=lock, include=["echo", "pid"], groups={"Looking": ["pid"]}, title="Server"
+    )
+    shown = dict.fromkeys([("server",), ("server", "looking")], SectionVisibility.FULL)
+    rendered = template_of(section).bind().render(visibility_overrides=shown)
+    assert rendered.text.count(f"`plain_echo`: {rules}") == 1
+    assert f"`plain_pid`: {rules}" in rendered.text[rendered.text.index("Looking") :]
+    endings = {tool.name: tool.description[-12:] for tool in rendered.tools}
+    assert (endings["plain_echo"], endings["plain_pid"]) == ("n 'Server'.)", " 'Looking'.)")
 
 
 def test_a_summary_has_300_characters_of_names(tmp_path: Path) -> None:

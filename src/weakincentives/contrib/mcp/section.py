@@ -17,7 +17,7 @@ from ...prompt.approval import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, Section, SectionArguments
-from ...prompt.tool import AnyTool, Effect, JsonParams, Tool, ToolResult
+from ...prompt.tool import MAX_DESCRIPTION, AnyTool, Effect, JsonParams, Tool, ToolResult
 from ...protocols import Resources
 from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
@@ -29,7 +29,6 @@ from .server_errors import ServerError
 
 __all__ = ["MCPSection"]
 
-_MAX_DESCRIPTION = 1024
 _MAX_SUMMARY = 300
 
 
@@ -91,13 +90,20 @@ class MCPSection(Section[None]):
             _check_globs(server, option, globs, names)
         chosen = [name for name in names if _fits(name, include) and not _fits(name, exclude)]
         approval = _by_arguments(server, others.pop("approval", None))
-        tools = self._tools_by_name(effects or {}, approval)
-        children: list[AnySection] = []
+        group_of: dict[str, str] = {}
         for group, globs in (groups or {}).items():
-            members = [name for name in chosen if _fits(name, globs)]
-            chosen = [name for name in chosen if name not in members]
-            children.append(_group(group, [tools[name] for name in members]))
+            fitting = {name: group for name in chosen if _fits(name, globs)}
+            group_of = fitting | group_of  # the first group that fits wins
+        titles = dict.fromkeys(names, title) | group_of
+        tools = self._tools_by_name(effects or {}, approval, titles)
+        children: list[AnySection] = []
+        for group in groups or {}:
+            members = [name for name in chosen if group_of.get(name) == group]
+            text = self._long_descriptions(members, tools)
+            children.append(_group(group, [tools[name] for name in members], text))
+        chosen = [name for name in chosen if name not in group_of]
         own = [tools[name] for name in chosen]
+        self._texts = (lock.instructions, self._long_descriptions(chosen, tools))
         shown = [*[child.title for child in children], *[tool.name for tool in own]]
         others.setdefault("visibility", SectionVisibility.SUMMARY)
         others["summary"] = others.get("summary") or _summary(f"Tools of {title}", shown)
@@ -112,8 +118,8 @@ class MCPSection(Section[None]):
         super().__init__(title=title, **others)
 
     def body_text(self) -> str:
-        """The server's instructions, as its lock has them."""
-        return self.lock.instructions
+        """The server's instructions, and the descriptions that are too long for a tool."""
+        return "\n\n".join(filter(None, self._texts))
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
         return self.body_text()
@@ -141,8 +147,17 @@ class MCPSection(Section[None]):
 
         return ResourceRegistry.of(connection, Binding(state, open_state, eager=True))
 
+    def _long_descriptions(self, names: Sequence[str], tools: Mapping[str, AnyTool]) -> str:
+        """Returns the whole descriptions of tools whose own description is only the beginning."""
+        texts = {tool.name: tool.description.strip() for tool in self.lock.tools}
+        long = [name for name in names if len(texts[name]) > MAX_DESCRIPTION]
+        return "\n\n".join([f"`{tools[name].name}`: {texts[name]}" for name in long])
+
     def _tools_by_name(
-        self, effects: Mapping[str, Effect], approval: Approval | None
+        self,
+        effects: Mapping[str, Effect],
+        approval: Approval | None,
+        titles: Mapping[str, str],
     ) -> dict[str, AnyTool]:
         """Returns the tools of the whole lock by the server's names."""
         locks = {tool.name: tool for tool in self.lock.tools}
@@ -152,7 +167,7 @@ class MCPSection(Section[None]):
             handler = _Handler(self.server_key, name, effect, self.timeout, self.folder)
             tools[name] = Tool.from_schema(
                 name=model_name,
-                description=_description(locks[name]),
+                description=_description(locks[name], titles[name]),
                 parameters=locks[name].input_schema,
                 handler=handler.call,
                 result_type=object,  # which needs no look at the handler's annotations
@@ -241,10 +256,10 @@ def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
     return select
 
 
-def _group(title: str, tools: Sequence[AnyTool]) -> AnySection:
+def _group(title: str, tools: Sequence[AnyTool], text: str) -> AnySection:
     return MarkdownSection(
         title=title,
-        template="",
+        template=text,
         literal=True,
         summary=_summary(title, [tool.name for tool in tools]),
         tools=tools,
@@ -270,6 +285,9 @@ def _effect(tool: ToolLock, effects: Mapping[str, Effect]) -> Effect:
     return "repeatable" if tool.annotations.get("idempotentHint") is True else "at_most_once"
 
 
-def _description(tool: ToolLock) -> str:
+def _description(tool: ToolLock, title: str) -> str:
     text = tool.description.strip() or tool.title or tool.name
-    return text if len(text) <= _MAX_DESCRIPTION else f"{text[: _MAX_DESCRIPTION - 1]}…"
+    if len(text) <= MAX_DESCRIPTION:
+        return text
+    note = f"… (Read the whole description in the section {title!r}.)"[:MAX_DESCRIPTION]
+    return f"{text[: MAX_DESCRIPTION - len(note)]}{note}"
