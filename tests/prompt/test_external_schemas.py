@@ -9,91 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from support.agents import ok
+from support.external_schemas import external_schemas, names, values
 from support.provider_rules import check_plain, check_root
 from support.sent_schemas import Sent, sent_tool
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import Tool
+from weakincentives.prompt.external_schemas import to_provider_form
 from weakincentives.serde import JsonSchema
-
-LEAF_TYPES = ["string", "integer", "number", "boolean", "null"]
-REFERENCES = ["#/$defs/one", "#/definitions/two", "#", "#/properties/a", "#/$defs/none", "http://x"]
-
-names = st.sampled_from(["a", "b", "c", "$filter", "x" * 65])
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", "b"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=3),
-    max_leaves=5,
-)
-
-
-def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[JsonSchema]:
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "type": st.just("object"),
-            "properties": st.dictionaries(names, inner, max_size=3),
-            "required": st.lists(names, max_size=2, unique=True),
-            "additionalProperties": st.booleans() | inner,
-            "description": st.just("Words."),
-            "title": st.just("Title"),
-        },
-    )
-
-
-def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    unions = st.dictionaries(
-        st.sampled_from(["anyOf", "oneOf", "allOf"]),
-        st.lists(inner, min_size=1, max_size=2),
-        min_size=1,
-        max_size=1,
-    )
-    arrays = st.fixed_dictionaries({"type": st.just("array")}, optional={"items": inner})
-    rare = st.fixed_dictionaries(
-        {"type": st.just("object")},
-        optional={
-            "properties": st.dictionaries(names, inner, max_size=2),
-            "additionalProperties": st.booleans(),
-            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=1),
-            "propertyNames": inner,
-            "not": inner,
-            "if": inner,
-            "then": inner,
-            "dependentSchemas": st.dictionaries(names, inner, max_size=1),
-            "dependentRequired": st.just({"a": ["b"]}),
-            "contains": inner,
-        },
-    )
-    nullable = st.fixed_dictionaries(
-        {"type": st.just(["array", "null"])}, optional={"items": inner, "default": st.none()}
-    )
-    return _objects(inner) | arrays | unions | nullable | rare
-
-
-leaves = st.one_of(
-    st.booleans(),
-    st.just({}),
-    st.fixed_dictionaries(
-        {"type": st.sampled_from(LEAF_TYPES)},
-        optional={"default": st.just(1), "format": st.just("date"), "title": st.just("T")},
-    ),
-    st.just({"type": ["string", "null"], "enum": ["a", None], "description": "Words."}),
-    st.just({"type": ["string", "integer", "null"]}),
-    st.just({"const": "a"}),
-    st.just({"type": "string", "pattern": "^(?!x)"}),
-    st.builds(lambda reference: {"$ref": reference}, st.sampled_from(REFERENCES)),
-    st.just({"$ref": "#/$defs/one", "description": "Words."}),
-)
-parts = st.recursive(leaves, _schemas, max_leaves=6)
-
-
-@st.composite
-def foreign_schemas(draw: st.DrawFn) -> JsonSchema:
-    root = draw(_objects(parts))
-    if draw(st.booleans()):
-        root |= draw(_schemas(parts).filter(lambda part: part.get("type") in (None, "object")))
-    if draw(st.booleans()):
-        root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return root | {"$defs": {"one": draw(parts)}, "definitions": {"two": draw(parts)}}
 
 
 def spec_of(parameters: JsonSchema | None) -> Sent:
@@ -101,14 +23,20 @@ def spec_of(parameters: JsonSchema | None) -> Sent:
     return sent_tool(tool)
 
 
-@given(foreign_schemas())
+@given(external_schemas())
 def test_no_provider_refuses_the_schema_of_a_foreign_tool(schema: JsonSchema) -> None:
     spec = spec_of(schema)
     check_plain(spec.plain)
     (check_root if spec.strict else check_plain)(spec.parameters)
 
 
-@given(foreign_schemas(), st.dictionaries(names, values, max_size=3))
+@given(external_schemas())
+def test_form_of_a_form_is_the_same(schema: JsonSchema) -> None:
+    form = to_provider_form(schema)
+    assert to_provider_form(form) == form
+
+
+@given(external_schemas(), st.dictionaries(names, values, max_size=3))
 def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
     schema: JsonSchema, arguments: dict[str, Any]
 ) -> None:

@@ -5,6 +5,7 @@ Sources: the guide on structured outputs of February 2026 (supported schemas), a
 errors with which both APIs answer a schema that breaks a rule.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -70,10 +71,17 @@ def check_plain(schema: Schema) -> None:
     assert isinstance(schema["properties"], dict)
     assert not NOT_AT_ROOT & schema.keys()
     check_schema({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    json.dumps(schema, allow_nan=False)
     for pointer, part in _parts(schema):
         types = part.get("type")
         if types == "array" or (isinstance(types, list) and "array" in types):
             assert isinstance(part.get("items"), dict), f"{pointer}: array schema missing items"
+        # Kimi's rules
+        assert not {"anyOf", "type"} <= part.keys(), f"{pointer}: type beside anyOf"
+        assert "$ref" not in part or len(part) == 1, f"{pointer}: keywords beside $ref"
+        if "enum" in part:
+            values = [json.dumps(value) for value in part["enum"]]
+            assert 1 <= len(values) == len({*values}), f"{pointer}: values of enum"
         if "$ref" in part:
             assert re.fullmatch(r"#/\$defs/[^/]+", part["$ref"]), pointer
             assert part["$ref"].removeprefix("#/$defs/") in schema["$defs"], pointer

@@ -107,7 +107,14 @@ def upgrade_dialect(schema: _Schema) -> _Schema:
     """
     if not isinstance(schema, dict) or "$schema" in schema:
         return schema
-    return map_parts(_upgraded(schema), upgrade_dialect)
+    schema = map_parts(_upgraded(schema), upgrade_dialect)
+    match schema.get("components"):
+        case {"schemas": dict() as definitions, **others}:  # OpenAPI's place for definitions
+            upgraded = {name: upgrade_dialect(part) for name, part in definitions.items()}
+            schema["components"] = {**others, "schemas": upgraded}
+        case _:
+            pass
+    return schema
 
 
 def _upgraded(schema: JsonSchema) -> JsonSchema:
@@ -198,6 +205,9 @@ class _Form:
             body["anyOf"] = body.pop("allOf")
         form = self._form_of(body, rules)
         outer = {key: schema[key] for key in ("description", "default") if key in schema}
+        # an earlier form's words may refer to definitions
+        for reference in re.findall(r"#/\$defs/\w+", str(schema.get("description", ""))):
+            self._reference(reference)
         if "$ref" in form and (outer or rules or "examples" in schema):
             form = {"anyOf": [form]}  # a reference has nothing beside it
         form |= outer
