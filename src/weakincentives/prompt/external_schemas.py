@@ -210,7 +210,10 @@ class _Form:
             self._reference(reference)
         if "$ref" in form and (outer or rules or "examples" in schema):
             form = {"anyOf": [form]}  # a reference has nothing beside it
+        words = form.pop("description", "")  # of properties that cannot be kept
         form |= outer
+        if words:
+            form["description"] = f"{outer.get('description', '')}\n{words}".strip()
         if rules:
             self.state(form, rules)
         describe(form, {**unsafe, "examples": schema.get("examples")})
@@ -260,10 +263,10 @@ class _Form:
                 form[key] = [self.of(part) for part in form[key]]
         if "items" in form or form.get("type") == "array":
             form["items"] = self.of(form.get("items"))
-        if isinstance(form.get("additionalProperties"), dict):
-            form["additionalProperties"] = self.of(form["additionalProperties"])
         if "properties" in form or form.get("type") == "object":
             self._state_properties(form)
+        if isinstance(form.get("additionalProperties"), dict):
+            form["additionalProperties"] = self.of(form["additionalProperties"])
         return form
 
     def _state_properties(self, form: JsonSchema) -> None:
