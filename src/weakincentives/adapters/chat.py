@@ -4,6 +4,7 @@ from io import StringIO
 from operator import itemgetter
 
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport
+from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from .codec import AnyJson, Codec, Wire, read_call, read_usage
@@ -16,6 +17,10 @@ __all__ = ["ChatCodec"]
 _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}
 # texts that come whole; some servers repeat them in later events
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
+# the fields of the model's messages that every server accepts
+_FIELDS = frozenset({"role", "content", "tool_calls"})
+# between the result of a tool and a message of the user
+_WAITING = "(Waiting for the next message.)"
 
 
 class ChatCodec(Codec):
@@ -110,34 +115,85 @@ class ChatCodec(Codec):
     def encode_tool(self, spec: ToolSpec) -> Wire:
         return {"type": "function", "function": encode_function(spec, OPENAI)}
 
+    def encode(self, request: ProviderRequest) -> Wire:
+        written = len(self.items)
+        body = super().encode(request)
+        self.items[written:] = self._arrange(self.items[written:], self.items[:written][-1:])
+        return body
+
+    def _arrange(self, new: list[Wire], before: list[Wire]) -> list[Wire]:
+        """Returns new items in an order that every server takes; `before` is the one before them.
+
+        Neighbours of one role become one message, since many chat templates let roles alternate.
+        """
+        items: list[Wire] = []
+        role = before[0]["role"] if before else ""
+        for item in new:
+            earlier, role = role, item["role"]
+            if items and role == earlier and role in ("user", "system", "developer"):
+                content = self._join(items[-1]["content"], item["content"])
+                items[-1] = {**item, "content": content}
+                continue
+            follows = role in ("tool", "assistant") or self.options.profile.user_after_tool
+            if earlier == "tool" and not follows:
+                items.append({"role": "assistant", "content": _WAITING})
+            items.append(item)
+        return items
+
+    def _join(self, first: AnyJson, second: AnyJson) -> AnyJson:
+        if isinstance(first, str) and isinstance(second, str):
+            return f"{first}\n\n{second}"
+        return [
+            part
+            for content in (first, second)
+            for part in ([self.encode_text(content)] if isinstance(content, str) else content)
+        ]
+
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+        calls = message.tool_calls
+        item: Wire = {"role": "assistant", "content": message.text}
+        sent: list[Wire] = [{}] * len(calls)
         for wire in message.wire:
             if isinstance(wire, dict) and wire.get("role") == "assistant":
-                has_content = "content" in wire or "tool_calls" in wire
-                return [wire if has_content else {**wire, "content": ""}]
-        item: Wire = {"role": "assistant", "content": message.text}
-        if message.tool_calls:
-            item["tool_calls"] = [
-                {
-                    "id": call.call_id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in message.tool_calls
-            ]
+                own: AnyJson = wire.get("tool_calls") or []
+                if len(own) == len(calls):
+                    item, sent = {**wire}, own
+                break
+        if self.options.profile.reasoning == "drop":
+            item = {key: value for key, value in item.items() if key in _FIELDS}
+        if _is_blank(item.get("content")):
+            item["content"] = message.text
+            if not message.text:  # beside calls
+                del item["content"]
+        if calls:
+            item["tool_calls"] = [_encode_call(*pair) for pair in zip(calls, sent, strict=True)]
         return [item]
 
     def encode_answer(self, message: ToolMessage) -> Wire:
         """Returns a tool message; its media follow in a user message, since it holds text alone."""
         for media in message.media:
             self._after_answers += [f"The tool call {message.call_id} returned {media}:", media]
-        return dict(message.as_dict())
+        item: Wire = dict(message.as_dict())
+        return item if message.content else item | {"content": ", ".join(map(str, message.media))}
 
     def encode_media(self, media: Media) -> Wire:
         if isinstance(media, Image):
             return {"type": "image_url", "image_url": {"url": self.data_url(media)}}
         name = media.name or "document.pdf"
         return {"type": "file", "file": {"filename": name, "file_data": self.data_url(media)}}
+
+
+def _encode_call(call: ToolCall, wire: Wire) -> Wire:
+    """Returns a call with all that the server has sent of it."""
+    function = {**wire.get("function", {}), "name": call.name, "arguments": call.arguments}
+    return {**wire, "id": call.call_id, "type": "function", "function": function}
+
+
+def _is_blank(content: AnyJson) -> bool:
+    """Tells whether `content` contains nothing but blank texts."""
+    if isinstance(content, list):
+        return all(part.get("type") == "text" and _is_blank(part.get("text")) for part in content)
+    return content is None or (isinstance(content, str) and not content.strip())
 
 
 def _choices(reply: AnyJson) -> list[Wire]:

@@ -29,6 +29,8 @@ from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
 from ..serde import Json
 from .provider_errors import error_from_reply, error_from_request
+from .server_profile import ServerProfile
+from .valid_messages import ValidMessages
 
 __all__ = [
     "AnyJson",
@@ -42,7 +44,6 @@ __all__ = [
     "read_count",
     "read_hour_writes",
     "read_usage",
-    "sendable_arguments",
 ]
 
 # Any: JSON objects of the provider's grammar, which become keyword arguments of its SDK.
@@ -66,6 +67,7 @@ class CodecOptions:
     cache still fits. `extra` goes into every request and replaces values there, with two
     exceptions: its tools go before the prompt's tools, and in a mapping such as `response_format`
     the prompt's keys win. `media` says what the model can see, by default all that the API takes.
+    `profile` says what the server accepts in a conversation.
 
     Raises `ValueError` for an unknown role or output mode, and for `extra` that holds the
     conversation or `stream`.
@@ -80,6 +82,7 @@ class CodecOptions:
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
     media: MediaSupport | None = None
+    profile: ServerProfile = field(default_factory=ServerProfile)
 
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
@@ -119,9 +122,10 @@ class Codec(ABC):
     and the provider finds them in its cache. `items` are the messages written so far and `tools`
     the tools by name; only a removed tool changes what was written.
 
-    A subclass says how a tool, the model's message and a tool's answer are written, and how a
-    reply is read, whole (`decode`) or in events (`read_text`, `join_events`). One that can show
-    images or documents says which, `media`, and how they are written.
+    The messages that it writes are valid, as `ValidMessages` returns them. A subclass says how a
+    tool, the model's message and a tool's answer are written, and how a reply is read, whole
+    (`decode`) or in events (`read_text`, `join_events`). One that can show images or documents says
+    which, `media`, and how they are written.
     """
 
     media: MediaSupport = MediaSupport()
@@ -136,6 +140,9 @@ class Codec(ABC):
     instructions_role: PromptRole
     """The role of the prompt beside a user's message."""
 
+    call_ids: str = r"(?s:.+)"
+    """A regular expression for the ids of tool calls that the API accepts."""
+
     def __init__(self, options: CodecOptions, provider: str) -> None:
         self.options = options
         self.provider = provider
@@ -144,7 +151,8 @@ class Codec(ABC):
         self.wire_format = "/".join(filter(None, [self.wire_format, provider, options.origin]))
         self.declares_output = False
         self._encoded = 0
-        self._new_ids: dict[str, str] = {}
+        call_ids = options.profile.call_ids or self.call_ids
+        self._valid = ValidMessages(self.wire_format, call_ids)
         self._output: OutputSpec | None = None
         self._content: ContentStore | None = None
         if options.media is not None:
@@ -162,21 +170,24 @@ class Codec(ABC):
         output = request.output
         declared, prompted = (output, None) if self.declares_output else (None, output)
         self._content = request.content
-        for index, message in enumerate(request.transcript[self._encoded :], self._encoded):
+        first = request.transcript[0]
+        for message in self._valid.read(request.transcript[self._encoded :]):
             if not isinstance(message, ToolMessage):
                 self._add_after_answers()
-            self._encode_message(index, message, prompted)
+            self._encode_message(message, prompted, is_first=message is first)
         self._add_after_answers()
         self._encoded, self._output = len(request.transcript), output
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         return self.options.apply({**self.encode_items(declared), **tools})
 
-    def _encode_message(self, index: int, message: Message, output: OutputSpec | None) -> None:
+    def _encode_message(
+        self, message: Message, output: OutputSpec | None, *, is_first: bool
+    ) -> None:
         """Writes one message; the first one also asks for `output`."""
         match message:
             case Instructions(content, media):
                 role = self.options.instructions_role or self.instructions_role
-                if index:
+                if not is_first:
                     role = self.options.changes_role or role
                 self._add_text(role, content, output)
                 self._add_parts([part for item in media for part in (str(item), item)])
@@ -185,15 +196,8 @@ class Codec(ABC):
             case UserMessage(content):
                 asked = [] if output is None or self.items else [output_instructions(output)]
                 self._add_parts([*content, *asked])
-            case AssistantMessage(wire_format=self.wire_format):
-                for call in message.tool_calls:
-                    self._new_ids.pop(call.call_id, None)
-                self.items += self.encode_assistant(message)
             case AssistantMessage():
-                self.items += self.encode_assistant(self._without_wire(message, index))
-            case ToolMessage(call_id) if call_id in self._new_ids:
-                answer = replace(message, call_id=self._new_ids[call_id])
-                self.items.append(self.encode_answer(answer))
+                self.items += self.encode_assistant(message)
             case ToolMessage():
                 self.items.append(self.encode_answer(message))
             case ToolsAdded(added):
@@ -202,16 +206,6 @@ class Codec(ABC):
                 self.remove_tools(names)
             case never:
                 assert_never(never)
-
-    def _without_wire(self, message: AssistantMessage, index: int) -> AssistantMessage:
-        """Returns another provider's message with new call ids: providers differ in their form."""
-        calls = [
-            replace(call, call_id=f"earlier_{index}_{number}")
-            for number, call in enumerate(message.tool_calls)
-        ]
-        for call, renamed in zip(message.tool_calls, calls, strict=True):
-            self._new_ids[call.call_id] = renamed.call_id
-        return replace(message, wire=(), tool_calls=tuple(calls))
 
     def begin(self, request: ProviderRequest) -> None:
         """Prepares the first request: writes the tools and decides how to request the output."""
@@ -229,7 +223,7 @@ class Codec(ABC):
     def _add_text(self, role: PromptRole, content: str, output: OutputSpec | None = None) -> None:
         if output is not None and not self.items:
             content = f"{content}\n\n{output_instructions(output)}"
-        if content:
+        if content.strip():
             self.items.append({"role": role, "content": content})
 
     def _add_parts(self, parts: Sequence[Part]) -> None:
@@ -284,7 +278,11 @@ class Codec(ABC):
 
     @abstractmethod
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
-        """Returns the items that send the model's own message back, unchanged where it has them."""
+        """Returns the items that send the model's own message back.
+
+        The provider's items, `message.wire`, go back as they came where they are valid; ids, names
+        and arguments of calls are those of `message.tool_calls`, one for each call in `wire`.
+        """
 
     @abstractmethod
     def encode_answer(self, message: ToolMessage) -> Wire:
@@ -374,21 +372,6 @@ def read_call(call_id: object, name: object, arguments: object, *, fallback_id: 
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments)
     return ToolCall(str(call_id or fallback_id), str(name or ""), arguments)
-
-
-def sendable_arguments(text: str) -> str:
-    """Returns the arguments of a call as a JSON object that every provider can read.
-
-    Text that is no such object stands in one, in the form that Anthropic's documentation proposes.
-    """
-    try:
-        value = json.loads(text or "{}")
-        plain = _plain(value)
-    except (ValueError, RecursionError):
-        value = plain = None
-    if not isinstance(plain, dict):
-        plain = {"INVALID_JSON": text}
-    return text if text and plain == value else json.dumps(plain)
 
 
 def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:

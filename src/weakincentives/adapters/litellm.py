@@ -20,11 +20,10 @@ from ..content import IMAGE_TYPES, Image, MediaSupport
 from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
-from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
 from .chat import ChatCodec
-from .codec import AnyJson, CodecOptions, PromptRole, Wire, sendable_arguments
+from .codec import AnyJson, CodecOptions, PromptRole, Wire
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
 from .litellm_clients import AnyLiteLLM, LiteLLMClients
@@ -261,14 +260,6 @@ def _internal_call() -> ContextVar[bool] | None:
 class _LiteLLMCodec(ChatCodec):
     """Chat Completions, and what LiteLLM adds to the pieces of a stream."""
 
-    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
-        """Returns calls whose arguments LiteLLM can read: for most providers it parses them."""
-        items = super().encode_assistant(message)
-        readable = [sendable_arguments(call.arguments) for call in message.tool_calls]
-        if readable == [call.arguments for call in message.tool_calls]:
-            return items
-        return [{**item, "tool_calls": _with_arguments(item, readable)} for item in items]
-
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns `None` for an empty stream, for which LiteLLM invents a last event."""
         choices = [choice for event in events for choice in event["choices"]]
@@ -289,13 +280,6 @@ class _LiteLLMCodec(ChatCodec):
             if extras:
                 message["provider_specific_fields"] = extras
         return reply
-
-
-def _with_arguments(item: Wire, arguments: list[str]) -> list[Wire]:
-    return [
-        {**call, "function": {**call["function"], "arguments": text}}
-        for call, text in zip(item["tool_calls"], arguments, strict=True)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

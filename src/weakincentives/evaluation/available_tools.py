@@ -20,7 +20,7 @@ from ..prompt.tool import AnyTool, ToolHandler
 from ..protocols import SessionProtocol
 from ..runtime.events import ToolsInjected, ToolsWithdrawn
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
-from .messages import ToolCall, ToolExecutionOutcome
+from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
 
 __all__ = ["AvailableTools"]
 
@@ -114,7 +114,7 @@ class AvailableTools:
             problem = f"{size:,} characters, and at most {max_chars:,} are read. Send less at once."
             raise ToolValidationError(f"Invalid arguments for {name!r}: {problem}")
         try:
-            params, _ = read_without_nulls(tool.parse_params, call.arguments)
+            params, _ = read_without_nulls(tool.parse_params, unwrap_arguments(call.arguments))
         except SerdeError as error:
             issues = "; ".join(map(str, error.issues))
             raise ToolValidationError(f"Invalid arguments for {name!r}: {issues}") from error

@@ -26,6 +26,7 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    answered_calls,
     media_of,
 )
 from .schemas import ToolSpec
@@ -189,10 +190,9 @@ def _without_oldest_calls(
             notes += text.removeprefix(_NOTE).splitlines()
         else:
             head.append(message)
-    answers = {m.call_id: m.content for m in dropped if isinstance(m, ToolMessage)}
-    calls = [c for m in dropped if isinstance(m, AssistantMessage) for c in m.tool_calls]
-    for call in calls:
-        line = f"- {call.name}({call.arguments:.{_MAX_NOTED}}): {answers[call.call_id]}"
+    calls = list(answered_calls(dropped))
+    for call, answer in calls:
+        line = f"- {call.name}({call.arguments:.{_MAX_NOTED}}): {answer.content}"
         notes.append(shorten(line, _MAX_NOTED, placeholder="…"))
     while sum(map(len, notes)) > max_note:
         del notes[0]
@@ -202,6 +202,8 @@ def _without_oldest_calls(
 
 def _as_text(message: Message) -> str:
     match message:
+        case UserMessage(refused=True):
+            return ""
         case UserMessage(content):
             return f"User: {text_of(content)}"
         case ToolMessage(content=content):
@@ -223,6 +225,8 @@ def _estimate(messages: Iterable[Message], tools: Iterable[ToolSpec] = ()) -> in
     """
     size = sum([_tool_bytes(tool) for tool in tools])
     for message in messages:
+        if isinstance(message, UserMessage | ToolMessage) and message.refused:
+            continue  # is not sent
         size += sum([_media_tokens(media) * _BYTES_PER_TOKEN for media in media_of(message)])
         match message:
             case Instructions(content) | ToolMessage(content=content):

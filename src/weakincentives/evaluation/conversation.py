@@ -34,10 +34,13 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    answered_calls,
     apply_tool_changes,
     keep_media,
+    refused,
     sendable,
     sendable_content,
+    unwrap_arguments,
 )
 from .schemas import StoredToolSpec, ToolSpec, tool_to_spec
 from .section_records import (
@@ -128,19 +131,26 @@ class Conversation:
     @property
     def unknown_calls(self) -> Sequence[ToolCall]:
         """The calls of the last turn that were begun and interrupted, with an unknown outcome."""
-        calls: dict[str, ToolCall] = {}
-        unknown: list[str] = []
-        for message in reversed(self.messages):
-            match message:
-                case UserMessage(repair=False):
-                    break
-                case AssistantMessage(tool_calls=called):
-                    calls |= {call.call_id: call for call in called}
-                case ToolMessage(call_id, unknown=True):
-                    unknown.append(call_id)
-                case _:
-                    pass
-        return [calls[call_id] for call_id in reversed(unknown)]
+        start = len(self.messages)
+        while start and not _is_users(self.messages[start - 1]):
+            start -= 1
+        answered = answered_calls(self.messages[start:])
+        return [call for call, answer in answered if answer.unknown]
+
+    @property
+    def unanswered(self) -> Sequence[Message]:
+        """The messages after the model's last one."""
+        start = len(self.messages)
+        while start and not isinstance(self.messages[start - 1], AssistantMessage):
+            start -= 1
+        return self.messages[start:]
+
+    def retried(self) -> Self:
+        """Returns the conversation whose last messages are sent again, if one was rejected."""
+        again = tuple([refused(message, by_provider=False) for message in self.unanswered])
+        if again == self.unanswered:
+            return self
+        return replace(self, messages=self.messages[: len(self.messages) - len(again)] + again)
 
     # Any: a prompt of any output
     def continued(
@@ -166,7 +176,7 @@ class Conversation:
             return replace(self, messages=self.messages[:-1]).continued(
                 rendered, tools, on_change=on_change
             )
-        conversation = self
+        conversation = self.retried() if message is None else self
         if (self.ns, self.key) != _name_of(rendered):
             conversation = self._restated(rendered, tools, self.messages)
         changes, records = section_changes(conversation.sections, rendered)
@@ -193,7 +203,8 @@ class Conversation:
         Opened sections stand in place, and the calls that opened and closed sections are gone.
         `keep_turns` keeps only that many of the user's last messages with what followed them;
         `summary` stands for the turns before them. The providers' own items go, except those that
-        compact a conversation, since a provider checks them against what came before. If a section
+        compact a conversation, since a provider checks them against what came before. Messages that
+        a provider rejected go, too. If a section
         has changed since an answer that stays showed it, a message at the end says so.
         """
         if isinstance(prompt, Prompt):
@@ -377,17 +388,15 @@ def _without_disclosure(
             case AssistantMessage(wire=wire, tool_calls=calls) if any(map(_is_compaction, wire)):
                 kept += [replace(message, usage=TokenUsage()), *_answers(messages, index)]
             case AssistantMessage(tool_calls=calls):
-                answers = {answer.call_id: answer for answer in _answers(messages, index)}
-                paths = {
-                    call.call_id: _read_path(call, answers[call.call_id], rendered, records)
-                    for call in calls
-                }
-                stay = [
-                    call
-                    for call in calls
-                    if paths[call.call_id] or call.name not in RESERVED_TOOL_NAMES
-                ]
-                read |= {path: answers[call].content for call, path in paths.items() if path}
+                stay: list[ToolCall] = []
+                answers: list[ToolMessage] = []
+                for call, answer in answered_calls([message, *_answers(messages, index)]):
+                    path = _read_path(call, answer, rendered, records)
+                    if path:
+                        read[path] = answer.content
+                    if path or call.name not in RESERVED_TOOL_NAMES:
+                        stay.append(call)
+                        answers.append(answer)
                 if message.text or stay or not calls:
                     neutral = replace(
                         message,
@@ -396,12 +405,16 @@ def _without_disclosure(
                         wire=(),
                         wire_format="",
                     )
-                    kept += [neutral, *[answers[call.call_id] for call in stay]]
-            case UserMessage():
+                    kept += [neutral, *answers]
+            case UserMessage(refused=False):
                 kept.append(message)
             case _:
                 pass
     return kept, read
+
+
+def _is_users(message: Message) -> bool:
+    return isinstance(message, UserMessage) and not message.repair
 
 
 def _answers(messages: Sequence[Message], index: int) -> list[ToolMessage]:
@@ -424,7 +437,9 @@ def _read_path(
     if call.name != READ_SECTION or not answer.success:
         return ()
     try:
-        node = rendered.registry.get_section_by_key(json.loads(call.arguments)["section_key"])
+        node = rendered.registry.get_section_by_key(
+            json.loads(unwrap_arguments(call.arguments))["section_key"]
+        )
     except (ValueError, LookupError, TypeError):
         return ()
     if (

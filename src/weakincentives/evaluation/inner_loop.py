@@ -13,7 +13,7 @@ pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -52,6 +52,8 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    media_of,
+    refused,
 )
 from .schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
 
@@ -176,6 +178,10 @@ class Finished:
 _MAX_QUOTED = 500  # characters of a refusal in its error; the transcript has the whole
 _MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 _MAX_ISSUES = 4_000  # characters: an answer can have more issues than a request should carry
+# the provider rejects the request for what it contains, and would reject it again
+_REFUSALS = {"bad_request", "content_filter", "context_length", "too_large"}
+_SERVER_FAILED = 500
+_LEFT_OUT = "a conversation that continues with another message leaves the rejected one out"
 _NOT_RUN = "Not run: the evaluation ended."
 _UNKNOWN = "This call was interrupted and its outcome is unknown."
 
@@ -220,10 +226,13 @@ class InnerLoop:
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list)
     earlier_changes: int = 0  # of sections, before this turn
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
+    accepted: int = 0  # messages before the first one that no provider has answered
+    sent: int = 0  # messages of the last request
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.config.budget, self.parent_meter)
         self.transcript.extend(self.conversation.messages)
+        self.accepted = len(self.transcript) - len(self.conversation.unanswered)
 
     @property
     def usage(self) -> TokenUsage:
@@ -244,6 +253,7 @@ class InnerLoop:
         """Takes the provider's answer to the last request and returns the next action."""
         self.count(answer.usage, answer.model)
         self.transcript.append(answer)
+        self.accepted = len(self.transcript)
         self.pending, self.earlier_changes = answer.tool_calls, len(self.section_changes)
         if (error := unfinished_error(answer)) is not None:
             raise self.failed(error)
@@ -361,7 +371,9 @@ class InnerLoop:
             answered.append(message.call_id)
         last = self.transcript[-1 - len(answered)]
         for call in last.tool_calls if isinstance(last, AssistantMessage) else ():
-            if call.call_id not in answered:
+            if call.call_id in answered:
+                answered.remove(call.call_id)  # servers may repeat ids
+            else:
                 begun = call in self.running
                 text = _UNKNOWN if begun else _NOT_RUN
                 answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
@@ -387,11 +399,38 @@ class InnerLoop:
             self.turns += 1
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
-        """Returns a copy of `error` with the usage, turns and conversation of this run."""
+        """Returns a copy of `error` with the usage, turns and conversation of this run.
+
+        If the provider rejects the new messages of the last request, they are marked as `refused`.
+        """
         self.stop()
-        return error.with_progress(
+        is_refused = error.phase == "request" and self._mark_refused(error)
+        error = error.with_progress(
             usage=self.usage, turns=self.turns, conversation=self.conversation_now
         )
+        if is_refused:
+            error.remedy = "; ".join(filter(None, [error.remedy, _LEFT_OUT]))
+        return error
+
+    def _mark_refused(self, error: PromptEvaluationError) -> bool:
+        """Marks the messages that `error` rejects; tells whether there are any."""
+        # other codes, such as those of a full server, say nothing about the messages
+        only_media = error.code == "content" or error.status == _SERVER_FAILED
+        if error.code not in _REFUSALS and not only_media:
+            return False
+        is_refused = False
+        for index in range(max(self.accepted, 1), self.sent):  # the first one is the prompt
+            message = self.transcript[index]
+            if media_of(message) or (
+                isinstance(message, UserMessage | ToolMessage) and not only_media
+            ):
+                self.transcript[index] = refused(message)
+                is_refused |= self.transcript[index] != message
+        if is_refused:
+            known = len(self.conversation.messages)
+            messages = tuple(self.transcript[:known])
+            self.conversation = replace(self.conversation, messages=messages)
+        return is_refused
 
     def _next_calls(self, now: datetime) -> Action:
         self._check_limits(now, before="tool call")
@@ -420,6 +459,7 @@ class InnerLoop:
             self.tool_changes.clear()
             self.transcribed_changes = 0
         self.turns += 1
+        self.sent = len(self.transcript)
         config = self.structured_output
         return ProviderRequest(
             turn=self.turns,

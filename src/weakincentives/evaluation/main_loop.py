@@ -442,7 +442,7 @@ class _Evaluations[Out]:
         if self._compaction is None or self._refused or conversation is None:
             return False
         self._refused = True
-        self._go_on(conversation)
+        self._go_on(conversation.retried())
         return True
 
     def compact(self) -> Compacted | None:

@@ -3,7 +3,8 @@
 `kind` tells the messages apart in JSON.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
@@ -26,11 +27,14 @@ __all__ = [
     "ToolsAdded",
     "ToolsRemoved",
     "UserMessage",
+    "answered_calls",
     "apply_tool_changes",
     "keep_media",
     "media_of",
+    "refused",
     "sendable",
     "sendable_content",
+    "unwrap_arguments",
     "without_surrogates",
 ]
 
@@ -51,11 +55,13 @@ class ToolCall:
 class Instructions:
     """The prompt's text beside a user's message, or later what of the prompt has changed.
 
-    `media` are the images and documents whose markers stand in the text.
+    `media` are the images and documents whose markers stand in the text. `refused` says that the
+    provider rejected them: later requests omit the media.
     """
 
     content: str
     media: tuple[Image | Document, ...] = ()
+    refused: bool = False
     kind: Literal["instructions"] = field(default="instructions", repr=False)
 
 
@@ -64,10 +70,12 @@ class UserMessage:
     """A message of the user, or the prompt itself where the user sends none.
 
     `repair` marks a message of the engine: it says why the model's last answer is rejected.
+    `refused` says that the provider rejected the message: later requests omit it.
     """
 
     content: Content
     repair: bool = False
+    refused: bool = False
     kind: Literal["user"] = field(default="user", repr=False)
 
 
@@ -94,7 +102,8 @@ class AssistantMessage:
 class ToolMessage:
     """The answer to one tool call; `unknown` says that the call was begun and then interrupted.
 
-    `media` are images and documents that the model sees after the text.
+    `media` are images and documents that the model sees after the text. `refused` says that the
+    provider rejected the answer: later requests send a note in its place.
     """
 
     call_id: str
@@ -102,6 +111,7 @@ class ToolMessage:
     success: bool = True
     unknown: bool = False
     media: tuple[Image | Document, ...] = ()
+    refused: bool = False
     kind: Literal["tool"] = field(default="tool", repr=False)
 
     def as_dict(self) -> dict[str, str]:
@@ -141,6 +151,13 @@ def media_of(message: Message) -> tuple[Image | Document, ...]:
             return ()
 
 
+def refused[M: Message](message: M, *, by_provider: bool = True) -> M:
+    """Returns the message with the mark that the provider rejected it, or without that mark."""
+    if isinstance(message, Instructions | UserMessage | ToolMessage):
+        return replace(message, refused=by_provider)
+    return message
+
+
 def keep_media[M: Message](message: M, store: ContentStore) -> M:
     """Puts the bytes that a message has into the store; returns the message with references."""
     if all(media.data is None for media in media_of(message)):
@@ -170,6 +187,22 @@ def apply_tool_changes(
             case _:
                 pass
     return available
+
+
+def answered_calls(messages: Iterable[Message]) -> Iterator[tuple[ToolCall, ToolMessage]]:
+    """Yields each call with its answer, in the order of the answers; servers may repeat ids."""
+    calls: list[ToolCall] = []
+    for message in messages:
+        match message:
+            case AssistantMessage(tool_calls=called):
+                calls = [*called]
+            case ToolMessage(call_id):
+                for index, call in enumerate(calls):
+                    if call.call_id == call_id:
+                        yield calls.pop(index), message
+                        break
+            case _:
+                pass
 
 
 @dataclass(slots=True, frozen=True)
@@ -206,6 +239,22 @@ def sendable_content(content: Content) -> Content:
     if isinstance(content, str):
         return sendable(content)
     return tuple([sendable(part) if isinstance(part, str) else part for part in content])
+
+
+def unwrap_arguments(text: str) -> str:
+    """Returns the arguments of a call, unwrapped where a model or a server encoded them twice.
+
+    Absent arguments, empty or null, become an empty object.
+    """
+    plain = text
+    while (stripped := plain.strip()).startswith('"'):
+        try:
+            plain = json.loads(stripped)
+        except ValueError:
+            return text
+    if stripped in ("", "null"):
+        return "{}"
+    return plain if plain is text or stripped.startswith("{") else text
 
 
 def without_surrogates(answer: AssistantMessage) -> AssistantMessage:

@@ -9,7 +9,7 @@ from ..protocols import SessionProtocol
 from .adapter import LoopOptions
 from .approval import Approve, Preview
 from .inner_loop import InnerLoop
-from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, answered_calls
 from .nested_runs import ChangedRunError, Waiting, tool_digests
 from .run_logs import OpenCalls, RunLog
 from .suspension import (
@@ -132,11 +132,9 @@ def recall_calls(
     """
     suspension = resumption.suspension
     *messages, last = suspension.conversation.messages
-    answers = {item.call_id: item for item in messages if isinstance(item, ToolMessage)}
-    for message in messages[suspension.first_message :]:
-        for call in message.tool_calls if isinstance(message, AssistantMessage) else ():
-            if call.name not in RESERVED_TOOL_NAMES:  # whose sections the conversation knows
-                tools.recall(call, answers.get(call.call_id))
+    for call, answer in answered_calls(messages[suspension.first_message :]):
+        if call.name not in RESERVED_TOOL_NAMES:  # whose sections the conversation knows
+            tools.recall(call, answer)
     calls = last.tool_calls if isinstance(last, AssistantMessage) else ()
     return suspension, [
         tools.recall(call, answer) for call, answer in zip(calls, suspension.answers, strict=False)

@@ -24,10 +24,10 @@ from ..codec import (
     read_call,
     read_count,
     read_hour_writes,
-    sendable_arguments,
 )
 from ..provider_errors import error_from_reply, error_from_request
 from ..schema_dialects import encode_schema
+from ..valid_messages import NO_TEXT
 from .schemas import ANTHROPIC, StrictLimits
 
 __all__ = ["MessagesCodec", "MessagesOptions", "ToolChanges"]
@@ -51,7 +51,7 @@ _PLACEHOLDER: Wire = {
     "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
     "defer_loading": True,
 }
-_NO_TEXT: Wire = {"type": "text", "text": "(no text)"}
+_THINKING = ("thinking", "redacted_thinking")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,7 @@ class MessagesCodec(Codec):
     instructions_role = "system"
     stream_options = {"stream": True}  # noqa: RUF012 - never changed
     media = CLAUDE_MEDIA
+    call_ids = "[a-zA-Z0-9_-]+"
 
     def __init__(
         self, options: MessagesOptions, provider: str, deferred: Sequence[ToolSpec] = ()
@@ -148,12 +149,27 @@ class MessagesCodec(Codec):
         self._disclosure_calls.update(
             [call.call_id for call in message.tool_calls if call.name in RESERVED_TOOL_NAMES]
         )
-        # the API may send empty texts, but takes none
-        blocks: list[AnyJson] = [block for block in message.wire if not _is_empty_text(block)]
-        if not message.wire:
-            blocks += [{"type": "text", "text": message.text}] if message.text else []
-            blocks += [_encode_call(call) for call in message.tool_calls]
-        return [{"role": "assistant", "content": blocks or [_NO_TEXT], "finish": message.finish}]
+        blocks: list[Wire] = []
+        calls = iter(message.tool_calls)
+        block: AnyJson  # which `match` would narrow to a mapping of objects
+        for block in message.wire:
+            match block:
+                # the API may send blank texts and unsigned thinking, but takes none
+                case {"type": "text"} if not (block.get("text") or "").strip():
+                    pass
+                case {"type": "thinking"} if not block.get("signature"):
+                    pass
+                case {"type": "tool_use"} if call := next(calls, None):
+                    blocks.append({**block, **_encode_call(call)})
+                case _:
+                    blocks.append(block)
+        while blocks and blocks[-1]["type"] in _THINKING:
+            del blocks[-1]
+        if not message.wire and message.text:
+            blocks.append({"type": "text", "text": message.text})
+        blocks += [_encode_call(call) for call in calls]
+        blocks = blocks or [{"type": "text", "text": NO_TEXT}]
+        return [{"role": "assistant", "content": blocks, "finish": message.finish}]
 
     def encode_answer(self, message: ToolMessage) -> Wire:
         block: Wire = {"type": "tool_result", "tool_use_id": message.call_id}
@@ -404,8 +420,7 @@ def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
 
 
 def _encode_call(call: ToolCall) -> Wire:
-    """Returns the block of another provider's call."""
-    arguments = json.loads(sendable_arguments(call.arguments))
+    arguments = json.loads(call.arguments)
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
 
 
@@ -417,11 +432,7 @@ def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
         for block in blocks
         if block["type"] not in ("server_tool_use", "mcp_tool_use") or block.get("id") in answered
     ]
-    return blocks or [_NO_TEXT]
-
-
-def _is_empty_text(block: AnyJson) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text" and not block.get("text")
+    return blocks or [{"type": "text", "text": NO_TEXT}]
 
 
 def _read_usage(usage: AnyJson) -> TokenUsage:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport, Part
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
-from ..codec import AnyJson, Codec, Wire, read_call, read_usage
+from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_usage
 from ..provider_errors import error_from_reply, error_from_request
 from ..schema_dialects import OPENAI, encode_function, encode_output
 
@@ -36,6 +36,11 @@ class ResponsesCodec(Codec):
         ),
         urls=(Image, Document),
     )
+    call_ids = r"(?s:.{1,64})"
+
+    def __init__(self, options: CodecOptions, provider: str) -> None:
+        super().__init__(options, provider)
+        self._item_ids: set[object] = set()  # of what the server has sent
 
     def read_text(self, event: AnyJson) -> str:
         match event:
@@ -125,19 +130,42 @@ class ResponsesCodec(Codec):
         return {"type": "function", **encode_function(spec, OPENAI)}
 
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
-        if message.wire:
-            items: list[AnyJson] = list(message.wire)
-            return items
-        text: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
-        return text + [
-            {
-                "type": "function_call",
-                "call_id": call.call_id,
-                "name": call.name,
-                "arguments": call.arguments,
-            }
-            for call in message.tool_calls
-        ]
+        items: list[Wire] = []
+        calls = iter(message.tool_calls)
+        item: AnyJson  # which `match` would narrow to a mapping of objects
+        for item in message.wire:
+            match item:
+                case {"type": "function_call"} if call := next(calls, None):
+                    items.append({**item, **_encode_call(call)})
+                case {"type": "message"} if _is_blank(item):
+                    pass
+                case _:
+                    items.append(item)
+        items = self._with_valid_ids(items)
+        while items and items[-1].get("type") == "reasoning":  # which needs an item after it
+            del items[-1]
+        if not items and message.text:
+            items.append({"role": "assistant", "content": message.text})
+        return items + [{"type": "function_call", **_encode_call(call)} for call in calls]
+
+    def _with_valid_ids(self, items: list[Wire]) -> list[Wire]:
+        """Returns items without ids that the request has already or that the server cannot know.
+
+        Reasoning must have an id. A server that does not store it must get its encrypted content;
+        what was written after such reasoning refers to it by id.
+        """
+        stateless = self.options.extra.get("store") is False
+        valid: list[Wire] = []
+        is_lost = False
+        for item in items:
+            is_reasoning, item_id = item.get("type") == "reasoning", item.get("id")
+            is_lost |= is_reasoning and stateless and not item.get("encrypted_content")
+            if item_id is None or (not is_lost and item_id not in self._item_ids):
+                self._item_ids.add(item_id)
+                valid.append(item)
+            elif not is_reasoning:
+                valid.append({key: value for key, value in item.items() if key != "id"})
+        return valid
 
     def encode_answer(self, message: ToolMessage) -> Wire:
         item: Wire = {"type": "function_call_output", "call_id": message.call_id}
@@ -174,6 +202,16 @@ class ResponsesCodec(Codec):
         self.items[:] = [
             item for item in self.items if item.get("type") != _ADDED_TOOLS or item["tools"]
         ]
+
+
+def _encode_call(call: ToolCall) -> Wire:
+    return {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _is_blank(item: AnyJson) -> bool:
+    """Tells whether a message of the model contains no words."""
+    parts = item.get("content") or ()
+    return not any(part.get("text", part.get("refusal", "")).strip() for part in parts)
 
 
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:

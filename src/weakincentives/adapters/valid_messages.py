@@ -1,0 +1,198 @@
+"""Makes the messages of a conversation valid for a provider before a codec writes them.
+
+The stored conversation contains what was said, including the mistakes of models and servers. A
+request must be valid, or the provider rejects it and every later one. `ValidMessages` stands
+between the two. It looks at each message once, and it decides by earlier messages alone, so that
+later requests send the same bytes again. Here are the rules that hold for all providers; a codec
+adds those of its own API.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import isfinite
+
+from ..content import Part
+from ..evaluation.messages import (
+    AssistantMessage,
+    Finish,
+    Instructions,
+    Message,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+    sendable,
+    unwrap_arguments,
+)
+
+__all__ = ["GO_ON", "NO_TEXT", "ValidMessages", "valid_arguments"]
+
+NO_TEXT = "(no text)"
+GO_ON = "Go on."
+_NO_OUTPUT = "(no output)"
+_FAILED = "The tool failed without a message."
+_NOT_RUN = "Not run: the run ended."
+_REFUSED = "(The provider rejected this result.)"
+# calls of these answers have not run, and may be incomplete, as may reasoning
+_CUT: Mapping[Finish, str] = {
+    "length": "(cut off at the length limit)",
+    "content_filter": "(cut off by the provider's content filter)",
+    "refusal": "",
+}
+# Mistral takes exactly nine letters and digits, and every other provider takes them too
+_ID_FOR_ALL = re.compile(r"[a-zA-Z0-9]{9}")
+# ids that codecs make where a server sends none; "earlier" is from conversations of 0.2
+_MADE_ID = re.compile(r"(call|toolu|earlier)_\d+_\d+")
+_MAX_NAME = 64
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class ValidMessages:
+    """The valid messages of one conversation.
+
+    `wire_format` is the codec's: only its own messages keep the provider's items, and the ids of
+    calls that match `call_ids`.
+    """
+
+    def __init__(self, wire_format: str = "", call_ids: str = r"(?s:.+)") -> None:
+        self._wire_format = wire_format
+        self._own_ids = re.compile(call_ids)
+        self._sent_ids: set[str] = set()
+        self._made_ids = 0
+        # The calls without an answer so far: the conversation's id, and the sent one. A call that
+        # is not sent has none, and neither has its answer.
+        self._open: list[tuple[str, str]] = []
+        # the last message: who wrote it, and whether it is an answer that the model continues
+        self._role = ""
+        self._paused = False
+
+    def read(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Yields valid messages for the next request, which sends `messages` after earlier ones.
+
+        Each call has one answer. The conversation begins and ends with a message of the user or a
+        result, and two answers of the model have a message of the user between them.
+        """
+        for message in messages:
+            match message:
+                case ToolMessage():
+                    yield from self._answer(message)
+                case AssistantMessage():
+                    yield from self._close_calls()
+                    if self._role != "user" and not self._paused:
+                        yield UserMessage(GO_ON)
+                    valid = self._assistant(message)
+                    self._role, self._paused = "assistant", valid.finish == "pause"
+                    yield valid
+                case UserMessage(refused=True):
+                    pass
+                case UserMessage():
+                    yield from self._close_calls()
+                    self._role, self._paused = "user", False
+                    yield _with_text(message)
+                case Instructions(refused=True):
+                    yield replace(message, media=())
+                case Instructions() | ToolsAdded() | ToolsRemoved():
+                    yield message
+        yield from self._close_calls()
+        if self._role == "assistant" and not self._paused:
+            self._role = "user"
+            yield UserMessage(GO_ON)
+
+    def _close_calls(self) -> Iterator[ToolMessage]:
+        """Yields answers to the calls that have none."""
+        for call_id, _ in [*self._open]:
+            yield from self._answer(ToolMessage(call_id, _NOT_RUN, success=False))
+
+    def _answer(self, message: ToolMessage) -> Iterator[ToolMessage]:
+        """Yields the answer with the sent id, and nothing for a call that was not sent."""
+        found = [item for item in self._open if item[0] == message.call_id]
+        if not found:
+            return
+        sent_id = found[0][1]
+        self._open.remove(found[0])
+        if not sent_id:
+            return
+        self._role = "user"
+        content, media = message.content, message.media
+        if message.refused:
+            content, media = _REFUSED, ()
+        elif not content.strip():
+            content = _FAILED if not message.success else "" if media else _NO_OUTPUT
+        if (sent_id, content, media) == (message.call_id, message.content, message.media):
+            yield message
+        else:
+            yield replace(message, call_id=sent_id, content=content, media=media)
+
+    def _assistant(self, message: AssistantMessage) -> AssistantMessage:
+        """Returns a valid answer of the model; its `wire` is empty if it is another provider's."""
+        own = message.wire_format == self._wire_format
+        if message.finish in _CUT:
+            self._open = [(call.call_id, "") for call in message.tool_calls]
+            text = "\n\n".join(filter(str.strip, [message.text, _CUT[message.finish]]))
+            finish: Finish = "stop"
+            return replace(message, text=text or NO_TEXT, tool_calls=(), wire=(), finish=finish)
+        calls = tuple([self._call(call, own=own) for call in message.tool_calls])
+        text = message.text if message.text.strip() else "" if calls else NO_TEXT
+        if own and (text, calls) == (message.text, message.tool_calls):
+            return message
+        wire = message.wire if own else ()
+        finish = message.finish if own or message.finish != "pause" else "stop"
+        return replace(message, text=text, tool_calls=calls, wire=wire, finish=finish)
+
+    def _call(self, call: ToolCall, *, own: bool) -> ToolCall:
+        sent_id, accepted = call.call_id, self._own_ids if own else _ID_FOR_ALL
+        if not accepted.fullmatch(sent_id) or _MADE_ID.fullmatch(sent_id):
+            sent_id = ""
+        while not sent_id or sent_id in self._sent_ids:
+            self._made_ids += 1
+            sent_id = f"c{self._made_ids:08}"
+        self._sent_ids.add(sent_id)
+        self._open.append((call.call_id, sent_id))
+        name = _NOT_IN_NAMES.sub("_", call.name[:_MAX_NAME]) or "unnamed"
+        return ToolCall(sent_id, name, valid_arguments(call.arguments))
+
+
+def valid_arguments(text: str) -> str:
+    """Returns the arguments of a call as the text of a JSON object that every provider can read.
+
+    Text that is no such object stands in one, in the form that Anthropic's documentation proposes.
+    """
+    plain = unwrap_arguments(text)
+    try:
+        value = _decode(plain)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        return json.dumps({"INVALID_JSON": text})
+    if "\\ud" in plain or "\\uD" in plain:  # an escaped surrogate may be alone
+        return sendable(json.dumps(value, ensure_ascii=False))
+    return plain
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text} is too large")
+    return number
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse, parse_float=_read_float).decode
+
+
+def _with_text(message: UserMessage) -> UserMessage:
+    """Returns the message without blank texts, or with words where it has nothing else."""
+    if isinstance(message.content, str):
+        return message if message.content.strip() else replace(message, content=NO_TEXT)
+    parts: list[Part] = [
+        part for part in message.content if not isinstance(part, str) or part.strip()
+    ]
+    if len(parts) == len(message.content):
+        return message
+    return replace(message, content=tuple(parts) or NO_TEXT)
