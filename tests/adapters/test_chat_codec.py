@@ -72,6 +72,7 @@ def test_a_conversation_is_encoded_turn_by_turn() -> None:
         *first["messages"],
         {"role": "assistant", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+        {"role": "assistant", "content": "(Waiting for the next message.)"},
         {"role": "user", "content": "More."},
     ]
     assert [tool["function"]["name"] for tool in second["tools"]] == ["probe", "late"]
@@ -125,16 +126,18 @@ def test_an_answer_made_elsewhere_is_written_from_its_neutral_form_with_new_call
         AssistantMessage(text="t", tool_calls=(ToolCall("functions.probe:1", "probe", "{"),)),
         ToolMessage("functions.probe:1", "ok"),
         AssistantMessage(text="u"),
+        UserMessage("v"),
     )
-    function = {"name": "probe", "arguments": "{"}
+    function = {"name": "probe", "arguments": '{"INVALID_JSON": "{"}'}
     assert encoded(talk.request())["messages"][1:] == [
         {
             "role": "assistant",
             "content": "t",
-            "tool_calls": [{"id": "earlier_1_0", "type": "function", "function": function}],
+            "tool_calls": [{"id": "c00000001", "type": "function", "function": function}],
         },
-        {"role": "tool", "tool_call_id": "earlier_1_0", "content": "ok"},
+        {"role": "tool", "tool_call_id": "c00000001", "content": "ok"},
         {"role": "assistant", "content": "u"},
+        {"role": "user", "content": "v"},
     ]
 
 
@@ -145,14 +148,14 @@ def test_equal_ids_of_two_providers_stay_apart() -> None:
     talk.hear(asks(CALL))
     talk.say(ToolMessage("c1", "b"))
     answers = [item for item in encoded(talk.request())["messages"] if item["role"] == "tool"]
-    assert [item["tool_call_id"] for item in answers] == ["earlier_1_0", "c1"]
+    assert [item["tool_call_id"] for item in answers] == ["c00000001", "c1"]
 
 
 def test_sections_that_change_have_a_role_of_their_own() -> None:
     talk = Talk(codec(instructions_role="developer", changes_role="user"), "")
     talk.transcript[:] = [Instructions("Go."), UserMessage("Hi"), Instructions("Stop.")]
     roles = [(item["role"], item["content"]) for item in encoded(talk.request())["messages"]]
-    assert roles == [("developer", "Go."), ("user", "Hi"), ("user", "Stop.")]
+    assert roles == [("developer", "Go."), ("user", "Hi\n\nStop.")]
 
 
 # --- Reading
@@ -249,7 +252,9 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     assert answer.tool_calls == (read,)
     talk.say(ToolMessage(read.call_id, "ok"))
     messages = encoded(talk.request())["messages"]
-    assert messages[-2]["tool_calls"][0]["id"] == messages[-1]["tool_call_id"] == read.call_id
+    sent_id = messages[-1]["tool_call_id"]
+    assert messages[-2]["tool_calls"][0]["id"] == sent_id
+    assert sent_id == ("c00000001" if read.call_id == "call_1_0" else read.call_id)
 
 
 def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
@@ -265,14 +270,17 @@ def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     talk.hear(reply(message))
-    assert encoded(talk.request())["messages"][-1] == message
+    talk.say(ToolMessage("c1", "ok"))
+    assert encoded(talk.request())["messages"][1] == message
 
 
-def test_an_empty_answer_has_content_all_the_same() -> None:
+def test_empty_answer_is_sent_with_words() -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     talk.hear(reply({"role": "assistant", "content": None, "tool_calls": []}))
-    assert encoded(talk.request())["messages"][-1] == {"role": "assistant", "content": ""}
+    talk.say(UserMessage("Hi"))
+    sent = encoded(talk.request())["messages"][1]
+    assert sent == {"role": "assistant", "content": "(no text)"}
 
 
 @pytest.mark.parametrize(

@@ -160,11 +160,19 @@ def test_role_and_options_are_choices() -> None:
 def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
     talk = Talk(codec(), "Go.")
     talk.say(
-        AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)), AssistantMessage()
+        AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)),
+        ToolMessage("c1", "ok"),
+        AssistantMessage(),
+        UserMessage("v"),
     )
+    arguments = '{"INVALID_JSON": "{"}'
+    called = {"call_id": "c00000001", "name": "probe", "arguments": arguments}
     assert encoded(talk.request())["input"][1:] == [
         {"role": "assistant", "content": "t"},
-        {"type": "function_call", "call_id": "earlier_1_0", "name": "probe", "arguments": "{"},
+        {"type": "function_call", **called},
+        {"type": "function_call_output", "call_id": "c00000001", "output": "ok"},
+        {"role": "assistant", "content": "(no text)"},
+        {"role": "user", "content": "v"},
     ]
 
 
@@ -238,7 +246,7 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     assert talk.hear(reply(item)).tool_calls == (read,)
     talk.say(ToolMessage(read.call_id, "ok"))
     call, output = encoded(talk.request())["input"][-2:]
-    assert call["call_id"] == output["call_id"] == read.call_id
+    assert call["call_id"] == output["call_id"] == "c00000001"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +325,10 @@ def test_a_turn_appends_the_same_whatever_came_before() -> None:
     growth = Growth(
         codec(),
         SPEC,
-        lambda turn: reply(REASONING, {**CALL, "call_id": f"call_{turn:05}"}),
+        lambda turn: reply(
+            {**REASONING, "id": f"rs_{turn:05}"},
+            {**CALL, "id": f"fc_{turn:05}", "call_id": f"call_{turn:05}"},
+        ),
         "input",
     )
     assert growth.at(1_000) == growth.at(10)

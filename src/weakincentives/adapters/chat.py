@@ -192,7 +192,7 @@ def _encode_call(call: ToolCall, wire: Wire) -> Wire:
 def _is_blank(content: AnyJson) -> bool:
     """Tells whether `content` contains nothing but blank texts."""
     if isinstance(content, list):
-        return all(part.get("type") == "text" and _is_blank(part.get("text")) for part in content)
+        return all(_is_blank(part.get("text", part)) for part in content if isinstance(part, dict))
     return content is None or (isinstance(content, str) and not content.strip())
 
 

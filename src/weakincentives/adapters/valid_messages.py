@@ -139,7 +139,7 @@ class ValidMessages:
         if own and (text, calls) == (message.text, message.tool_calls):
             return message
         wire = message.wire if own else ()
-        finish = message.finish if own or message.finish != "pause" else "stop"
+        finish = message.finish if wire or message.finish != "pause" else "stop"
         return replace(message, text=text, tool_calls=calls, wire=wire, finish=finish)
 
     def _call(self, call: ToolCall, *, own: bool) -> ToolCall:

@@ -238,14 +238,14 @@ def test_numbers_that_json_cannot_hold_are_answered_and_go_back_as_texts(
     assert sent[2]["content"][0]["is_error"]
 
 
-def test_an_answer_without_text_has_no_content() -> None:
+def test_result_without_text_is_sent_with_words() -> None:
     def silent(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("")
 
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
         evaluate(connect(server), prompt(tool(silent)), Session())
         [result] = results(server.requests[1])
-    assert result.keys() == {"type", "tool_use_id", "cache_control"}
+    assert result["content"] == "(no output)"
 
 
 # --- Tools that come and go
@@ -646,19 +646,19 @@ def test_a_foreign_conversation_is_written_in_blocks() -> None:
     assert [message["content"] for message in talk.request()["messages"][1:]] == [
         [
             {"type": "text", "text": "See."},
-            {"type": "tool_use", "id": "earlier_1_0", "name": "probe", "input": {"a": 1}},
+            {"type": "tool_use", "id": "c00000001", "name": "probe", "input": {"a": 1}},
             {
                 "type": "tool_use",
-                "id": "earlier_1_1",
+                "id": "c00000002",
                 "name": "probe",
                 "input": {"INVALID_JSON": "{"},
             },
         ],
         [
-            {"type": "tool_result", "tool_use_id": "earlier_1_0", "content": "ok"},
+            {"type": "tool_result", "tool_use_id": "c00000001", "content": "ok"},
             {
                 "type": "tool_result",
-                "tool_use_id": "earlier_1_1",
+                "tool_use_id": "c00000002",
                 "content": "no",
                 "is_error": True,
             },

@@ -164,8 +164,9 @@ def test_a_turn_appends_the_same_whatever_came_before(way: ToolChanges) -> None:
     assert growth.at(10).objects == 2
 
 
-def test_a_prompt_without_text_is_the_api_s_to_refuse() -> None:
-    assert Talk(codec(), "").request()["messages"] == []
+def test_prompt_without_text_is_sent_with_words() -> None:
+    [message] = Talk(codec(), "").request()["messages"]
+    assert [block["text"] for block in message["content"]] == ["(no text)"]
 
 
 def test_a_tool_whose_text_has_changed_is_declared_anew() -> None:

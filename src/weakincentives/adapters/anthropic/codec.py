@@ -163,13 +163,10 @@ class MessagesCodec(Codec):
                     blocks.append({**block, **_encode_call(call)})
                 case _:
                     blocks.append(block)
-        while blocks and blocks[-1]["type"] in _THINKING:
-            del blocks[-1]
         if not message.wire and message.text:
             blocks.append({"type": "text", "text": message.text})
         blocks += [_encode_call(call) for call in calls]
-        blocks = blocks or [{"type": "text", "text": NO_TEXT}]
-        return [{"role": "assistant", "content": blocks, "finish": message.finish}]
+        return [{"role": "assistant", "content": _closed(blocks), "finish": message.finish}]
 
     def encode_answer(self, message: ToolMessage) -> Wire:
         block: Wire = {"type": "tool_result", "tool_use_id": message.call_id}
@@ -432,6 +429,13 @@ def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
         for block in blocks
         if block["type"] not in ("server_tool_use", "mcp_tool_use") or block.get("id") in answered
     ]
+    return _closed(blocks)
+
+
+def _closed(blocks: list[Wire]) -> list[Wire]:
+    """Returns blocks that can end a message of the model; thinking cannot."""
+    while blocks and blocks[-1]["type"] in _THINKING:
+        del blocks[-1]
     return blocks or [{"type": "text", "text": NO_TEXT}]
 
 

@@ -13,6 +13,7 @@ from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..provider_errors import error_from_status
 from ..sdk_adapter import AnySDK, SDKAdapter
+from ..server_profile import ServerProfile
 from .responses import ResponsesCodec
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "chat": (ChatCodec, "/chat/completions"),
 }
 
+_OPENAI = ServerProfile(user_after_tool=True)
+
 
 class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
@@ -34,8 +37,9 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     `api_key` is by default `OPENAI_API_KEY`. `timeout` is in seconds for one request; the SDK does
     the `max_retries`. Clients that you pass as `client` and `async_client` keep their own key,
     timeout, retries and base URL. `max_reply_bytes` bounds a reply after decompression. `options`
-    go into every request, such as `{"temperature": 0}`. The other arguments are those of
-    `CodecOptions` and `LoopAdapter`.
+    go into every request, such as `{"temperature": 0}`. `profile` says how the server differs from
+    the strictest ones, which the default suits. The other arguments are those of `CodecOptions` and
+    `LoopAdapter`.
 
     Raises `ImportError` without the extra `openai`.
     """
@@ -61,6 +65,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         tools_in_conversation: bool = False,
         options: Mapping[str, object] | None = None,
         media: MediaSupport | None = None,
+        profile: ServerProfile | None = None,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
@@ -81,6 +86,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             tools_in_conversation=tools_in_conversation,
             extra=dict(options or {}),
             media=media,
+            profile=profile or (ServerProfile() if origin else _OPENAI),
         )
         arguments: Mapping[str, object] = {
             "base_url": base_url,

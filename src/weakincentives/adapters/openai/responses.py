@@ -40,7 +40,7 @@ class ResponsesCodec(Codec):
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         super().__init__(options, provider)
-        self._item_ids: set[object] = set()  # of what the server has sent
+        self._item_ids: set[str] = set()
 
     def read_text(self, event: AnyJson) -> str:
         match event:
@@ -160,7 +160,7 @@ class ResponsesCodec(Codec):
         for item in items:
             is_reasoning, item_id = item.get("type") == "reasoning", item.get("id")
             is_lost |= is_reasoning and stateless and not item.get("encrypted_content")
-            if item_id is None or (not is_lost and item_id not in self._item_ids):
+            if isinstance(item_id, str) and not is_lost and item_id not in self._item_ids:
                 self._item_ids.add(item_id)
                 valid.append(item)
             elif not is_reasoning:
@@ -210,8 +210,9 @@ def _encode_call(call: ToolCall) -> Wire:
 
 def _is_blank(item: AnyJson) -> bool:
     """Tells whether a message of the model contains no words."""
-    parts = item.get("content") or ()
-    return not any(part.get("text", part.get("refusal", "")).strip() for part in parts)
+    parts = [part for part in item.get("content") or () if isinstance(part, dict)]
+    texts = [part.get("text") or part.get("refusal") for part in parts]
+    return not "".join([text for text in texts if isinstance(text, str)]).strip()
 
 
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
