@@ -235,9 +235,9 @@ def test_a_failure_tells_the_provider_s_message() -> None:
     [
         (
             {"type": "function_call", "name": "probe", "arguments": {"a": 1}},
-            ToolCall("call_1_0", "probe", '{"a": 1}'),
+            ToolCall("c00001000", "probe", '{"a": 1}'),
         ),
-        ({"type": "function_call", "call_id": "", "name": None}, ToolCall("call_1_0", "", "{}")),
+        ({"type": "function_call", "call_id": "", "name": None}, ToolCall("c00001000", "", "{}")),
     ],
 )
 def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolCall) -> None:
@@ -246,7 +246,7 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     assert talk.hear(reply(item)).tool_calls == (read,)
     talk.say(ToolMessage(read.call_id, "ok"))
     call, output = encoded(talk.request())["input"][-2:]
-    assert call["call_id"] == output["call_id"] == "c00000001"
+    assert call["call_id"] == output["call_id"] == read.call_id
 
 
 @pytest.mark.parametrize(

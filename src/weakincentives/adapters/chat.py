@@ -96,7 +96,7 @@ class ChatCodec(Codec):
                     item.get("id"),
                     name,
                     function.get("arguments"),
-                    fallback_id=f"call_{len(self.items)}_{index}",
+                    fallback_id=f"c{len(self.items):05}{index:03}",
                 )
                 item["id"] = call.call_id
                 return call

@@ -368,7 +368,10 @@ def _plain(reply: AnyJson) -> AnyJson:
 
 
 def read_call(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:
-    """Returns a tool call; some servers leave the id out or send arguments as an object."""
+    """Returns a tool call; some servers leave the id out or send arguments as an object.
+
+    A `fallback_id` of nine letters and digits suits every provider.
+    """
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments)
     return ToolCall(str(call_id or fallback_id), str(name or ""), arguments)

@@ -44,8 +44,6 @@ _CUT: Mapping[Finish, str] = {
 }
 # Mistral takes exactly nine letters and digits, and every other provider takes them too
 _ID_FOR_ALL = re.compile(r"[a-zA-Z0-9]{9}")
-# ids that codecs make where a server sends none; "earlier" is from conversations of 0.2
-_MADE_ID = re.compile(r"(call|toolu|earlier)_\d+_\d+")
 _MAX_NAME = 64
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -69,11 +67,12 @@ class ValidMessages:
         self._role = ""
         self._paused = False
 
-    def read(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def read(self, messages: Iterable[Message], *, to_be_sent: bool = True) -> Iterator[Message]:
         """Yields valid messages for the next request, which sends `messages` after earlier ones.
 
-        Each call has one answer. The conversation begins and ends with a message of the user or a
-        result, and two answers of the model have a message of the user between them.
+        Each call has one answer. The conversation begins with a message of the user, and two
+        answers of the model have one between them. If it is `to_be_sent` as it is, it ends with a
+        message of the user or a result.
         """
         for message in messages:
             match message:
@@ -97,7 +96,7 @@ class ValidMessages:
                 case Instructions() | ToolsAdded() | ToolsRemoved():
                     yield message
         yield from self._close_calls()
-        if self._role == "assistant" and not self._paused:
+        if to_be_sent and self._role == "assistant" and not self._paused:
             self._role = "user"
             yield UserMessage(GO_ON)
 
@@ -144,7 +143,7 @@ class ValidMessages:
 
     def _call(self, call: ToolCall, *, own: bool) -> ToolCall:
         sent_id, accepted = call.call_id, self._own_ids if own else _ID_FOR_ALL
-        if not accepted.fullmatch(sent_id) or _MADE_ID.fullmatch(sent_id):
+        if not accepted.fullmatch(sent_id):
             sent_id = ""
         while not sent_id or sent_id in self._sent_ids:
             self._made_ids += 1

@@ -152,17 +152,17 @@ def test_a_conversation_goes_on_with_all_texts_calls_and_answers() -> None:
             "assistant",
             [
                 "See:",
-                ("earlier1", "mcp__wink__probe", {"a": 1}),
-                ("earlier2", "mcp__wink__probe", {"a": -1}),
-                ("earlier3", "mcp__wink__probe", {"__unparsedToolInput": {"raw": "{"}}),
+                ("c00000001", "mcp__wink__probe", {"a": 1}),
+                ("c00000002", "mcp__wink__probe", {"a": -1}),
+                ("c00000003", "mcp__wink__probe", {"INVALID_JSON": "{"}),
             ],
         ),
         (
             "user",
             [
-                ("earlier1", "got 1", True),
-                ("earlier2", "got -1", False),
-                ("earlier3", content(earlier.messages[5]), False),
+                ("c00000001", "got 1", True),
+                ("c00000002", "got -1", False),
+                ("c00000003", content(earlier.messages[5]), False),
             ],
         ),
     ]
@@ -194,8 +194,8 @@ def test_its_own_conversation_goes_on_here_and_at_another_adapter() -> None:
         Say("two"), conversation=Conversation.from_json(text), builtin_tools=["Bash"]
     )
     assert said(request)[1:4:2] == [
-        ("assistant", [("earlier1", "Bash", {"command": "echo hi"})]),
-        ("assistant", [("earlier2", "mcp__wink__probe", {"a": 1})]),
+        ("assistant", [("c00000001", "Bash", {"command": "echo hi"})]),
+        ("assistant", [("c00000002", "mcp__wink__probe", {"a": 1})]),
     ]
     assert second.conversation is not None
     third = scripted(say("three"), conversation=second.conversation, message="And?")
@@ -208,7 +208,7 @@ def test_a_conversation_that_stopped_after_a_call_goes_on_without_a_message() ->
         scripted(call(("probe", {"a": 1})), budget=Budget(max_calls=1))
     response, request = chat(Say("done"), conversation=caught.value.conversation, message=None)
     assert response.text == "done"
-    assert said(request)[2] == ("user", [("earlier1", "ok", True)])
+    assert said(request)[2] == ("user", [("c00000001", "ok", True)])
     assert "Go on." in said(request)[-1][1][0]
 
 

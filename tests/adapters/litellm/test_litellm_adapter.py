@@ -131,9 +131,7 @@ def test_a_section_that_changes_between_turns_comes_after_what_was_said(model: s
         )
     ]
     assert texts[0] == "Hi"
-    assert texts[1].endswith("Stop.")
-    assert texts[2] == "So?"
-    assert len(texts) == 3
+    assert "\n\n".join(texts[1:]).endswith("Stop.\n\nSo?")  # one message where the roles alternate
 
 
 def test_the_items_of_one_provider_do_not_go_to_another() -> None:

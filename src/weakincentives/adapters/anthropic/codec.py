@@ -341,7 +341,7 @@ class MessagesCodec(Codec):
     def _read_call(self, block: Wire, index: int) -> ToolCall:
         """Reads a call, and makes its block fit to go back to the provider."""
         arguments = block.get("input")
-        fallback_id = f"toolu_{len(self.items)}_{index}"
+        fallback_id = f"c{len(self.items):05}{index:03}"
         call = read_call(block.get("id"), block.get("name"), arguments, fallback_id=fallback_id)
         block["id"] = call.call_id
         if not isinstance(arguments, dict):

@@ -93,13 +93,8 @@ class Bridge:
         return ToolCall(call_id, self.find_tool(name) or name, text)
 
     def encode_call(self, call: ToolCall) -> Wire:
-        """Returns name and input of an earlier call as the model would write them here."""
-        try:
-            arguments: AnyJson = json.loads(call.arguments or "{}")
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            arguments = {"__unparsedToolInput": {"raw": call.arguments}}
+        """Returns name and input of an earlier, valid call as the model would write them here."""
+        arguments: AnyJson = json.loads(call.arguments)
         if call.name in self.builtin_names:
             return {"name": self.builtin_names[call.name], "input": arguments}
         return {"name": f"mcp__{_SERVER}__{call.name}", "input": arguments}

@@ -20,13 +20,13 @@ from ...evaluation.messages import (
     UserMessage,
 )
 from ..codec import AnyJson, Wire
+from ..valid_messages import GO_ON, ValidMessages
 
 __all__ = ["EncodeMedia", "count_earlier", "encode_new", "media_message", "write_session"]
 
 type EncodeMedia = Callable[[Media], Wire]
 """Returns the block of an image or a document; raises `PromptEvaluationError` without one."""
 
-_GO_ON = "Go on."
 _STARTED = "2026-01-01T00:00:00.000Z"  # the CLI reads a time, and does not show it to the model
 
 
@@ -51,7 +51,7 @@ def encode_new(messages: Sequence[Message], encode_media: EncodeMedia) -> str | 
     asks the model for nothing without a message, so there is always one.
     """
     blocks = [block for message in messages for block in _blocks_of(message, encode_media)]
-    return _content_of(blocks or [_text_block(_remind(_GO_ON))])
+    return _content_of(blocks or [_text_block(_remind(GO_ON))])
 
 
 def write_session(
@@ -83,28 +83,22 @@ def _encode(
     encode_call: Callable[[ToolCall], Wire],
     encode_media: EncodeMedia,
 ) -> list[Wire]:
-    """Returns messages of the Messages API, with new ids: providers differ in what an id may be."""
+    """Returns messages of the Messages API."""
     encoded: list[Wire] = []
-    ids: dict[str, str] = {}
-    count = 0
-    for message in messages:
+    for message in ValidMessages().read(messages, to_be_sent=False):
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
                 blocks: list[AnyJson] = [_text_block(text)] if text else []
                 for call in calls:
-                    count += 1
-                    ids[call.call_id] = f"earlier{count}"
-                    blocks.append(
-                        {"type": "tool_use", "id": ids[call.call_id], **encode_call(call)}
-                    )
-                if blocks:
-                    encoded.append({"role": "assistant", "content": blocks})
+                    blocks.append({"type": "tool_use", "id": call.call_id, **encode_call(call)})
+                encoded.append({"role": "assistant", "content": blocks})
             case ToolMessage(call_id, content, success, media=media):
                 shown = [encode_media(item) for item in media] if success else []
+                texts = [_text_block(content)] if content else []
                 answer = {
                     "type": "tool_result",
-                    "tool_use_id": ids[call_id],
-                    "content": [_text_block(content), *shown] if shown else content,
+                    "tool_use_id": call_id,
+                    "content": [*texts, *shown] if shown else content,
                     "is_error": not success,
                 }
                 encoded.append({"role": "user", "content": [answer]})

@@ -87,7 +87,7 @@ class ResponsesCodec(Codec):
                         item.get("call_id"),
                         item.get("name"),
                         item.get("arguments"),
-                        fallback_id=f"call_{len(self.items)}_{index}",
+                        fallback_id=f"c{len(self.items):05}{index:03}",
                     )
                     item["call_id"] = call.call_id
                     calls.append(call)
