@@ -103,6 +103,10 @@ test-oldest: ## what touches pydantic and the SDKs of openai and anthropic, agai
 	@$(MAKE) --no-print-directory .venv-oldest/.oldest-stamp VENV=.venv-oldest
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTEST_ARGS="-k 'openai or anthropic or serde' $(PYTEST_ARGS)"
 
+.PHONY: test-transcripts
+test-transcripts: $(VENV)/.test-stamp ## hold requests of 10,000 conversations to each provider's rules (TRANSCRIPTS=1000 for fewer)
+	TRANSCRIPTS=$${TRANSCRIPTS:-10000} $(PY) -m pytest -n auto tests/adapters/test_valid_messages.py $(PYTEST_ARGS)
+
 .PHONY: test-adapters
 test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own
 	@for sdk in litellm claude; do \

@@ -173,8 +173,7 @@ class ChatCodec(Codec):
         """Returns a tool message; its media follow in a user message, since it holds text alone."""
         for media in message.media:
             self._after_answers += [f"The tool call {message.call_id} returned {media}:", media]
-        item: Wire = dict(message.as_dict())
-        return item if message.content else item | {"content": ", ".join(map(str, message.media))}
+        return dict(message.as_dict())
 
     def encode_media(self, media: Media) -> Wire:
         if isinstance(media, Image):

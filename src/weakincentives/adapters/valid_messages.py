@@ -119,7 +119,8 @@ class ValidMessages:
         if message.refused:
             content, media = _REFUSED, ()
         elif not content.strip():
-            content = _FAILED if not message.success else "" if media else _NO_OUTPUT
+            shown = " ".join(map(str, media)) or _NO_OUTPUT
+            content = shown if message.success else _FAILED
         if (sent_id, content, media) == (message.call_id, message.content, message.media):
             yield message
         else:

@@ -89,16 +89,16 @@ def _encode(
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
                 blocks: list[AnyJson] = [_text_block(text)] if text else []
-                for call in calls:
-                    blocks.append({"type": "tool_use", "id": call.call_id, **encode_call(call)})
+                blocks += [
+                    {"type": "tool_use", "id": call.call_id, **encode_call(call)} for call in calls
+                ]
                 encoded.append({"role": "assistant", "content": blocks})
             case ToolMessage(call_id, content, success, media=media):
                 shown = [encode_media(item) for item in media] if success else []
-                texts = [_text_block(content)] if content else []
                 answer = {
                     "type": "tool_result",
                     "tool_use_id": call_id,
-                    "content": [*texts, *shown] if shown else content,
+                    "content": [_text_block(content), *shown] if shown else content,
                     "is_error": not success,
                 }
                 encoded.append({"role": "user", "content": [answer]})
