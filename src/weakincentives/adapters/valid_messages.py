@@ -77,7 +77,8 @@ class ValidMessages:
         for message in messages:
             match message:
                 case ToolMessage():
-                    yield from self._answer(message)
+                    if answer := self._answer(message):
+                        yield answer
                 case AssistantMessage():
                     yield from self._close_calls()
                     if self._role != "user" and not self._paused:
@@ -103,17 +104,20 @@ class ValidMessages:
     def _close_calls(self) -> Iterator[ToolMessage]:
         """Yields answers to the calls that have none."""
         for call_id, _ in [*self._open]:
-            yield from self._answer(ToolMessage(call_id, _NOT_RUN, success=False))
+            if answer := self._answer(ToolMessage(call_id, _NOT_RUN, success=False)):
+                yield answer
 
-    def _answer(self, message: ToolMessage) -> Iterator[ToolMessage]:
-        """Yields the answer with the sent id, and nothing for a call that was not sent."""
-        found = [item for item in self._open if item[0] == message.call_id]
-        if not found:
-            return
-        sent_id = found[0][1]
-        self._open.remove(found[0])
+    def _answer(self, message: ToolMessage) -> ToolMessage | None:
+        """Returns the answer with the sent id; `None` for a call that was not sent."""
+        for sent in self._open:
+            if sent[0] == message.call_id:
+                break
+        else:
+            return None
+        self._open.remove(sent)
+        sent_id = sent[1]
         if not sent_id:
-            return
+            return None
         self._role = "user"
         content, media = message.content, message.media
         if message.refused:
@@ -121,10 +125,9 @@ class ValidMessages:
         elif not content.strip():
             shown = " ".join(map(str, media)) or _NO_OUTPUT
             content = shown if message.success else _FAILED
-        if (sent_id, content, media) == (message.call_id, message.content, message.media):
-            yield message
-        else:
-            yield replace(message, call_id=sent_id, content=content, media=media)
+        elif sent_id == message.call_id:
+            return message
+        return replace(message, call_id=sent_id, content=content, media=media)
 
     def _assistant(self, message: AssistantMessage) -> AssistantMessage:
         """Returns a valid answer of the model; its `wire` is empty if it is another provider's."""
@@ -136,7 +139,7 @@ class ValidMessages:
             return replace(message, text=text or NO_TEXT, tool_calls=(), wire=(), finish=finish)
         calls = tuple([self._call(call, own=own) for call in message.tool_calls])
         text = message.text if message.text.strip() else "" if calls else NO_TEXT
-        if own and (text, calls) == (message.text, message.tool_calls):
+        if own and text == message.text and calls == message.tool_calls:
             return message
         wire = message.wire if own else ()
         finish = message.finish if wire or message.finish != "pause" else "stop"
@@ -152,7 +155,10 @@ class ValidMessages:
         self._sent_ids.add(sent_id)
         self._open.append((call.call_id, sent_id))
         name = _NOT_IN_NAMES.sub("_", call.name[:_MAX_NAME]) or "unnamed"
-        return ToolCall(sent_id, name, valid_arguments(call.arguments))
+        arguments = valid_arguments(call.arguments)
+        if (sent_id, name, arguments) == (call.call_id, call.name, call.arguments):
+            return call
+        return ToolCall(sent_id, name, arguments)
 
 
 def valid_arguments(text: str) -> str:

@@ -246,6 +246,8 @@ def unwrap_arguments(text: str) -> str:
 
     Absent arguments, empty or null, become an empty object.
     """
+    if text.startswith("{"):
+        return text
     plain = text
     while (stripped := plain.strip()).startswith('"'):
         try:
