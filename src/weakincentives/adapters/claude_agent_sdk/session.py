@@ -85,7 +85,7 @@ def _encode(
 ) -> list[Wire]:
     """Returns messages of the Messages API."""
     encoded: list[Wire] = []
-    for message in ValidMessages().read(messages, to_be_sent=False):
+    for message in ValidMessages(call_ids="[a-zA-Z0-9_-]+").read(messages, to_be_sent=False):
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
                 blocks: list[AnyJson] = [_text_block(text)] if text else []
