@@ -1,6 +1,7 @@
 """A message that the provider rejects is left out of later requests, and the error says so."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,8 +93,8 @@ def test_rejected_result_of_a_tool_is_replaced_by_a_note(status: int) -> None:
     def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("Here.", media=[IMAGE])
 
-    steps = Say(calls=(Call("look"),)), *[lambda request: picky(request, status)] * 3
-    with ScriptedServer(*steps, strict=False) as server:
+    first, then = Say(calls=(Call("look"),)), partial(picky, status=status)
+    with ScriptedServer(first, then, then) as server:
         chat = talk(server, tool(look, name="look"))
         assert LEFT_OUT in str(rejected(chat, "Look."))
         assert chat.send("Never mind.").text == "Fine."

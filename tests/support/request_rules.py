@@ -34,7 +34,7 @@ def check_chat(
         assert messages[0]["content"].strip(), "blank system message"
         messages = messages[1:]
     assert messages, "no message of the user"
-    before, waiting, seen = "system", [], set[str]()
+    before, waiting, seen = "system", list[str](), set[str]()
     for message in messages:
         role = message["role"]
         if role == "tool":

@@ -28,6 +28,7 @@ from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
 from .litellm_clients import AnyLiteLLM, LiteLLMClients
 from .provider_errors import check_key, error_from_reply, error_from_request, error_from_status
+from .server_profile import ServerProfile
 
 __all__ = ["LiteLLMAdapter"]
 
@@ -107,12 +108,14 @@ class LiteLLMAdapter(CodecAdapter):
             structured_output = (
                 "native" if self.litellm.supports_response_schema(model=model) else "prompted"
             )
+        is_own = provider in _KEEPS_SYSTEM_MESSAGES and not base_url
         codec_options = CodecOptions(
             model=model,
             prompt_role=prompt_role,
             instructions_role=instructions_role,
             # of most providers LiteLLM moves system messages to the beginning, or marks them
-            changes_role=None if provider in _KEEPS_SYSTEM_MESSAGES and not base_url else "user",
+            changes_role=None if is_own else "user",
+            profile=ServerProfile(user_after_tool=is_own),
             origin="/".join(filter(None, [provider, read_origin(base_url)])),
             structured_output=structured_output,
             extra=dict(options or {}),
