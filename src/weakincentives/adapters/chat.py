@@ -1,26 +1,32 @@
 """The Chat Completions codec: what OpenAI and most compatible servers speak."""
 
+import json
 from io import StringIO
 from operator import itemgetter
 
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport
 from ..evaluation.inner_loop import ProviderRequest
-from ..evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
+from ..evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
-from .codec import AnyJson, Codec, Wire, read_call, read_usage
-from .provider_errors import error_from_reply, error_from_request
+from ..limits import TokenUsage
+from .codec import AnyJson, Codec, Wire, merge_counts, read_call, read_finish, read_usage
+from .provider_errors import (
+    error_from_failure,
+    error_from_reply,
+    reported_failure,
+    unfinished_reply,
+)
 from .schema_dialects import OPENAI, encode_function, encode_output
 
 __all__ = ["ChatCodec"]
 
-# every other reason means `tool_calls` if the message has calls, else `stop`
-_FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}
 # texts that come whole; some servers repeat them in later events
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
 # the fields of the model's messages that every server accepts
 _FIELDS = frozenset({"role", "content", "tool_calls"})
 # between the result of a tool and a message of the user
 _WAITING = "(Waiting for the next message.)"
+_MAX_CHECKED = 20_000  # characters of arguments
 
 
 class ChatCodec(Codec):
@@ -35,40 +41,59 @@ class ChatCodec(Codec):
     )
 
     def read_text(self, event: AnyJson) -> str:
-        return "".join([_text(item["delta"].get("content")) for item in _with_delta(event)])
+        return "".join([_text(_added(choice).get("content")) for choice in _choices(event)])
 
     def join_events(self, events: list[AnyJson]) -> object:
         message: Wire = {}
         choice: Wire = {}
-        usage: object = None
         model: object = None
         for event in events:
-            for item in _with_delta(event):
-                _add(message, item["delta"])
+            for item in _choices(event):
+                if isinstance(item.get("message"), dict) and not item.get("delta"):
+                    return event  # a whole reply
+                _add(message, _added(item))
                 for key, value in item.items():
                     if value is not None:
                         choice[key] = value
-            usage = event.get("usage") or usage
-            model = event.get("model") or model
-        choice.pop("delta", None)  # the message has all of them
+            model = (event.get("model") if isinstance(event, dict) else None) or model
+        if not choice:
+            return events[-1] if events else None
+        if not isinstance(choice.pop("delta", {}), dict):  # the message has all of them
+            raise error_from_reply(self.provider, "a delta is not an object")
         if "finish_reason" not in choice:
-            return None
+            raise unfinished_reply(self.provider, "the finish_reason")
         for key, value in message.items():
             if isinstance(value, list):
                 message[key] = _sort_by_index(value)
-        choices = [{"message": _join_texts(message), **choice}]
-        return {"choices": choices, "usage": usage, "model": model}
+        message = _join_texts(message)
+        match message.get("content"):
+            case [{"type": "text", "text": str() as text, **more}] if not more:
+                message["content"] = text  # every server takes a text
+            case _:
+                pass
+        choices = [{"message": message, **choice}]
+        return {"choices": choices, "usage": self._counts(events), "model": model}
+
+    def _counts(self, events: list[AnyJson]) -> Wire:
+        """Returns the counts of all events; some servers report them in a choice."""
+        usage: Wire = {}
+        for event in events:
+            for holder in (*_choices(event), event):
+                merge_counts(usage, holder.get("usage") if isinstance(holder, dict) else None)
+        return usage
+
+    def usage_of(self, events: list[AnyJson]) -> TokenUsage:
+        return read_usage(self._counts(events), "prompt_tokens", "completion_tokens")
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
         """Reads the choice of index 0."""
-        match reply, _choices(reply):
-            case ({"error": {"message": failure}}, _) | (_, [{"error": {"message": failure}}, *_]):
-                # some gateways report a failure with status 200
-                raise error_from_request(self.provider, "provider_failed", str(failure))
-            case _, [{"message": dict() as message, **choice}, *_]:
-                pass
-            case _:
-                raise error_from_reply(self.provider, "no choice of index 0 with a message")
+        choice: Wire = next(iter(_choices(reply)), {})
+        message = choice.get("message")
+        if failure := choice.get("error") or reported_failure(reply):
+            raise error_from_failure(self.provider, failure)
+        if not isinstance(message, dict):
+            reason = "no choice of index 0 with a message"
+            raise error_from_reply(self.provider, reason, of_this_api=False)
         wire: Wire = {key: value for key, value in message.items() if value not in (None, "", [])}
         wire.setdefault("role", "assistant")
         calls = [
@@ -76,13 +101,13 @@ class ChatCodec(Codec):
         ]
         content, refusal = message.get("content"), _text(message.get("refusal"))
         if not isinstance(content, str | list | None):
-            raise error_from_reply(self.provider, "the content is no text")
-        finish = _FINISH.get(str(choice.get("finish_reason")), "tool_calls" if calls else "stop")
+            raise error_from_reply(self.provider, "the content is not text")
+        finish = read_finish(self.provider, choice.get("finish_reason"), calls)
         return AssistantMessage(
             text=refusal or _text(content),
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
-            usage=read_usage(reply.get("usage"), "prompt_tokens", "completion_tokens"),
+            usage=self.usage_of([reply]),
             wire=(wire,),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
@@ -206,70 +231,137 @@ def _choices(reply: AnyJson) -> list[Wire]:
     return [item for item in choices if isinstance(item, dict) and item.get("index") in (0, None)]
 
 
-def _with_delta(event: AnyJson) -> list[Wire]:
-    """Returns the choices of index 0 that add something to the message."""
-    return [choice for choice in _choices(event) if isinstance(choice.get("delta"), dict)]
+def _added(choice: Wire) -> Wire:
+    """Returns what a choice of an event, or of a whole reply, adds to the message."""
+    added = choice.get("delta") or choice.get("message")
+    return added if isinstance(added, dict) else {}
 
 
 def _add(message: Wire, delta: Wire) -> None:
     """Adds `delta` to `message`: text to text, and to the items of lists by their `index`.
 
-    Texts grow in buffers until all pieces are there; adding to a `str` takes quadratic time.
+    Texts grow in buffers until all chunks are there; adding to a `str` takes quadratic time.
     """
-    for key, piece in delta.items():
+    for key, chunk in delta.items():
         before = message.get(key)
-        if isinstance(piece, str):
+        if isinstance(chunk, list) or (isinstance(before, list) and isinstance(chunk, str | dict)):
+            message[key] = items = _to_list(before)
+            chunks = chunk if isinstance(chunk, list) else [chunk]
+            if key == "tool_calls":
+                _add_calls(items, chunks)
+            else:
+                _add_parts(items, chunks)
+        elif isinstance(chunk, str):
             if isinstance(before, StringIO):
-                before.write(piece)
+                before.write(chunk)
             elif before is None and key not in _WHOLE_TEXTS:
                 message[key] = text = StringIO()
-                text.write(piece)
-            elif piece or not isinstance(before, str):
-                message[key] = piece
-        elif piece is None:
+                text.write(chunk)
+            elif chunk or not isinstance(before, str):
+                message[key] = chunk
+        elif chunk is None:
             message.setdefault(key, None)
-        elif isinstance(piece, dict):
+        elif isinstance(chunk, dict):
             message[key] = inner = before if isinstance(before, dict) else {}
-            _add(inner, piece)
-        elif isinstance(piece, list):
-            message[key] = items = before if isinstance(before, list) else []
-            if key == "tool_calls" or any(
-                isinstance(item, dict) and "index" in item for item in piece
-            ):
-                _add_items(items, piece)
-            else:  # annotations and the like come whole
-                items += piece
+            _add(inner, chunk)
         else:
-            message[key] = piece
+            message[key] = chunk
 
 
-def _add_items(items: list[Wire], pieces: list[AnyJson]) -> None:
-    for place, piece in enumerate(pieces):
-        index = piece.get("index", place)
-        same = [item for at, item in enumerate(items) if item.get("index", at) == index]
-        if same and not _begins_call(piece, same[-1].get("id")):
-            _add(same[-1], piece)
+def _to_list(value: AnyJson) -> list[AnyJson]:
+    """Returns what has come as a list; a text becomes its first part."""
+    if isinstance(value, StringIO):
+        return [{"type": "text", "text": value}] if value.tell() else []
+    return value if isinstance(value, list) else []
+
+
+def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:
+    """Adds parts of a list that is not one of calls: texts to a text, others by their `index`."""
+    for chunk in chunks:
+        part = {"type": "text", "text": chunk} if isinstance(chunk, str) else chunk
+        if not isinstance(part, dict):
+            items.append(part)
+            continue
+        last: Wire = items[-1] if items and isinstance(items[-1], dict) else {}
+        if _is_written(part) and part.keys() == last.keys() and part["type"] == last["type"]:
+            _add(last, part)
+            continue
+        if (index := part.get("index")) is None:
+            same: list[Wire] = []
         else:
-            item: Wire = {}
-            _add(item, piece)
-            items.append(item)
+            same = [it for it in items if isinstance(it, dict) and it.get("index") == index]
+        if not same:
+            items.append({})
+        _add(same[-1] if same else items[-1], part)
 
 
-def _begins_call(piece: AnyJson, id_before: object) -> bool:
-    """Tells whether `piece` begins another call: some servers use one index for all calls."""
-    return bool(
-        id_before
-        and piece.get("id") not in (None, "", id_before)
-        and (piece.get("function") or {}).get("name")
-    )
+def _is_written(part: Wire) -> bool:
+    """Whether a part is a piece of what the model writes, which continues the part before."""
+    return part.keys() in ({"type", "text"}, {"type", "thinking"})
+
+
+def _add_calls(calls: list[Wire], chunks: list[AnyJson]) -> None:
+    """Adds chunks of calls, which servers tell apart by index, by id, by name or by order."""
+    for place, chunk in enumerate(chunks):
+        if not isinstance(chunk, dict):
+            raise TypeError("a chunk of a tool call is not an object")
+        call = _call_of(chunk, calls, place if len(chunks) > 1 else None)
+        if call is None:
+            calls.append(call := {})
+        _add(call, chunk)
+
+
+def _call_of(chunk: Wire, calls: list[Wire], place: int | None) -> Wire | None:
+    """Returns the call that `chunk` continues, `None` if it begins another one."""
+    index, call_id, name = chunk.get("index"), chunk.get("id"), _name(chunk)
+    last = calls[-1] if calls else None
+    if index is not None:
+        call = next((call for call in reversed(calls) if call.get("index") == index), None)
+    elif call_id:
+        call = next((call for call in reversed(calls) if call.get("id") == call_id), None)
+    elif place is not None and not name:
+        call = calls[place] if place < len(calls) else None
+    else:
+        call = last
+    if call is None:
+        # without an id and a name it cannot begin a call
+        return None if call_id or name else last
+    same_id = call_id and call_id == call.get("id")
+    if not name or same_id:
+        return call
+    other_id = call_id and call.get("id")
+    other_name = _name(call) not in ("", name)
+    return None if other_id or other_name or _is_complete(call, chunk) else call
+
+
+def _name(call: Wire) -> str:
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _is_complete(call: Wire, chunk: Wire) -> bool:
+    """Whether `call` has all its arguments, so that those in `chunk` are another call's."""
+    arguments, further = call.get("function"), chunk.get("function")
+    text = arguments.get("arguments") if isinstance(arguments, dict) else None
+    if not isinstance(text, StringIO) or not isinstance(further, dict):
+        return False
+    # a server that repeats the name in each chunk would make reading long arguments slow
+    if not further.get("arguments") or not text.tell() or text.tell() > _MAX_CHECKED:
+        return False
+    try:
+        json.loads(text.getvalue())
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
-    """Removes `index` from items, and sorts the items by it if no two share one."""
+    """Removes `index` from items, and sorts the items by it if each has its own number."""
     if not all(isinstance(item, dict) for item in items):
         return items
-    places = [item.pop("index", at) for at, item in enumerate(items)]
-    if len(set(places)) < len(items):
+    places = [item.pop("index", None) for item in items]
+    if not all(isinstance(place, int) for place in places) or len(set(places)) < len(items):
         return items
     return [item for _, item in sorted(zip(places, items, strict=True), key=itemgetter(0))]
 

@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from binascii import b2a_base64
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal, assert_never
@@ -16,6 +17,7 @@ from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import (
     AssistantMessage,
+    Finish,
     Instructions,
     Message,
     ToolCall,
@@ -39,9 +41,12 @@ __all__ = [
     "PromptRole",
     "Wire",
     "decode_reply",
+    "merge_counts",
     "output_instructions",
+    "read_arrived",
     "read_call",
     "read_count",
+    "read_finish",
     "read_hour_writes",
     "read_usage",
 ]
@@ -313,6 +318,10 @@ class Codec(ABC):
     def join_events(self, events: list[AnyJson]) -> object:
         """Builds the reply that `decode` takes from all events of a stream; `None` without one."""
 
+    def usage_of(self, events: list[AnyJson]) -> TokenUsage:
+        """Returns the usage that some events of a reply, or a whole reply, report."""
+        return TokenUsage()
+
 
 def output_instructions(output: OutputSpec) -> str:
     """Returns the instructions that request the declared output in the prompt's text."""
@@ -341,6 +350,8 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
     whatever exception that causes.
     """
     try:
+        if isinstance(reply, bytes):
+            reply, streamed = _read_bytes(reply)
         answer = codec.decode(_plain(codec.join_events(reply) if streamed else reply))
         if answer.wire_format != codec.wire_format:
             answer = replace(answer, wire_format=codec.wire_format)
@@ -350,7 +361,68 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
     except Exception as error:
         cause = None if isinstance(error, UnicodeError) else error  # its repr holds the reply
         reason = f"reading it failed with {type(error).__name__}"
-        raise error_from_reply(codec.provider, reason) from cause
+        raise error_from_reply(codec.provider, reason, of_this_api=False) from cause
+
+
+def _read_bytes(body: bytes) -> tuple[AnyJson, bool]:
+    """Returns a reply as JSON, or as a list of events if the server sent a stream unasked."""
+    from .event_stream import read_events  # it imports this module
+
+    try:
+        return _plain(body), False
+    except ValueError:
+        if b"data:" not in body:
+            raise
+        return list(read_events([body])), True
+
+
+def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
+    """Returns the text and the usage that had arrived of an answer that failed or was stopped."""
+    text, usage = "", TokenUsage()
+    with suppress(Exception):  # a reply may be anything, and the failure itself is already known
+        parts = [_plain(event) if isinstance(event, bytes) else event for event in events]
+        text = sendable("".join(map(codec.read_text, parts)))
+        usage = codec.usage_of(parts)
+    return AssistantMessage(text=text, finish="error", usage=usage)
+
+
+def merge_counts(usage: Wire, counts: AnyJson) -> None:
+    """Adds what an event reports to `usage`; a later zero or null replaces no count."""
+    for key, count in counts.items() if isinstance(counts, dict) else ():
+        if isinstance(count, dict):
+            inner = usage.get(key)
+            usage[key] = dict(inner) if isinstance(inner, dict) else {}
+            merge_counts(usage[key], count)
+        elif count not in (0, None) or key not in usage:
+            usage[key] = count
+
+
+_REASONS: Mapping[Finish, str] = {
+    "stop": "stop end_turn stop_sequence eos eos_token end completed complete stopped",
+    "tool_calls": "tool_calls tool_call tool_use function_call function_calls",
+    "pause": "pause_turn",
+    "length": "length max_tokens model_length max_length max_output_tokens token_limit"
+    " model_context_window_exceeded context_length_exceeded context_window_exceeded",
+    "content_filter": "content_filter content_filtered sensitive safety recitation spii"
+    " prohibited_content blocklist image_safety guardrail_intervened",
+    "refusal": "refusal",
+}
+_FINISH = {reason: finish for finish, text in _REASONS.items() for reason in text.split()}
+
+
+def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Finish:
+    """Returns why the model stopped, by the reason that servers of all formats name.
+
+    `"tool_calls"` without calls is what a server says that announces calls and sends none. Raises
+    `PromptEvaluationError` for a reason that is unknown or names a failure.
+    """
+    if not isinstance(reason, str | None):
+        raise error_from_reply(provider, "the finish reason is not a string")
+    finish = _FINISH.get((reason or "stop").lower())
+    if finish is None:
+        message = f"the provider ended the answer with the reason {reason!r:.100}"
+        raise error_from_request(provider, "provider_failed", message)
+    return "tool_calls" if calls and finish in ("stop", "pause") else finish
 
 
 def _plain(reply: AnyJson) -> AnyJson:

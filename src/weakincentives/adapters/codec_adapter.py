@@ -8,7 +8,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -20,10 +20,10 @@ from ..evaluation.response import TextDelta
 from ..limits import Clock, Deadline
 from ..prompt.renderer import RenderedPrompt
 from ..redaction import Redactor
-from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply
+from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply, read_arrived
 from .core import Connection, LoopAdapter
 from .portal import portal, run_on, start_on, yield_from_thread
-from .provider_errors import redact_error
+from .provider_errors import error_from_failure, redact_error, reported_failure
 
 __all__ = ["CodecAdapter"]
 
@@ -146,6 +146,7 @@ class _CodecConnection(Connection):
     codec: Codec
     _first: Message | None = None
     _answer: AssistantMessage | None = None
+    _events: list[AnyJson] = field(default_factory=list[AnyJson])
 
     def close(self) -> None:
         if self._first is not None and self._answer is not None:
@@ -156,11 +157,18 @@ class _CodecConnection(Connection):
             self.codec = self.adapter.take_codec(request) or self.codec
             self._first = request.transcript[0]
         self._answer = None  # without an answer to this request, the codec is of no further use
+        self._events = []
         return self.codec.encode(request)
 
-    def _decode(self, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
-        self._answer = decode_reply(self.codec, reply, streamed=streamed)
+    def _decode(self, reply: AnyJson) -> AssistantMessage:
+        self._events = [reply]
+        self._answer = decode_reply(self.codec, reply)
         return self._answer
+
+    def arrived(self) -> AssistantMessage | None:
+        if self._answer is not None or not self._events:
+            return None
+        return read_arrived(self.codec, self._events)
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self._encode(request)
@@ -178,34 +186,49 @@ class _CodecConnection(Connection):
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         body = self._encode(request) | self.codec.stream_options
-        events: list[AnyJson] = []
+        has_text = False
         with self._errors():
             with closing(self._replies(body, request.deadline, stream=True)) as replies:
                 for event in replies:
                     self.adapter.check_deadline(request.deadline)
-                    events.append(event)
-                    if text := self.codec.read_text(event):
+                    if text := self._read_event(event):
+                        has_text = True
                         yield TextDelta(text)
-            answer = self._decode(events, streamed=True)
+            answer = self._join()
+        if unseen := _unseen(answer, has_text=has_text):
+            yield unseen
         yield answer
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
     ) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self._encode(request) | self.codec.stream_options
-        events: list[AnyJson] = []
+        has_text = False
         with self._errors():
             stream = await self._send_async(body, request.deadline, stream=True)
             try:
                 source = aiter(stream)
                 while (event := await self._next_event(source, request.deadline)) is not _END:
-                    events.append(event)
-                    if text := self.codec.read_text(event):
+                    if text := self._read_event(event):
+                        has_text = True
                         yield TextDelta(text)
             finally:
                 await self.adapter.end_async(stream)
-            answer = self._decode(events, streamed=True)
+            answer = self._join()
+        if unseen := _unseen(answer, has_text=has_text):
+            yield unseen
         yield answer
+
+    def _read_event(self, event: AnyJson) -> str:
+        """Keeps an event of a stream and returns its text; raises the failure that it reports."""
+        if failure := reported_failure(event):
+            raise error_from_failure(self.adapter.name, failure)
+        self._events.append(event)
+        return self.codec.read_text(event)
+
+    def _join(self) -> AssistantMessage:
+        self._answer = decode_reply(self.codec, self._events, streamed=True)
+        return self._answer
 
     def _replies(
         self, body: Wire, deadline: Deadline | None, *, stream: bool
@@ -286,3 +309,9 @@ class _CodecConnection(Connection):
         except Exception as error:
             translated = redact_error(self.adapter.translate(error), self.adapter.redactor(error))
             raise translated from self.adapter.safe_cause(error)
+
+
+def _unseen(answer: AssistantMessage, *, has_text: bool) -> TextDelta | None:
+    """Returns the text of an answer that came whole where a stream was asked for."""
+    shown = has_text or not answer.text or answer.finish == "refusal"
+    return None if shown else TextDelta(answer.text)

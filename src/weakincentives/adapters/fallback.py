@@ -120,6 +120,9 @@ class _FallbackConnection(Connection):
         self._void = str(error) if self._shown else ""
         return True
 
+    def arrived(self) -> AssistantMessage | None:
+        return self._connection.arrived()
+
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         return self._connection.ask(request)
 

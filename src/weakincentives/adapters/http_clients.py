@@ -13,6 +13,8 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import suppress
+from functools import cache, partial
+from importlib import import_module
 from time import monotonic
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -24,11 +26,14 @@ __all__ = [
     "ACCEPTED_ENCODINGS",
     "MAX_REPLY_BYTES",
     "LoopClients",
+    "Pauses",
     "RedirectError",
     "ReplyTooLargeError",
     "bound_reply",
     "check_max_reply_bytes",
     "error_from_http",
+    "read_body",
+    "read_body_async",
     "read_origin",
 ]
 
@@ -36,13 +41,16 @@ MAX_REPLY_BYTES = 64 * 1024 * 1024
 """The default of `max_reply_bytes`; a streamed answer of 128,000 tokens takes some 45 MB."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
-"""The value for a request's `Accept-Encoding`: `bound_reply` reads no other encodings."""
+"""The value for a request's `Accept-Encoding`: `read_body` reads no other encodings."""
 
-_PIECE = 1024 * 1024
+_CHUNK = 1024 * 1024
 _PART = 2048  # of events, which an SDK may take a millisecond each to read
 _LONGEST_TURN = 0.05  # seconds
 
 
+# Any: a Response of httpx or httpx2, as the SDK has it
+type AnyResponse = Any
+type _Decompress = Callable[[bytes], Iterable[bytes]]
 # Any: finalizers take functions of every kind.
 type _Finalizer = weakref.finalize[..., Any]
 type _Clients[C] = dict[asyncio.AbstractEventLoop, tuple[C, _Finalizer]]
@@ -120,59 +128,99 @@ def check_max_reply_bytes(max_reply_bytes: int) -> int:
     return max_reply_bytes
 
 
-def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
-    response: Any, max_bytes: int, error: type[ReplyTooLargeError] = ReplyTooLargeError
-) -> None:
-    """Bounds an unread `response`: reading more than `max_bytes` raises `ReplyTooLargeError`.
+def read_body(response: AnyResponse, max_bytes: int) -> Iterator[bytes]:
+    """Yields the body of an unread `response`, decompressed, in chunks of at most 1 MiB.
 
-    Bytes count after decompression. `error` may be a subclass that an SDK passes on. A body is
-    decompressed in pieces of 1 MiB, so that memory stays bounded however well it was compressed.
-    Reading a body in another encoding than `ACCEPTED_ENCODINGS` raises `zlib.error`. Asynchronous
-    readers get a stream of events in small parts and pause for the event loop, so that a flood of
-    events can be cancelled.
+    Raises `ReplyTooLargeError` beyond `max_bytes`, and `zlib.error` for another encoding than
+    `ACCEPTED_ENCODINGS`.
     """
+    if response.is_stream_consumed:  # a hook or a recorder has read it
+        yield response.content
+        return
+    decompress = _decompressor(response.headers, max_bytes, ReplyTooLargeError)
+    for raw in response.iter_raw():
+        yield from decompress(raw)
 
-    def iter_bytes(_chunk_size: int | None = None) -> Iterator[bytes]:
-        if response.is_stream_consumed:
-            yield response.content
-            return
-        decompress = _decompressor(response.headers, max_bytes, error)
-        try:
-            for raw in response.iter_raw():
+
+async def read_body_async(response: AnyResponse, max_bytes: int) -> AsyncIterator[bytes]:
+    """Like `read_body`, without blocking the event loop."""
+    if response.is_stream_consumed:
+        yield response.content
+        return
+    decompress = _decompressor(response.headers, max_bytes, ReplyTooLargeError)
+    async for raw in response.aiter_raw():
+        for chunk in decompress(raw):
+            yield chunk
+
+
+def bound_reply(
+    response: AnyResponse, max_bytes: int, error: type[ReplyTooLargeError] = ReplyTooLargeError
+) -> None:
+    """Bounds an unread `response` that another library reads, as `read_body` does.
+
+    `error` may be a subclass that an SDK passes on. Asynchronous readers get a stream of events in
+    small parts and pause for the event loop, so that a flood of events can be cancelled.
+    """
+    library = import_module(type(response).__module__.partition(".")[0])
+    kind = _bounded_stream(library.SyncByteStream, library.AsyncByteStream)
+    is_stream = "event-stream" in response.headers.get("content-type", "")
+    response.stream = kind(
+        response.stream,
+        partial(_decompressor, dict(response.headers), max_bytes, error),
+        _PART if is_stream else _CHUNK,
+    )
+    response.headers.pop("content-encoding", None)
+
+
+# Any: classes of httpx or httpx2, as the SDK has it
+@cache
+def _bounded_stream(sync_base: Any, async_base: Any) -> Any:
+    """Returns the class of the bodies that `bound_reply` puts into responses of one library."""
+
+    class BoundedStream(sync_base, async_base):  # type: ignore[misc]  # chosen at run time
+        def __init__(self, inner: Any, begin: Callable[[], _Decompress], part: int) -> None:
+            self._inner = inner
+            self._begin = begin
+            self._part = part
+
+        def __iter__(self) -> Iterator[bytes]:
+            decompress = self._begin()
+            for raw in self._inner:
                 yield from decompress(raw)
-        finally:
-            release()
 
-    async def aiter_bytes(_chunk_size: int | None = None) -> AsyncIterator[bytes]:
-        if response.is_stream_consumed:
-            yield response.content
-            return
-        decompress = _decompressor(response.headers, max_bytes, error)
-        part = _PART if "event-stream" in response.headers.get("content-type", "") else _PIECE
-        paused_at = monotonic()
-        try:
-            async for raw in response.aiter_raw():
-                for piece in decompress(raw):
-                    for start in range(0, len(piece), part):
-                        yield piece[start : start + part]
-                        if monotonic() - paused_at > _LONGEST_TURN:
-                            await asyncio.sleep(0)
-                            paused_at = monotonic()
-        finally:
-            release()
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            decompress, part, pause = self._begin(), self._part, Pauses()
+            async for raw in self._inner:
+                for chunk in decompress(raw):
+                    for start in range(0, len(chunk), part):
+                        yield chunk[start : start + part]
+                        await pause.if_due()
 
-    def release() -> None:
-        """Lets the response go: with these functions it refers to itself."""
-        for name in ("iter_bytes", "aiter_bytes"):
-            vars(response).pop(name, None)
+        def close(self) -> None:
+            self._inner.close()
 
-    # Both libraries read a whole body through these methods, and so do the SDKs that read a stream.
-    response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    return BoundedStream
+
+
+class Pauses:
+    """Lets other tasks of an event loop run while one reads what has already arrived."""
+
+    def __init__(self) -> None:
+        self._paused_at = monotonic()
+
+    async def if_due(self) -> None:
+        """Pauses if the last pause was more than 0.05 seconds ago."""
+        if monotonic() - self._paused_at > _LONGEST_TURN:
+            await asyncio.sleep(0)
+            self._paused_at = monotonic()
 
 
 def _decompressor(
     headers: Mapping[str, str], max_bytes: int, error: type[ReplyTooLargeError]
-) -> Callable[[bytes], Iterable[bytes]]:
+) -> _Decompress:
     """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
@@ -202,7 +250,7 @@ def _inflate(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
         if encoding == "deflate" and not has_begun and raw and raw[0] & 0x0F != zlib.DEFLATED:
             inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
         has_begun = has_begun or bool(raw)
-        while piece := inflater.decompress(raw, _PIECE):
+        while piece := inflater.decompress(raw, _CHUNK):
             yield piece
             raw = inflater.unconsumed_tail
 
@@ -223,6 +271,9 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
         return error_from_reply(provider, str(error))
     if names & {"TimeoutError", "TimeoutException"}:
         return error_from_request(provider, "timeout", "the provider did not answer in time")
+    if names & {"RemoteProtocolError", "ReadError"}:  # there was a connection
+        reason = f"the connection ended early ({type(error).__name__})"
+        return error_from_request(provider, "connection", reason, "try again")
     if names & {"OSError", "TransportError"}:
         reason = f"no connection ({type(error).__name__})"
         return error_from_request(provider, "connection", reason)

@@ -23,11 +23,17 @@ from ..evaluation.inner_loop import InnerLoopConfig
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
 from .chat import ChatCodec
-from .codec import AnyJson, CodecOptions, PromptRole, Wire
+from .codec import AnyJson, CodecOptions, PromptRole, Wire, merge_counts
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
 from .litellm_clients import AnyLiteLLM, LiteLLMClients
-from .provider_errors import check_key, error_from_reply, error_from_request, error_from_status
+from .provider_errors import (
+    check_key,
+    error_from_failure,
+    error_from_reply,
+    error_from_request,
+    unfinished_reply,
+)
 from .server_profile import ServerProfile
 
 __all__ = ["LiteLLMAdapter"]
@@ -187,18 +193,19 @@ class LiteLLMAdapter(CodecAdapter):
         if status == _SERVER_ERROR and any(
             isinstance(cause, ValueError | LookupError) for cause in errors
         ):
-            return error_from_reply(_PROVIDER, "it is no JSON of this API")
+            return error_from_reply(_PROVIDER, "it is not JSON of this API", of_this_api=False)
         if not isinstance(status, int):
             return error_from_request(_PROVIDER, "client_error", f"{type(error).__name__}: {error}")
         body = getattr(error, "body", None)
         details: Wire = body if isinstance(body, dict) else {}
         too_long = isinstance(error, self.litellm.ContextWindowExceededError)
         headers: Wire = getattr(error, "litellm_response_headers", None) or {}
-        return error_from_status(
+        message = str(getattr(error, "message", error))
+        code = {"code": "context_length_exceeded"} if too_long else {}
+        return error_from_failure(
             _PROVIDER,
-            status,
-            message=str(details.get("message") or getattr(error, "message", error)),
-            code="context_length_exceeded" if too_long else details.get("code"),
+            [code, details] if details else [code, message],
+            status=status,
             retry_after=headers.get("retry-after"),
         )
 
@@ -315,7 +322,7 @@ class _Stream:
         """Raises `PromptEvaluationError` if the provider has not ended the stream."""
         names = "received_finish_reason", "intermittent_finish_reason"
         if all(getattr(self.source, name, "") is None for name in names):
-            raise error_from_reply(_PROVIDER, "the stream broke off")
+            raise unfinished_reply(_PROVIDER, "the finish_reason")
 
     def connection(self) -> AnyLiteLLM:
         """Returns the connection that LiteLLM reads from and leaves open.
@@ -329,11 +336,7 @@ class _Stream:
         """Returns an event with the counts of all chunks; later counts replace earlier ones."""
         usage: Wire = {}
         for chunk in getattr(self.source, "chunks", ()):
-            for key, count in _dump(getattr(chunk, "usage", None)).items():
-                if isinstance(count, dict):
-                    usage[key] = {**usage.get(key, {}), **_without_zeros(count)}
-                else:
-                    usage[key] = count
+            merge_counts(usage, _dump(getattr(chunk, "usage", None)))
         return {"choices": [], "usage": usage}
 
 
@@ -345,12 +348,7 @@ def _chunk_to_json(chunk: AnyLiteLLM) -> Wire:
 
 
 def _dump(value: AnyLiteLLM) -> Wire:
-    return {} if value is None else _without_zeros(value.model_dump(exclude_none=True))
-
-
-def _without_zeros(counts: Wire) -> Wire:
-    """Leaves out zeros: Anthropic's events report input or output tokens, and 0 for the other."""
-    return {key: value for key, value in counts.items() if value not in (0, None)}
+    return {} if value is None else dict(value.model_dump(exclude_none=True))
 
 
 def _join_thinking(pieces: Iterable[Wire]) -> list[Wire]:

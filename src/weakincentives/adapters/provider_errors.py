@@ -1,10 +1,15 @@
-"""The errors of all providers by HTTP status and code, each with its remedy.
+"""The errors of all providers by HTTP status, code and words, each with its remedy.
 
-These functions keep messages as they are. `redact_error` masks credentials in a message and cuts
-it; adapters call it once, where an error leaves them.
+`error_from_failure` reads whatever a server reports, as an HTTP body or inside a reply. Messages
+stay as they are: `redact_error` masks credentials in a message and truncates it, and adapters call
+it once, where an error leaves them.
 """
 
+import json
+import re
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError, ThrottleError
@@ -13,15 +18,22 @@ from ..redaction import Redactor
 __all__ = [
     "ERROR_CODES",
     "check_key",
+    "error_from_failure",
     "error_from_redirect",
     "error_from_reply",
     "error_from_request",
     "error_from_status",
     "redact_error",
+    "reported_failure",
+    "unfinished_reply",
 ]
 
 _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
+_OK = 200
+
+# Any: JSON that a server sent, of whatever shape
+type _AnyJson = Any
 
 _REMEDIES = {
     "authentication": "check the API key",
@@ -29,7 +41,8 @@ _REMEDIES = {
     "client_error": "check the adapter's options",
     "connection": "check base_url and the network",
     "context_length": "shorten the prompt or summarize sections",
-    "malformed": "check that base_url serves this API",
+    "content_filter": "change the text that the filter objects to",
+    "malformed": "try again; if it stays so, this server's replies are not those of the API",
     "not_found": "check the model's name and base_url",
     "permission": "this key may not use this model",
     "provider_failed": "try again later",
@@ -46,17 +59,160 @@ ERROR_CODES = frozenset({*_REMEDIES, "content", "content_filter", "output", "ref
 _REPLY_CODES = {"malformed", "provider_failed", "reply_too_large"}
 _CODES_BY_STATUS = {
     401: "authentication",
+    402: "quota",
     403: "permission",
     404: "not_found",
     408: "timeout",
     413: "too_large",
     429: "throttled",
+    504: "timeout",
 }
+# the codes, types and statuses of servers, in lower case without "_", "-" and "error"
 _CODES_BY_PROVIDER_CODE = {
-    "context_length_exceeded": "context_length",
-    "insufficient_quota": "quota",
-    "model_not_found": "not_found",
+    code: kind
+    for kind, codes in {
+        "context_length": "contextlengthexceeded exceedcontextsize contextwindowexceeded",
+        "quota": "insufficientquota insufficientbalance insufficientcredits billing"
+        " paymentrequired billinghardlimitreached exceededcurrentquota creditsexhausted",
+        "content_filter": "contentfilter contentpolicyviolation responsibleaipolicyviolation"
+        " datainspectionfailed 1301",
+        "authentication": "authentication invalidapikey apikeyinvalid unauthenticated unauthorized",
+        "throttled": "ratelimit ratelimitexceeded ratelimitreached toomanyrequests throttling"
+        " throttlingexception resourceexhausted",
+        "not_found": "modelnotfound notfound deploymentnotfound modelnotavailable",
+        "permission": "permission permissiondenied forbidden accessdenied",
+        "too_large": "requesttoolarge payloadtoolarge",
+        "server_error": "overloaded serverisoverloaded engineoverloaded slowdown internalserver"
+        " serviceunavailable serviceunavailableexception unavailable server api modelloading"
+        " internal internalfailure",
+        "timeout": "timeout modeltimeoutexception",
+        "bad_request": "invalidrequest badrequest validationexception invalidargument",
+    }.items()
+    for code in codes.split()
 }
+# Kinds that many servers report by their words alone, and more exact than a status. Each pattern
+# comes from the wording of a server: vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral, …
+_CODES_BY_WORDS = {
+    "context_length": r"context.{0,9}(length|window|size|limit)|(prompt|input)\b.{0,40} too long"
+    r"|prompt contains .{0,60} too large for model|maximum (prompt|model|input) length"
+    r"|prompt exceeds max|exceeds the maximum number of tokens|exceeded model token limit"
+    r"|(reduce|shorten) the (length of the )?(input|prompt|messages)|range of input length"
+    r"|input tokens? exceed|max_new_tokens` must be <=|context the overflows",
+    "content_filter": r"content management policy|content.?filter|content policy"
+    r"|content exists risk|inappropriate content|(input|prompt|content) (was|were|is) flagged",
+    "authentication": r"(incorrect|invalid|missing|no) api.?key|api.?key\b.{0,20}(not valid"
+    r"|invalid|incorrect|expired|missing)",
+    "quota": r"credit balance|insufficient (balance|credit|quota|fund)|exceeded your current quota"
+    r"|out of credits",
+    "throttled": r"rate.?limit|too many requests",
+    "not_found": r"model\b.{0,80} (not found|does not exist)|no such model|unknown model",
+}
+_MORE_EXACT = {"context_length", "quota", "content_filter"}
+_WAIT = re.compile(
+    r"(?:again|retry|wait|reset)[^.\d]{0,30}?((?:\d+(?:\.\d+)?\s?(?:ms|h|m|s)[a-z]*\s?)+)",
+    re.IGNORECASE,
+)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_PARAM = re.compile(r"[\w.\[\]-]{1,64}")
+_WORDS = ("message", "msg", "detail", "details", "reason", "error_description", "raw", "title")
+_ERRORS = ("error", "errors", "innererror", "metadata", *_WORDS)
+_CODES = ("code", "type", "status", "error_type", "error_code", "reason", "__type")
+_MAX_DEPTH = 6
+
+
+def error_from_failure(
+    provider: str,
+    failure: object,
+    *,
+    status: int | None = None,
+    retry_after: str | None = None,
+) -> PromptEvaluationError:
+    """Returns the error for the `failure` that a server reports: JSON of any shape, or a text.
+
+    `status` is that of the reply, by default the one that the failure names. `retry_after` is the
+    header in seconds.
+    """
+    parts = list(_parts(failure))
+    words = "; ".join(dict.fromkeys(_sentences(parts))) or "no message"
+    codes = [part[key] for part in parts if isinstance(part, dict) for key in _CODES if key in part]
+    statuses = [code for code in codes if isinstance(code, int) and 400 <= code < 600]  # noqa: PLR2004
+    own = status if status is not None and status != _OK else next(iter(statuses), None)
+    error = error_from_status(
+        provider,
+        own or _OK,
+        message=words,
+        code=codes,
+        retry_after=retry_after or next(_waits(parts), None),
+    )
+    error.status = own
+    param = next((_param(part) for part in parts if _param(part)), "")
+    if error.code == "bad_request" and param:
+        error.remedy = f"change {param!r}, or leave it out of the request"
+        if param not in error.message:
+            error.message = f"{param}: {error.message}"
+    return error
+
+
+def reported_failure(reply: object) -> object:
+    """Returns the failure that a reply, or an event of a stream, reports; `None` without one."""
+    if not isinstance(reply, dict):
+        return None
+    if reply.get("error"):
+        return reply["error"]
+    is_error = "error" in (reply.get("object"), reply.get("type"))
+    has_words = isinstance(reply.get("message"), str)
+    return reply if is_error or has_words or reply.get("detail") or reply.get("errors") else None
+
+
+def _parts(value: object, depth: int = 0) -> Iterator[_AnyJson]:
+    """Yields the objects and texts in a failure, the outer ones first."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text[:1] in ("{", "[") and depth < _MAX_DEPTH:
+            try:
+                yield from _parts(json.loads(text), depth + 1)
+                return
+            except (ValueError, RecursionError):
+                pass
+        # a page's tags say nothing
+        yield " ".join(re.sub(r"<[^>]{0,500}>", " ", text[:5000]).split()) if "<" in text else text
+    elif isinstance(value, list) and depth < _MAX_DEPTH:
+        for item in value[:10]:
+            yield from _parts(item, depth + 1)
+    elif isinstance(value, dict) and depth < _MAX_DEPTH:
+        yield value
+        for key in _ERRORS:
+            if value.get(key):
+                yield from _parts(value[key], depth + 1)
+
+
+def _sentences(parts: list[_AnyJson]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, str):
+            yield part.removesuffix(".")
+
+
+def _param(part: _AnyJson) -> str:
+    """Returns the name of the parameter that a part of a failure objects to."""
+    if not isinstance(part, dict):
+        return ""
+    place = part.get("loc")
+    name = part.get("param") or (place[-1] if isinstance(place, list) and place else "")
+    return name if isinstance(name, str) and _PARAM.fullmatch(name) else ""
+
+
+def _waits(parts: list[_AnyJson]) -> Iterator[str]:
+    """Yields the seconds that a failure asks to wait."""
+    for part in parts:
+        if isinstance(part, dict):
+            wait = (
+                part.get("retry_after") or part.get("retryDelay") or part.get("retry_after_seconds")
+            )
+            if wait:
+                yield str(wait).removesuffix("s")
+        elif match := _WAIT.search(part[:2000]):
+            times = re.findall(r"(\d+(?:\.\d+)?)\s?(ms|h|m|s)", match[1], re.IGNORECASE)
+            yield str(sum(float(count) * _SECONDS[unit.lower()] for count, unit in times))
 
 
 def error_from_status(
@@ -69,19 +225,49 @@ def error_from_status(
 ) -> PromptEvaluationError:
     """Returns the error for a reply with an error status; status 429 gives a `ThrottleError`.
 
-    `code` is the provider's own, of whatever type the reply has there. `retry_after` is the header
-    in seconds; a date is ignored.
+    `code` is the provider's own, or a list of its codes and types. `retry_after` is the header in
+    seconds; a date is ignored. A failure inside a reply of status 200 is `"provider_failed"` unless
+    its code or its words say more.
     """
-    by_status = "bad_request" if status < _SERVER_ERRORS else "server_error"
-    by_status = _CODES_BY_STATUS.get(status, by_status)
-    kind = _CODES_BY_PROVIDER_CODE.get(code, by_status) if isinstance(code, str) else by_status
+    kind = _kind(status, message, code if isinstance(code, list) else [code])
     if kind == "authentication":
         message = "the provider refused the API key"  # its own text often quotes the key
-    error = error_from_request(provider, kind, message)
+    remedy = None
+    if kind == "not_found" and "model" in message:
+        remedy = "check the model's name"
+    elif kind == "not_found" and "store" in message and "item" in message.lower():
+        kind, remedy = (
+            "bad_request",
+            (
+                "let the server store items, or pass"
+                " options={'include': ['reasoning.encrypted_content']}"
+            ),
+        )
+    error = error_from_request(provider, kind, message, remedy)
     error.status = status
     if isinstance(error, ThrottleError):
         error.retry_after = _wait(retry_after)
     return error
+
+
+def _kind(status: int, message: str, codes: list[_AnyJson]) -> str:
+    """Returns the kind of a failure, by its code, else by its words, else by its status."""
+    names = [re.sub(r"[_\s-]|error", "", str(code).lower()) for code in codes]
+    kinds = [_CODES_BY_PROVIDER_CODE[name] for name in names if name in _CODES_BY_PROVIDER_CODE]
+    words = message[:2000].lower()
+    said = [kind for kind, pattern in _CODES_BY_WORDS.items() if re.search(pattern, words)]
+    by_status = _CODES_BY_STATUS.get(status)
+    exact = [kind for kind in kinds if kind in _MORE_EXACT]
+    if exact or "throttled" in kinds:
+        return exact[0] if exact else "throttled"
+    if by_status in ("authentication", "throttled"):
+        return "quota" if "quota" in said and not _WAIT.search(words) else by_status
+    if exact := [kind for kind in said if kind in _MORE_EXACT]:
+        return exact[0]
+    if by_status is None and status >= _SERVER_ERRORS:
+        return "server_error"
+    likely = [*[kind for kind in kinds if kind != "bad_request"], *said, *kinds]
+    return by_status or next(iter(likely), "provider_failed" if status == _OK else "bad_request")
 
 
 def _wait(retry_after: str | None) -> timedelta | None:
@@ -110,9 +296,18 @@ def error_from_request(
     )
 
 
-def error_from_reply(provider: str, reason: str) -> PromptEvaluationError:
-    """Returns the error for a reply of the wrong shape."""
-    return error_from_request(provider, "malformed", f"the reply is malformed: {reason}")
+def error_from_reply(
+    provider: str, reason: str, *, of_this_api: bool = True
+) -> PromptEvaluationError:
+    """Returns the error for a reply of the wrong shape, which may not be `of_this_api` at all."""
+    remedy = None if of_this_api else "check that base_url serves this API"
+    return error_from_request(provider, "malformed", f"the reply is malformed: {reason}", remedy)
+
+
+def unfinished_reply(provider: str, end: str) -> PromptEvaluationError:
+    """Returns the error for a stream that stopped before its `end`."""
+    message = f"the stream ended early: {end} is missing"
+    return error_from_request(provider, "malformed", message, "try again")
 
 
 def error_from_redirect(provider: str, status: int, location: str) -> PromptEvaluationError:

@@ -2,14 +2,15 @@
 
 Stainless generates both SDKs, so clients, errors and streams are alike. Requests go through the
 client's public `post` and stay plain JSON both ways: the SDK's typed methods would check each item
-of the history against dozens of shapes at every request. Every request asks for a stream, because
-the SDK reads any other reply whole before we can bound it. Retries are the SDK's own.
+of the history against dozens of shapes at every request. The SDK hands over the response unread, so
+that its body can be bounded while it is read. Retries are the SDK's own.
 """
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from threading import Lock
@@ -21,16 +22,26 @@ from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..limits import Clock
 from ..redaction import Redactor, credentials_in
-from .codec import Codec, CodecOptions, Wire
+from .codec import AnyJson, Codec, CodecOptions, Wire
 from .codec_adapter import AnyReply, CodecAdapter
+from .event_stream import EventDecoder, read_events
 from .http_clients import (
     ACCEPTED_ENCODINGS,
     LoopClients,
+    Pauses,
     bound_reply,
     check_max_reply_bytes,
     error_from_http,
+    read_body,
+    read_body_async,
 )
-from .provider_errors import check_key, error_from_redirect, error_from_reply, error_from_request
+from .provider_errors import (
+    check_key,
+    error_from_failure,
+    error_from_redirect,
+    error_from_reply,
+    error_from_request,
+)
 
 __all__ = ["AnySDK", "SDKAdapter"]
 
@@ -38,6 +49,8 @@ __all__ = ["AnySDK", "SDKAdapter"]
 type AnySDK = Any
 
 _NO_KEY = "<missing API key>"  # the key of OpenAI's Azure clients that use a token instead
+_UNREAD = {"X-Stainless-Raw-Response": "stream"}
+"""The header by which the SDK's `with_streaming_response` asks `post` for the unread response."""
 
 
 class SDKAdapter[Client, AsyncClient](CodecAdapter):
@@ -77,6 +90,22 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
             partial(_client, self.sdk, f"Async{self.sdk_name}", arguments, max_reply_bytes)
         )
         self._has_ready_client = client is not None or async_client is not None
+        self._check_clients(client, async_client)
+
+    def _check_clients(self, client: AnySDK, async_client: AnySDK) -> None:
+        """Raises `ValueError` for arguments that name different servers."""
+        both = client is not None and async_client is not None
+        if both and client.base_url != async_client.base_url:
+            raise ValueError(
+                f"client and async_client must have the same base_url, got {client.base_url} and"
+                f" {async_client.base_url}"
+            )
+        own = [name for name in ("base_url", "api_key") if self._client_arguments[name] is not None]
+        if own and self._has_ready_client:
+            raise ValueError(
+                f"{own[0]} cannot be passed with a ready client, which has its own; pass either"
+                f" {own[0]} or client= and async_client="
+            )
 
     @staticmethod
     @abstractmethod
@@ -86,10 +115,12 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
     def client(self) -> Client:
         """Returns the client, made on first use.
 
-        Raises the SDK's own error when there is no key.
+        Raises the SDK's own error when there is no key, and `PromptEvaluationError` if only
+        `async_client` was passed.
         """
         with self._lock:
             if self._client is None:
+                self._check_missing("client", "synchronous")
                 self._client = _client(
                     self.sdk, self.sdk_name, self._client_arguments, self._max_reply_bytes
                 )
@@ -101,8 +132,21 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
 
         A client that was passed as `async_client` is the caller's to close.
         """
+        if self._async_client is None:
+            self._check_missing("async_client", "asynchronous")
         client: AsyncClient = self._async_client or await self._async_clients.get()
         return client
+
+    def _check_missing(self, missing: str, kind: str) -> None:
+        """Raises `PromptEvaluationError` rather than use another server than the ready client's."""
+        if self._has_ready_client:
+            raise error_from_request(
+                self.name,
+                "client_error",
+                f"{missing} is missing: this run is {kind}, and the other client cannot send its"
+                " requests",
+                f"pass {missing}= too, with the same base_url and key",
+            )
 
     @property
     def cancellable(self) -> bool:
@@ -114,40 +158,33 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
 
     def send(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
         client: AnySDK = self.client()
-        arguments = self._arguments(client, body, left)
-        if left is not None:
-            # retries would continue in the abandoned thread after the deadline
-            arguments["options"]["max_retries"] = 0
-        events = client.post(self.path, **arguments, stream_cls=self.sdk().Stream[object])
-        response = events.response
-        bound_reply(response, self._max_reply_bytes)
+        reply = client.post(self.path, **self._arguments(client, body, left, stream=stream))
+        if (response := getattr(reply, "http_response", None)) is None:
+            return _plain(reply)
         if stream:
-            return events
-        vars(events).clear()  # an unread stream refers to itself, and would keep response and body
+            return _Events(client, response, self._max_reply_bytes)
         try:
-            return b"".join(response.iter_bytes())
+            return b"".join(read_body(response, self._max_reply_bytes))
         finally:
             response.close()
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
         client: AnySDK = await self.async_client()
-        arguments = self._arguments(client, body, left)
-        kind = self.sdk().AsyncStream[object]
-        events = await client.post(self.path, **arguments, stream_cls=kind)
-        response = events.response
-        bound_reply(response, self._max_reply_bytes)
+        reply = await client.post(self.path, **self._arguments(client, body, left, stream=stream))
+        if (response := getattr(reply, "http_response", None)) is None:
+            return _plain(reply)
         if stream:
-            return events
-        vars(events).clear()  # as in `send`
+            return _AsyncEvents(client, response, self._max_reply_bytes)
         try:
-            return b"".join([piece async for piece in response.aiter_bytes()])
+            chunks = read_body_async(response, self._max_reply_bytes)
+            return b"".join([chunk async for chunk in chunks])
         finally:
             await response.aclose()
 
-    def _arguments(self, client: AnySDK, body: Wire, left: float | None) -> Wire:
-        """Returns what `post` takes.
+    def _arguments(self, client: AnySDK, body: Wire, left: float | None, *, stream: bool) -> Wire:
+        """Returns the arguments of `post`.
 
-        The client's time-out holds unless fewer seconds are `left`.
+        The client's time-out applies unless fewer seconds are `left`.
         """
         for key in (getattr(client, "api_key", None), getattr(client, "auth_token", None)):
             if isinstance(key, str) and key != _NO_KEY:
@@ -155,13 +192,28 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         seconds = client.timeout
         if left is not None:
             seconds = min(seconds, left) if isinstance(seconds, int | float) else left
-        headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **self.headers(body)}
-        options = {"timeout": seconds, "follow_redirects": False, "headers": headers}
-        return {"body": body, "cast_to": object, "options": options, "stream": True}
+        headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **_UNREAD, **self.headers(body)}
+        options: Wire = {"timeout": seconds, "follow_redirects": False, "headers": headers}
+        if left is not None and self._client is client:
+            # retries would continue in the abandoned thread after the deadline
+            options["max_retries"] = 0
+        arguments: Wire = {"body": body, "cast_to": object, "options": options}
+        if stream:
+            arguments |= {"stream": True, "stream_cls": self._stream_class(client)}
+        return arguments
 
-    @abstractmethod
+    def _stream_class(self, client: AnySDK) -> AnySDK:
+        sdk = self.sdk()
+        return (sdk.Stream if client is self._client else sdk.AsyncStream)[object]
+
     def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
         """Returns the library's error for the SDK's `APIStatusError`."""
+        return error_from_failure(
+            self.name,
+            error.body,
+            status=error.status_code,
+            retry_after=error.response.headers.get("retry-after"),
+        )
 
     def translate(self, error: Exception) -> PromptEvaluationError:
         sdk = self.sdk()
@@ -181,9 +233,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 | UnicodeDecodeError()
                 | RecursionError()
             ):
-                return error_from_reply(self.name, "it is no JSON of this API")
-            case sdk.APIError(message=message):  # an event of a stream reports it
-                return error_from_request(self.name, "provider_failed", message)
+                return error_from_reply(self.name, "it is not JSON of this API", of_this_api=False)
             case _:
                 pass
         if self.is_key_missing(error):
@@ -214,6 +264,67 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         return None if isinstance(error.__cause__, Exception) else super().safe_cause(error)
 
 
+@dataclass(slots=True)
+class _Events:
+    """The events of a streamed reply, as JSON."""
+
+    client: AnySDK
+    response: AnySDK
+    max_bytes: int
+
+    def __iter__(self) -> Iterator[AnyJson]:
+        chunks = read_body(self.response, self.max_bytes)
+        if not _is_framed(self.response):
+            return read_events(chunks)
+        return (json.loads(event.data) for event in _sdk_decoder(self.client).iter_bytes(chunks))
+
+    def close(self) -> None:
+        self.response.close()
+
+
+@dataclass(slots=True)
+class _AsyncEvents:
+    """Like `_Events`, without blocking the event loop."""
+
+    client: AnySDK
+    response: AnySDK
+    max_bytes: int
+
+    async def __aiter__(self) -> AsyncIterator[AnyJson]:
+        chunks = read_body_async(self.response, self.max_bytes)
+        if _is_framed(self.response):
+            async for event in _sdk_decoder(self.client).aiter_bytes(chunks):
+                yield json.loads(event.data)
+            return
+        decoder, pauses = EventDecoder(), Pauses()
+        async for chunk in chunks:
+            for event in decoder.feed(chunk):
+                yield event
+                await pauses.if_due()
+            await pauses.if_due()
+            if decoder.done:
+                return
+        for event in decoder.end():
+            yield event
+
+    async def close(self) -> None:
+        await self.response.aclose()
+
+
+def _is_framed(response: AnySDK) -> bool:
+    """Whether the events are in Amazon's binary frames."""
+    return "amazon.eventstream" in response.headers.get("content-type", "")
+
+
+def _sdk_decoder(client: AnySDK) -> AnySDK:
+    return client._make_sse_decoder()  # noqa: SLF001 - it has no public way
+
+
+def _plain(reply: AnySDK) -> AnyJson:
+    """Returns the reply of a tool that answers in place of the SDK, as JSON."""
+    return reply.model_dump(mode="json") if hasattr(reply, "model_dump") else reply
+
+
 def _client(
     sdk: Callable[[], AnySDK], class_name: str, arguments: Mapping[str, object], max_bytes: int
 ) -> AnySDK:
@@ -224,10 +335,11 @@ def _client(
     client: AnySDK = getattr(sdk(), class_name)(**arguments)
 
     def bound(response: AnySDK) -> None:
-        bound_reply(response, max_bytes)
+        if response.is_error:
+            bound_reply(response, max_bytes)
 
     async def bound_async(response: AnySDK) -> None:
-        bound_reply(response, max_bytes)
+        bound(response)
 
     http_client: AnySDK = client._client  # noqa: SLF001 - it has no public way
     if class_name.startswith("Async"):

@@ -220,6 +220,14 @@ class Connection(Protocol):
         """
         return False
 
+    def arrived(self) -> AssistantMessage | None:
+        """Returns what had arrived of an answer when the last request failed or was stopped.
+
+        Its `finish` is `"error"`; the engine counts its usage and keeps its text. By default
+        nothing had.
+        """
+        return None
+
     def close(self) -> None:
         """Closes the connection; the engine calls it once. By default does nothing."""
         return

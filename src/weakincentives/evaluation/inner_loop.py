@@ -75,6 +75,7 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
     ),
     "content_filter": ("the provider's content filter stopped the answer", "content_filter", ""),
     "refusal": ("the model refused: {}", "refused", ""),
+    "error": ("the provider failed in the middle of the answer", "provider_failed", "try again"),
 }
 """Message, code and remedy for each reason why the model stops without an answer."""
 
@@ -261,7 +262,25 @@ class InnerLoop:
             return self._next_calls(now)
         if answer.finish == "pause":
             return self._request(now)
-        return self._finish(self._final_text(), now)
+        text = self._final_text()
+        if missing := self._missing(answer, text):
+            return self._repair(
+                f"{missing} Answer again.",
+                f"{missing[:-1]} after {self.repairs} repairs",
+                now,
+            )
+        return self._finish(text, now)
+
+    def _missing(self, answer: AssistantMessage, text: str) -> str:
+        """Returns in words what an answer without calls lacks, `""` for one that is whole.
+
+        A typed answer lacks nothing that its own check would not find.
+        """
+        if self.structured_output is not None and self.structured_output.container != "text":
+            return ""
+        if answer.finish == "tool_calls":
+            return "The answer announces tool calls and has none."
+        return "" if text.strip() else "The answer is empty."
 
     def count(self, usage: TokenUsage, model: str = "") -> None:
         """Counts the tokens of an answer of `model`, by default the run's."""

@@ -38,8 +38,12 @@ __all__ = [
     "without_surrogates",
 ]
 
-type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter", "refusal"]
-"""Why the model stopped writing; after a `"pause"` it goes on with its answer when asked again."""
+type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter", "refusal", "error"]
+"""Why the model stopped writing.
+
+After a `"pause"` it continues its answer when asked again. After an `"error"` of the provider the
+message has only the text that had arrived.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class ProviderRequests:
         self._operation = operation
         self._publish = publish
         self._clock = clock
+        self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
 
     def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Asks for a message, by another provider as long as the connection falls back to one.
@@ -41,6 +42,7 @@ class ProviderRequests:
         """
         spent, notes = _NO_ANSWER.usage, list[str]()
         while True:
+            self._arrived = _NO_ANSWER
             try:
                 answer = yield from self._send_once(request)
                 void = unfinished_error(answer)
@@ -48,11 +50,17 @@ class ProviderRequests:
                     return replace(answer, usage=answer.usage + spent) if notes else answer
                 spent += answer.usage
             except PromptEvaluationError as error:
+                spent += self._arrived.usage
                 if isinstance(error, LimitError) or not self._fall_back(error, notes):
                     for note in notes:
                         error.add_note(note)
                     self._loop.count(spent)
+                    if self._arrived.text.strip() and not isinstance(error, LimitError):
+                        self._loop.transcript.append(self._arrived)
                     raise
+            except BaseException:  # an interrupt, and the end of a stream
+                self._loop.count(spent + self._arrived.usage)
+                raise
             self._loop.check_again(spent, self._clock())
 
     def _fall_back(self, error: PromptEvaluationError, notes: list[str]) -> bool:
@@ -83,6 +91,7 @@ class ProviderRequests:
             set_result(answer)
         except BaseException as raised:  # an interrupt, and the end of a stream, too
             failure = raised
+            answer = self._arrived = self._connection.arrived() or _NO_ANSWER
             raise
         finally:
             try:
@@ -98,7 +107,7 @@ class ProviderRequests:
                         text=answer.text,
                         model=answer.model or model,
                         cost=prices(answer.usage, answer.model or model)
-                        if prices and failure is None
+                        if prices and (failure is None or answer.usage.total_tokens)
                         else None,
                         session_id=self._operation.session_id,
                     )

@@ -1,4 +1,4 @@
-"""JSON as models write it: in a fenced block, with nulls for absent fields, arrays in an object."""
+"""JSON as models write it: fenced, after reasoning, with nulls for absent fields, in an object."""
 
 import json
 import re
@@ -26,11 +26,35 @@ WRAPPED_VALUE = "value"
 # A line that begins a fenced block or, without a language, ends one. Compiled on first use;
 # possessive, since a model can write text that makes a pattern backtrack for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
+_THOUGHT_END = r"</think(?:ing)?\s*+>"
+_MAX_THOUGHTS = 10
 _STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
 _NO_INTEGER = "Input should be a valid integer"
 
 
 def json_text(output_text: str) -> str:
+    """Returns the JSON of an answer, without the reasoning that some models write before it."""
+    for _ in range(_MAX_THOUGHTS):
+        thinks = output_text[:100].lstrip().lower().startswith("<think")
+        # the opening tag is often a part of the model's template, and not of its answer
+        if not thinks and ("</think" not in output_text.lower() or _is_json(output_text)):
+            break
+        rest = re.split(_THOUGHT_END, output_text, maxsplit=1, flags=re.IGNORECASE)[1:]
+        if not rest:
+            break
+        output_text = rest[0]
+    return _fenced(output_text)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(_fenced(text))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _fenced(output_text: str) -> str:
     """Returns the first block fenced as JSON, else the first without a language, else all of it."""
     blocks: dict[str, str] = {}
     ticks = 0  # the backticks of the open fence; 0 when none is open

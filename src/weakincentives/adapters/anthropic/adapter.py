@@ -16,7 +16,7 @@ from ...prompt.renderer import RenderedPrompt
 from ..claude_media import CLOUD_MEDIA
 from ..codec import Codec, Wire
 from ..http_clients import MAX_REPLY_BYTES, read_origin
-from ..provider_errors import error_from_reply, error_from_request, error_from_status
+from ..provider_errors import error_from_reply, error_from_request
 from ..sdk_adapter import AnySDK, SDKAdapter
 from .codec import MessagesCodec, MessagesOptions, ToolChanges
 
@@ -28,30 +28,6 @@ _BETA = re.compile(r"[\w.-]+", re.ASCII)
 _DEFERS_SINCE = _STRICT_SINCE = (4, 5)
 _INLINE_SINCE = {"fable": (5, 0), "mythos": (5, 0), "opus": (4, 8)}
 _OTHERS_INLINE_SINCE = (5, 5)
-# an error that comes in a stream has no status of its own
-_STATUSES = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-    # of Bedrock
-    "modelTimeoutException": 408,
-    "serviceUnavailableException": 503,
-    "throttlingException": 429,
-    "validationException": 400,
-}
-_OK = 200
-# the API tells these only by their messages
-_CODES_BY_MESSAGE = {
-    "prompt is too long": "context_length_exceeded",
-    "Input is too long": "context_length_exceeded",
-    "credit balance is too low": "insufficient_quota",
-}
 
 
 class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
@@ -108,6 +84,9 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         clients = _class_names(client) | _class_names(async_client)
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
+        if client is None and async_client is None:
+            # read now, as `origin`: the client is made later, when the variable may have changed
+            base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
         family, version = _family_and_version(model)
         # Foundry and Anthropic's own platform on AWS take what Anthropic's API takes
         is_cloud = any(re.search("Bedrock|Vertex|GoogleCloud", name) for name in clients)
@@ -159,30 +138,6 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         betas = body.pop("betas", ())
         return {"anthropic-beta": ",".join(betas)} if betas else {}
 
-    def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
-        match error.body:
-            case (
-                {"error": {"message": str() as message, **details}}
-                | [{"error": {"message": str() as message, **details}}]  # Google Cloud's
-                | {"message": str() as message, **details}  # Bedrock's
-            ):
-                kind = str(details.get("type"))
-            case body:
-                kind, message = "", str(body or "no message")
-        status = error.status_code
-        if status == _OK:  # in a stream
-            status = _STATUSES.get(kind, 500)
-        code = "insufficient_quota" if kind == "billing_error" else None
-        for text, other in _CODES_BY_MESSAGE.items():
-            code = other if text in message else code
-        return error_from_status(
-            self.name,
-            status,
-            message=message,
-            code=code,
-            retry_after=error.response.headers.get("retry-after"),
-        )
-
     def translate(self, error: Exception) -> PromptEvaluationError:
         if "ParserError" in _class_names(error):  # botocore's, of Bedrock's streams
             return error_from_reply(self.name, "its stream is broken")
@@ -208,8 +163,7 @@ def _is_own(client: AnySDK | None) -> bool:
 
 
 def _origin(client: AnySDK | None, base_url: str | None) -> str:
-    url = client.base_url if client else base_url or os.environ.get("ANTHROPIC_BASE_URL")
-    return read_origin(url, "api.anthropic.com")
+    return read_origin(client.base_url if client else base_url, "api.anthropic.com")
 
 
 def _check_bedrock(clients: set[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ...content import Image, Media, Part
 from ...evaluation.inner_loop import ProviderRequest
-from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
+from ...evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...prompt.registry import RESERVED_TOOL_NAMES
@@ -21,11 +21,18 @@ from ..codec import (
     Codec,
     CodecOptions,
     Wire,
+    merge_counts,
     read_call,
     read_count,
+    read_finish,
     read_hour_writes,
 )
-from ..provider_errors import error_from_reply, error_from_request
+from ..provider_errors import (
+    error_from_failure,
+    error_from_reply,
+    reported_failure,
+    unfinished_reply,
+)
 from ..schema_dialects import encode_schema
 from ..valid_messages import NO_TEXT
 from .schemas import ANTHROPIC, StrictLimits
@@ -37,12 +44,6 @@ type ToolChanges = Literal["inline", "deferred", "list"]
 
 _INLINE_BETA = "inline-tools-2026-09-15"
 _MAX_MARKS = 4  # of the cache in one request
-_FINISH: Mapping[str, Finish] = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "pause",
-    "refusal": "refusal",
-}
 # UNVERIFIED: clients saw the first change of tools miss the whole cache unless the first request
 # declared a deferred tool. The model never sees this one.
 _PLACEHOLDER: Wire = {
@@ -302,13 +303,16 @@ class MessagesCodec(Codec):
             block["cache_control"] = mark
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
+        if failure := reported_failure(reply):
+            raise error_from_failure(self.provider, failure)
         match reply:
-            case {"error": {"message": message}}:
-                raise error_from_request(self.provider, "provider_failed", str(message))
             case {"content": list() as blocks, "stop_reason": str() as reason}:
                 pass
+            case {"content": list(), "type": "message"}:
+                raise unfinished_reply(self.provider, "the stop_reason")
             case _:
-                raise error_from_reply(self.provider, "no content, or no end of it")
+                reason = "content or stop_reason is missing"
+                raise error_from_reply(self.provider, reason, of_this_api=False)
         texts: list[str] = []
         calls: list[ToolCall] = []
         for index, block in enumerate(blocks):
@@ -316,23 +320,21 @@ class MessagesCodec(Codec):
                 case {"type": "text", "text": str() as text}:
                     texts.append(text)
                 case {"type": "text", "text": value} if value is not None:
-                    raise error_from_reply(self.provider, "a text that is none")
+                    raise error_from_reply(self.provider, "a text block's text is not a string")
                 case {"type": "tool_use"}:
                     calls.append(self._read_call(block, index))
                 case {"type": _}:
                     pass  # thinking, and blocks of the provider's own tools, go back as they are
                 case _:
-                    raise error_from_reply(self.provider, "a block without a type")
-        finish = _FINISH.get(reason, "stop")
-        if calls and finish in ("stop", "pause"):
-            finish = "tool_calls"
+                    raise error_from_reply(self.provider, "a block has no type")
+        finish = read_finish(self.provider, reason, calls)
         if finish == "refusal" and not texts:
             texts.append(str((reply.get("stop_details") or {}).get("explanation") or ""))
         return AssistantMessage(
             text="".join(texts),
             tool_calls=tuple(calls),
             finish=finish,
-            usage=_read_usage(reply.get("usage")),
+            usage=self.usage_of([reply]),
             wire=tuple(blocks),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
@@ -361,38 +363,42 @@ class MessagesCodec(Codec):
 
     def join_events(self, events: list[AnyJson]) -> object:
         reply: Wire | None = None
-        usage: Wire = {}
         blocks: dict[int, Wire] = {}
         pieces: dict[int, dict[str, list[AnyJson]]] = {}
-        event: AnyJson  # which `match` would narrow to a mapping of objects
+        event: AnyJson = None  # which `match` would narrow to a mapping of objects
         for event in events:
             match event:
                 case {"type": "message_start", "message": dict() as message}:
-                    reply = {**message}
-                    usage = _counts(message)
+                    reply = {"stop_reason": None, **message}
                 case {"type": "content_block_start", "index": int() as index}:
                     blocks[index], pieces[index] = {**event["content_block"]}, {}
                 case {"type": "content_block_delta", "index": int() as index}:
                     for key, piece in event["delta"].items():
                         pieces[index].setdefault(key, []).append(piece)
                 case {"type": "message_delta", "delta": dict() as delta} if reply:
-                    usage |= _counts(event)
                     reply |= delta
                 case {"type": "content_block_start" | "content_block_delta"}:
-                    raise error_from_reply(self.provider, "a block without an index")
+                    raise error_from_reply(self.provider, "a block has no index")
                 case _:
                     pass
         if reply is None:
-            return None
+            return event  # a whole reply, or another server's
+        if reply["stop_reason"] is None:
+            raise unfinished_reply(self.provider, "the stop_reason")
         content = [_join_block(blocks[index], pieces[index]) for index in sorted(blocks)]
-        return {**reply, "content": content, "usage": usage}
+        return {**reply, "content": content, "usage": _counts(events)}
+
+    def usage_of(self, events: list[AnyJson]) -> TokenUsage:
+        return _read_usage(_counts(events))
 
 
-def _counts(holder: Wire) -> Wire:
-    """Returns the counts that an event reports."""
-    usage = holder.get("usage")
-    counts: Wire = usage if isinstance(usage, dict) else {}
-    return {key: count for key, count in counts.items() if count is not None}
+def _counts(events: list[AnyJson]) -> Wire:
+    """Returns the counts that events, or a whole reply, report."""
+    usage: Wire = {}
+    for event in events:
+        for holder in (event, event.get("message")) if isinstance(event, dict) else ():
+            merge_counts(usage, holder.get("usage") if isinstance(holder, dict) else None)
+    return usage
 
 
 def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from ...content import MediaSupport
-from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...limits import Clock, utc_now
 from ..chat import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
-from ..provider_errors import error_from_status
 from ..sdk_adapter import AnySDK, SDKAdapter
 from ..server_profile import ServerProfile
 from .responses import ResponsesCodec
@@ -73,7 +71,10 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
         codec, self.path = _APIS[api]
         ready: AnySDK = client or async_client
-        url = ready.base_url if ready else base_url or os.environ.get("OPENAI_BASE_URL")
+        # read now, as `origin`: the client is made later, when the variable may have changed
+        variable = None if ready else os.environ.get("OPENAI_BASE_URL")
+        base_url = base_url or variable or None
+        url = ready.base_url if ready else base_url
         origin = read_origin(url, "api.openai.com")
         codec_options = CodecOptions(
             model=model,
@@ -110,16 +111,6 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         import openai
 
         return openai
-
-    def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
-        body = error.body if isinstance(error.body, dict) else {"message": error.body}
-        return error_from_status(
-            self.name,
-            error.status_code,
-            message=str(body.get("message") or "no message"),
-            code=error.code,
-            retry_after=error.response.headers.get("retry-after"),
-        )
 
     def is_key_missing(self, error: Exception) -> bool:
         # its only plain error

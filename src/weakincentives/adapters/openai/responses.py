@@ -5,13 +5,30 @@ from collections.abc import Collection, Mapping
 from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport, Part
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
-from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_usage
-from ..provider_errors import error_from_reply, error_from_request
+from ...limits import TokenUsage
+from ..codec import (
+    AnyJson,
+    Codec,
+    CodecOptions,
+    Wire,
+    merge_counts,
+    read_call,
+    read_finish,
+    read_usage,
+)
+from ..provider_errors import (
+    error_from_failure,
+    error_from_reply,
+    error_from_request,
+    reported_failure,
+    unfinished_reply,
+)
 from ..schema_dialects import OPENAI, encode_function, encode_output
 
 __all__ = ["ResponsesCodec"]
 
 _ADDED_TOOLS = "additional_tools"
+_EARLY = frozenset({"response.created", "response.in_progress", "response.queued"})
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _TEXTS = (  # of these the API extracts the text
     "application/json",
@@ -46,35 +63,54 @@ class ResponsesCodec(Codec):
         match event:
             case {"type": "response.output_text.delta", "delta": str() as text}:
                 return text
-            case {"type": "error", "message": message}:
-                raise error_from_request(self.provider, "provider_failed", str(message))
             case _:
                 return ""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns the reply that the last event holds."""
-        for event in reversed(events):
+        """Returns the reply of the last event, with the items that came before if it has none."""
+        items: list[AnyJson] = []
+        event: AnyJson = None  # which `match` would narrow to a mapping of objects
+        for event in events:
             match event:
-                case {
-                    "type": "response.completed" | "response.incomplete" | "response.failed",
-                    "response": reply,
-                }:
-                    return reply
+                case {"type": "response.output_item.done", "item": dict() as item}:
+                    items.append(item)
+                case {"type": str() as kind, "response": dict() as reply} if kind not in _EARLY:
+                    return self._with_items(reply, items, events)
+                case {"output": list()} | {"object": "response"}:
+                    return event  # a whole reply
                 case _:
                     pass
-        return None
+        if any(isinstance(event, dict) and "type" in event for event in events):
+            raise unfinished_reply(self.provider, "the response.completed event")
+        return event
+
+    def _with_items(self, reply: Wire, items: list[AnyJson], events: list[AnyJson]) -> Wire:
+        if reply.get("output"):
+            return reply
+        text = "".join(map(self.read_text, events))
+        if text and not any(item.get("type") == "message" for item in items):
+            part = {"type": "output_text", "text": text, "annotations": []}
+            items.append({"type": "message", "role": "assistant", "content": [part]})
+        return {**reply, "output": items}
+
+    def usage_of(self, events: list[AnyJson]) -> TokenUsage:
+        usage: Wire = {}
+        for event in events:
+            reply = event.get("response", event) if isinstance(event, dict) else None
+            merge_counts(usage, reply.get("usage") if isinstance(reply, dict) else None)
+        return read_usage(usage, "input_tokens", "output_tokens")
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
+        if failure := reported_failure(reply):
+            raise error_from_failure(self.provider, failure)
         match reply:
-            case {"error": {"message": message}}:
-                raise error_from_request(self.provider, "provider_failed", str(message))
             case {"status": "failed" | "cancelled" | "queued" | "in_progress" as status}:
                 message = f"the response is {status}"
                 raise error_from_request(self.provider, "provider_failed", message)
             case {"output": list() as items}:
                 pass
             case _:
-                raise error_from_reply(self.provider, "no output items")
+                raise error_from_reply(self.provider, "no output items", of_this_api=False)
         texts: list[str] = []
         refusals: list[str] = []
         calls: list[ToolCall] = []
@@ -94,21 +130,29 @@ class ResponsesCodec(Codec):
                 case {"type": _}:
                     pass  # reasoning and items of built-in tools go back as they are
                 case _:
-                    raise error_from_reply(self.provider, "an output item without a type")
+                    raise error_from_reply(self.provider, "an output item has no type")
         return AssistantMessage(
             text="".join(refusals or texts),
             tool_calls=tuple(calls),
-            finish="refusal" if refusals else _finish(reply, calls),
-            usage=read_usage(reply.get("usage"), "input_tokens", "output_tokens"),
+            finish="refusal" if refusals else self._finish(reply, calls),
+            usage=self.usage_of([reply]),
             wire=tuple(items),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
         )
 
+    def _finish(self, reply: Wire, calls: list[ToolCall]) -> Finish:
+        details = reply.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        if reason is None and reply.get("status") == "incomplete":
+            return "length"
+        # a completed response has no reason, and every status but `incomplete` is in `decode`
+        return read_finish(self.provider, reason, calls)
+
     def _read_parts(self, parts: AnyJson, texts: list[str], refusals: list[str]) -> None:
         """Adds the texts of a message to `texts` or `refusals`."""
         if not isinstance(parts, list):
-            raise error_from_reply(self.provider, "the content of a message is no list")
+            raise error_from_reply(self.provider, "the content of a message is not a list")
         for part in parts:
             match part:
                 case {"type": "output_text", "text": str() as text}:
@@ -116,7 +160,7 @@ class ResponsesCodec(Codec):
                 case {"type": "refusal", "refusal": str() as text}:
                     refusals.append(text)
                 case {"type": "output_text", "text": value} if value is not None:
-                    raise error_from_reply(self.provider, "a text that is none")
+                    raise error_from_reply(self.provider, "a text is not a string")
                 case _:
                     pass
 
@@ -213,13 +257,3 @@ def _is_blank(item: AnyJson) -> bool:
     parts = [part for part in item.get("content") or () if isinstance(part, dict)]
     texts = [part.get("text") or part.get("refusal") for part in parts]
     return not "".join([text for text in texts if isinstance(text, str)]).strip()
-
-
-def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
-    match reply:
-        case {"incomplete_details": {"reason": "content_filter"}}:
-            return "content_filter"
-        case {"status": "incomplete"} | {"incomplete_details": {"reason": "max_output_tokens"}}:
-            return "length"
-        case _:
-            return "tool_calls" if calls else "stop"

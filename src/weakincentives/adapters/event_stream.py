@@ -1,0 +1,110 @@
+"""Reads the events of a streamed reply from its bytes, in whatever form servers send them.
+
+`EventDecoder` does no I/O. It accepts more than the standard for server-sent events: events without
+data, several values in one event, and plain JSON where events were asked for.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from .codec import AnyJson
+
+__all__ = ["EventDecoder", "read_events"]
+
+
+class EventDecoder:
+    """Turns the bytes of a reply into JSON values, in time linear in their number.
+
+    `done` says that the server has sent the last event. Raises `ValueError` for an event whose data
+    is not JSON, unless the reply ends within it.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._line: list[bytes] = []  # of a line whose end has not come yet
+        self._after_return = False
+        self._name = b""
+        self._data: list[bytes] = []
+        self._plain: list[bytes] = []  # lines that belong to no event
+        self._tried = False
+        self._has_events = False
+
+    def feed(self, chunk: bytes) -> Iterator[AnyJson]:
+        """Yields the values of the events that `chunk` completes."""
+        if self._after_return and chunk[:1] == b"\n":
+            chunk = chunk[1:]
+        self._after_return = chunk[-1:] == b"\r"
+        for part in chunk.splitlines(keepends=True):
+            self._line.append(part)
+            if part[-1:] in b"\r\n":
+                line, self._line = b"".join(self._line).rstrip(b"\r\n"), []
+                yield from self._take(line)
+
+    def end(self) -> Iterator[AnyJson]:
+        """Yields what the end of the reply completes."""
+        with suppress(ValueError):  # the reply ends within an event
+            yield from self._take(b"".join(self._line))
+            yield from self._dispatch()
+        if self._plain and not self._has_events:
+            yield json.loads(b"\n".join(self._plain))
+
+    def _take(self, line: bytes) -> Iterator[AnyJson]:
+        name, _, value = line.partition(b":")
+        if not line:
+            yield from self._dispatch()
+        elif name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._name = value.strip()
+        elif name not in (b"", b"id", b"retry"):  # a comment has no name
+            self._plain.append(line)
+
+    def _dispatch(self) -> Iterator[AnyJson]:
+        name, data, self._name, self._data = self._name, self._data, b"", []
+        if self._plain and not self._tried:
+            self._tried = True
+            with suppress(ValueError):
+                value = json.loads(b"\n".join(self._plain))
+                self._plain, self._tried, self._has_events = [], False, True
+                yield value
+        for text in _values(data):
+            if text.startswith(b"[DONE]"):
+                self.done = True
+            elif name == b"error":
+                yield _failure(text)
+            else:
+                value = json.loads(text)
+                self._has_events = True
+                yield value
+
+
+def _values(data: list[bytes]) -> list[bytes]:
+    """Returns the texts of the values in an event, usually one; some servers separate no events."""
+    if len(data) > 1:
+        try:
+            json.loads(b"\n".join(data))
+        except ValueError:
+            return [line for line in data if line.strip()]
+    text = b"\n".join(data)
+    return [text] if text.strip() else []
+
+
+def _failure(text: bytes) -> AnyJson:
+    """Returns the data of an event named `error`, so that it says that it is one."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text.decode(errors="replace")
+    is_marked = isinstance(value, dict) and (value.get("error") or value.get("type") == "error")
+    return value if is_marked else {"error": value}
+
+
+def read_events(chunks: Iterable[bytes]) -> Iterator[AnyJson]:
+    """Yields the values of the events in `chunks`."""
+    decoder = EventDecoder()
+    for chunk in chunks:
+        yield from decoder.feed(chunk)
+        if decoder.done:
+            return
+    yield from decoder.end()
