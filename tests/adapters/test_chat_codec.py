@@ -196,15 +196,25 @@ def test_missing_usage_counts_as_zero(usage: object) -> None:
         ("stop", "stop"),
         ("length", "length"),
         ("content_filter", "content_filter"),
-        ("tool_calls", "stop"),  # and none are there
+        ("tool_calls", "tool_calls"),  # and none are there
         (None, "stop"),
-        ("new_reason", "stop"),
-        (["odd"], "stop"),
-        (7, "stop"),
+        ("END_TURN", "stop"),
+        ("model_length", "length"),
+        ("SAFETY", "content_filter"),
     ],
 )
-def test_endings_are_read_as_an_open_list(finish: object, read: str) -> None:
+def test_finish_reasons_of_many_servers_are_known(finish: object, read: str) -> None:
     assert codec().decode(reply({"content": "x"}, finish)).finish == read
+
+
+@pytest.mark.parametrize(
+    ("finish", "code"),
+    [("new_reason", "provider_failed"), (["odd"], "malformed"), (7, "malformed")],
+)
+def test_unknown_finish_reason_is_never_taken_for_stop(finish: object, code: str) -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        codec().decode(reply({"content": "x"}, finish))
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize(
@@ -314,7 +324,7 @@ def test_a_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
 def test_a_failure_reported_with_status_200_is_a_failure() -> None:
     with pytest.raises(PromptEvaluationError, match="upstream is down") as caught:
         codec().decode({"error": {"message": "upstream is down", "code": 502}})
-    assert (caught.value.phase, caught.value.code) == ("response", "provider_failed")
+    assert (caught.value.phase, caught.value.code) == ("response", "server_error")
 
 
 WHOLE: dict[str, Any] = {

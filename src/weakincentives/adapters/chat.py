@@ -246,7 +246,12 @@ def _add(message: Wire, delta: Wire) -> None:
         before = message.get(key)
         if isinstance(chunk, list) or (isinstance(before, list) and isinstance(chunk, str | dict)):
             message[key] = items = _to_list(before)
-            chunks = chunk if isinstance(chunk, list) else [chunk]
+            text_part = {"type": "text", "text": chunk}
+            chunks = (
+                chunk
+                if isinstance(chunk, list)
+                else [text_part if isinstance(chunk, str) else chunk]
+            )
             if key == "tool_calls":
                 _add_calls(items, chunks)
             else:
@@ -277,8 +282,7 @@ def _to_list(value: AnyJson) -> list[AnyJson]:
 
 def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:
     """Adds parts of a list that is not one of calls: texts to a text, others by their `index`."""
-    for chunk in chunks:
-        part = {"type": "text", "text": chunk} if isinstance(chunk, str) else chunk
+    for part in chunks:
         if not isinstance(part, dict):
             items.append(part)
             continue

@@ -271,9 +271,8 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
         return error_from_reply(provider, str(error))
     if names & {"TimeoutError", "TimeoutException"}:
         return error_from_request(provider, "timeout", "the provider did not answer in time")
-    if names & {"RemoteProtocolError", "ReadError"}:  # there was a connection
-        reason = f"the connection ended early ({type(error).__name__})"
-        return error_from_request(provider, "connection", reason, "try again")
+    if "complete message body" in str(error):  # h11's words: the server had begun to reply
+        return error_from_request(provider, "connection", "the reply ended early", "try again")
     if names & {"OSError", "TransportError"}:
         reason = f"no connection ({type(error).__name__})"
         return error_from_request(provider, "connection", reason)

@@ -84,7 +84,7 @@ _CODES_BY_PROVIDER_CODE = {
         "too_large": "requesttoolarge payloadtoolarge",
         "server_error": "overloaded serverisoverloaded engineoverloaded slowdown internalserver"
         " serviceunavailable serviceunavailableexception unavailable server api modelloading"
-        " internal internalfailure",
+        " internal internalfailure modelstreamexception",
         "timeout": "timeout modeltimeoutexception",
         "bad_request": "invalidrequest badrequest validationexception invalidargument",
     }.items()
@@ -145,6 +145,8 @@ def error_from_failure(
         retry_after=retry_after or next(_waits(parts), None),
     )
     error.status = own
+    if status is None or status == _OK:
+        error.phase = "response"
     param = next((_param(part) for part in parts if _param(part)), "")
     if error.code == "bad_request" and param:
         error.remedy = f"change {param!r}, or leave it out of the request"

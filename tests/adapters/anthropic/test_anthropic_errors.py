@@ -118,7 +118,7 @@ TEXT = event("content_block_start", index=0, content_block={"type": "text", "tex
         ("overloaded_error", "server_error"),
         ("rate_limit_error", "throttled"),
         ("invalid_request_error", "bad_request"),
-        ("brand_new_error", "server_error"),
+        ("brand_new_error", "provider_failed"),
     ],
 )
 def test_an_error_in_a_stream_has_the_code_of_its_type(kind: str, code: str) -> None:
@@ -173,7 +173,7 @@ def test_a_connection_that_breaks_in_a_stream_is_a_connection_error() -> None:
 def test_status_200_with_no_answer_is_malformed(run: Run, step: Step) -> None:
     error = failure(run, step)
     assert (error.phase, error.code) == ("response", "malformed")
-    assert "base_url" in error.remedy
+    assert "API" in error.remedy
 
 
 @drivers

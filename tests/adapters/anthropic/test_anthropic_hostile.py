@@ -212,7 +212,7 @@ def test_a_new_key_of_a_delta_may_hold_anything() -> None:
 def test_a_piece_of_no_block_is_malformed_and_not_left_out(index: Any, place: int) -> None:
     events: list[Any] = [*EVENTS]
     events[place] = {**events[place], "index": index}
-    with pytest.raises(PromptEvaluationError, match="a block without an index"):
+    with pytest.raises(PromptEvaluationError, match="a block has no index"):
         told(*events)
 
 
@@ -290,13 +290,13 @@ def test_a_stream_that_is_cut_is_malformed_and_is_not_taken_for_an_answer(
 )
 def test_an_error_event_of_any_shape_is_an_error_that_tells_no_key(door: Door, error: Any) -> None:
     event = {"type": "error", "error": error}
-    assert failure(door, Raw(body(*SAID[:2], event), "text/event-stream")).code == "server_error"
+    assert failure(door, Raw(body(*SAID[:2], event), "text/event-stream")).code == "provider_failed"
 
 
 @streams
 def test_a_stream_of_another_type_is_malformed(door: Door) -> None:
     for kind in ("application/json", "text/html", "text/event-stream; charset=utf-16"):
-        error = failure(door, Raw(b'{"content": [], "stop_reason": "end_turn"}', kind))
+        error = failure(door, Raw(b'{"content": [], "type": "thing"}', kind))
         assert (error.phase, error.code) == ("response", "malformed")
 
 

@@ -13,7 +13,6 @@ from ..codec import (
     Wire,
     merge_counts,
     read_call,
-    read_finish,
     read_usage,
 )
 from ..provider_errors import (
@@ -142,12 +141,13 @@ class ResponsesCodec(Codec):
         )
 
     def _finish(self, reply: Wire, calls: list[ToolCall]) -> Finish:
-        details = reply.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, dict) else None
-        if reason is None and reply.get("status") == "incomplete":
-            return "length"
-        # a completed response has no reason, and every status but `incomplete` is in `decode`
-        return read_finish(self.provider, reason, calls)
+        match reply:
+            case {"incomplete_details": {"reason": "content_filter"}}:
+                return "content_filter"
+            case {"status": "incomplete"} | {"incomplete_details": {"reason": str()}}:
+                return "length"
+            case _:
+                return "tool_calls" if calls else "stop"
 
     def _read_parts(self, parts: AnyJson, texts: list[str], refusals: list[str]) -> None:
         """Adds the texts of a message to `texts` or `refusals`."""
