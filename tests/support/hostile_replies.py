@@ -236,10 +236,10 @@ def _values() -> Iterator[tuple[str, _Answer, set[str]]]:
         yield f"counts: {name}", _says(_setting(_COUNTS, value)), hello
     for name, value in _ODD.items():
         for what, keys in _KEYS.items():
-            # an answer may be empty where nothing, or a list or object without texts, stands
+            # an answer is empty where nothing, or a list or object without texts, stands
             empty = {"text": ("null", "list"), "delta": ("null", "object"), "parts": ("null",)}
             ends = hello if what == "usage" else either
-            ends = ends | {""} if name in empty.get(what, ()) else ends
+            ends = ends | {"output"} if name in empty.get(what, ()) else ends
             yield f"{what}: {name}", _says(_setting(keys, value)), ends
         for what, keys in _CALL_KEYS.items():
             called = _calls(Call("probe"), change=_setting(keys, value))

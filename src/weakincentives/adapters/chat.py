@@ -18,7 +18,7 @@ from .provider_errors import (
 )
 from .schema_dialects import OPENAI, encode_function, encode_output
 
-__all__ = ["ChatCodec"]
+__all__ = ["ChatCodec", "text_of"]
 
 # texts that come whole; some servers repeat them in later events
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
@@ -41,7 +41,7 @@ class ChatCodec(Codec):
     )
 
     def read_text(self, event: AnyJson) -> str:
-        return "".join([_text(_added(choice).get("content")) for choice in _choices(event)])
+        return "".join([text_of(_added(choice).get("content")) for choice in _choices(event)])
 
     def join_events(self, events: list[AnyJson]) -> object:
         message: Wire = {}
@@ -99,12 +99,12 @@ class ChatCodec(Codec):
         calls = [
             self._read_call(item, index) for index, item in enumerate(wire.get("tool_calls", ()))
         ]
-        content, refusal = message.get("content"), _text(message.get("refusal"))
+        content, refusal = message.get("content"), text_of(message.get("refusal"))
         if not isinstance(content, str | list | None):
             raise error_from_reply(self.provider, "the content is not text")
         finish = read_finish(self.provider, choice.get("finish_reason"), calls)
         return AssistantMessage(
-            text=refusal or _text(content),
+            text=refusal or text_of(content),
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
             usage=self.usage_of([reply]),
@@ -378,7 +378,7 @@ def _join_texts(value: AnyJson) -> AnyJson:
     return value.getvalue() if isinstance(value, StringIO) else value
 
 
-def _text(content: AnyJson) -> str:
+def text_of(content: AnyJson) -> str:
     """Returns the text of `content`: a text, null, or from some servers a list of parts."""
     if isinstance(content, str):
         return content

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mappin
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -22,7 +23,7 @@ from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
-from .chat import ChatCodec
+from .chat import ChatCodec, text_of
 from .codec import AnyJson, CodecOptions, PromptRole, Wire, merge_counts
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
@@ -305,6 +306,9 @@ class _Stream:
     def __post_init__(self) -> None:
         with suppress(AttributeError):  # a reply from LiteLLM's cache has no such check
             self.source.raise_on_model_repetition = lambda: None  # of this stream alone
+            self.source.handle_openai_chat_completion_chunk = partial(
+                _read_chunk, self.source.handle_openai_chat_completion_chunk
+            )
 
     def __iter__(self) -> Iterator[Wire]:
         for chunk in self.source:
@@ -337,7 +341,17 @@ class _Stream:
         usage: Wire = {}
         for chunk in getattr(self.source, "chunks", ()):
             merge_counts(usage, _dump(getattr(chunk, "usage", None)))
-        return {"choices": [], "usage": usage}
+        reason = getattr(self.source, "received_finish_reason", None)
+        end: Wire = {"index": 0, "delta": {}, "finish_reason": reason}
+        return {"choices": [end] if reason else [], "usage": usage}
+
+
+def _read_chunk(read: AnyLiteLLM, chunk: AnyLiteLLM) -> AnyLiteLLM:
+    """Reads a chunk of an OpenAI stream; LiteLLM would lose text that comes in a list."""
+    for choice in getattr(chunk, "choices", None) or ():
+        if isinstance(getattr(choice.delta, "content", None), list):
+            choice.delta.content = text_of(choice.delta.content)
+    return read(chunk)
 
 
 def _chunk_to_json(chunk: AnyLiteLLM) -> Wire:
@@ -372,6 +386,10 @@ def _to_json(reply: AnyLiteLLM) -> AnyJson:
     body = reply.model_dump()
     for choice in body.get("choices") or ():
         message: Wire = choice["message"]
+        # LiteLLM reports `stop` for reasons that it does not know
+        native = (choice.get("provider_specific_fields") or {}).get("native_finish_reason")
+        if native and choice.get("finish_reason") == "stop":
+            choice["finish_reason"] = native
         extras = message.pop("provider_specific_fields", None) or {}
         extras = {key: value for key, value in extras.items() if value}
         message["refusal"] = extras.pop("refusal", None)
