@@ -15,8 +15,10 @@ from openai.types.chat import ChatCompletion
 from support.agents import Args, prompt, tool
 from support.scripted_server import Call, Raw, Say, ScriptedServer
 from support.sdk_clients import APIS, sdk_adapter, sdk_client
+from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
 from weakincentives.evaluation.main_loop import MainLoop
@@ -213,7 +215,7 @@ def test_calls_of_a_stream_are_told_apart(events: list[Any]) -> None:
     with ScriptedServer(said(*events, CALLED), Say("Done.")) as server:
         *_, last = connect(server).stream(prompt(), session=Session())
     assert isinstance(last, Completed)
-    message = last.response.conversation.messages[1]
+    message = last.response.transcript[1]
     assert isinstance(message, AssistantMessage)
     made = [(call.name, json.loads(call.arguments)["a"]) for call in message.tool_calls]
     assert made == [("probe", 1), ("probe", 2)]
@@ -248,7 +250,7 @@ def test_empty_output_of_the_last_event_keeps_earlier_items(events: list[Any], r
 
 
 MESSAGE = {"type": "message", "content": [], "usage": {"input_tokens": 50, "output_tokens": 1}}
-BEGUN = {
+BEGUN: dict[str, list[Any]] = {
     "chat": [chunk({"content": "Par"}, usage=USAGE)],
     "responses": [
         {"type": "response.created", "response": {"usage": {"input_tokens": 11}}},
@@ -490,6 +492,15 @@ def test_error_has_the_code_and_the_words_of_the_server(
     assert ("base_url" in error.remedy) == (words == "No page")
 
 
+def test_missing_item_names_the_option_that_it_needs() -> None:
+    words = "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."
+    with ScriptedServer(body({"error": {"message": words}}, 404)) as server:
+        error = failure(sync, connect(server, "responses", options={"store": False}))
+    assert error.code == "bad_request"
+    assert "reasoning.encrypted_content" in error.remedy
+    assert "base_url" not in error.remedy
+
+
 def test_wait_of_a_throttled_reply_is_read_from_its_words() -> None:
     with ScriptedServer(FAILURES["in a 200"][0]) as server:
         error = failure(sync, connect(server))
@@ -564,8 +575,9 @@ def test_deadline_does_not_send_a_sync_run_to_another_client() -> None:
 def test_ready_client_beside_another_server_is_rejected(api: str, name: str) -> None:
     client = sdk_client(api, "http://127.0.0.1:9", api_key="unused")
     other: dict[str, Any] = {name: "http://127.0.0.1:8"}
+    adapter_class = AnthropicAdapter if api == "messages" else OpenAIAdapter
     with pytest.raises(ValueError, match=f"{name} cannot be passed with a ready client"):
-        type(sdk_adapter(api, client=client))("m", client=client, **other)
+        adapter_class("m", client=client, **other)
 
 
 def test_clients_of_different_servers_are_rejected() -> None:
@@ -593,6 +605,6 @@ def test_call_with_complete_arguments_is_not_split_by_odd_chunks() -> None:
     call = Call("probe", {"a": "x" * 50_000})
     with ScriptedServer(Say(calls=(call,)), Say("Done.")) as server:
         response = streamed(connect(server), prompt(), Session())
-    message = response.conversation.messages[1]
+    message = response.transcript[1]
     assert isinstance(message, AssistantMessage)
     assert len(message.tool_calls) == 1

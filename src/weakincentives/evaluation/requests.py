@@ -59,7 +59,8 @@ class ProviderRequests:
                         self._loop.transcript.append(self._arrived)
                     raise
             except BaseException:  # an interrupt, and the end of a stream
-                self._loop.count(spent + self._arrived.usage)
+                if (usage := spent + self._arrived.usage) != _NO_ANSWER.usage:
+                    self._loop.count(usage)
                 raise
             self._loop.check_again(spent, self._clock())
 
