@@ -797,7 +797,7 @@ def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_contex
         assert context.adapter.parent.session is session
         assert context.adapter.parent.bus is bus
         assert its_bus is bus
-        assert context.prompt is asked
+        assert context.prompt is rendered.prompt
         assert context.rendered_prompt is rendered
     assert [context.call_id for context, *_ in seen] == ["call_1", "call_2"]
 

@@ -672,7 +672,9 @@ def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
     prompt = tree.bind()
     deadline = Deadline.after(5)
     rendered = prompt.render(deadline=deadline)
-    assert rendered.prompt is prompt
+    assert rendered.prompt is not None
+    assert rendered.prompt.template is tree
+    assert rendered.prompt.resources is prompt.resources
     assert rendered.deadline is deadline
     assert rendered.structured_output is None
     assert rendered.output_type is None

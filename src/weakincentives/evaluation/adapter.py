@@ -13,9 +13,9 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from inspect import Parameter, signature
-from typing import Any, Protocol, Required, Self, TypedDict, Unpack
+from functools import lru_cache, wraps
+from inspect import Parameter, iscoroutinefunction, markcoroutinefunction, signature
+from typing import Any, Protocol, Required, Self, TypedDict, Unpack, cast
 
 from ..content import MediaSupport, Part, to_content
 from ..limits import Budget, Deadline, Meter, check_limits
@@ -45,6 +45,7 @@ __all__ = [
     "parameters_of",
     "publisher",
     "source_of",
+    "takes_bindings",
 ]
 
 _log = logging.getLogger(__name__)
@@ -127,6 +128,21 @@ class LoopOptions(ConversationOptions, total=False):
     resume: Resumption | None
 
 
+# Any: methods of all signatures whose first argument is a prompt, of any output
+def takes_bindings[F: Callable[..., Any]](method: F) -> F:
+    """Makes a method take the bindings of its prompt when it is called.
+
+    A coroutine or a generator would read them only once it runs, after a later `bind`.
+    """
+
+    @wraps(method)
+    def begin(self: object, prompt: object, *args: object, **options: object) -> Any:
+        taken = prompt.for_run() if isinstance(prompt, Prompt) else prompt
+        return method(self, taken, *args, **options)
+
+    return cast(F, markcoroutinefunction(begin) if iscoroutinefunction(method) else begin)
+
+
 class ProviderAdapter(ABC):
     """Evaluates prompts with one provider's model.
 
@@ -173,12 +189,14 @@ class ProviderAdapter(ABC):
         only a new evaluation can open.
         """
 
+    @takes_bindings
     async def evaluate_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> PromptResponse[Out]:
         """Like `evaluate`, without blocking the event loop; by default it runs in a thread."""
         return await asyncio.to_thread(lambda: self.evaluate(prompt, **options))
 
+    @takes_bindings
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> Generator[StreamEvent[Out]]:
@@ -191,6 +209,7 @@ class ProviderAdapter(ABC):
             yield TextDelta(response.text)
         yield Completed(response)
 
+    @takes_bindings
     async def stream_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:

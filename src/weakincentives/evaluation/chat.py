@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
+from copy import copy
 from typing import TypedDict, Unpack
 
 from ..content import Part
@@ -41,6 +42,8 @@ class Chat[Out]:
     The chat keeps its conversation in the session, in place of the earlier one, so
     `session.snapshot().to_json()` is the whole chat. A chat of the same prompt in another process
     goes on once its session is restored. A session may have a chat for each of several prompts.
+    The chat has a copy of the prompt, with the params and resources that were bound when the chat
+    was made: to change them for later turns, bind `chat.prompt`.
 
     A turn that an error, a cancellation or Ctrl-C stops keeps what it has done: the next message
     goes on from there. A message during a turn, of this or another chat of the session, raises
@@ -50,7 +53,7 @@ class Chat[Out]:
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
         _check(loop, prompt)
         self.loop = loop
-        self.prompt = prompt
+        self.prompt = copy(prompt)
         self.session = session
         prompt.declare_state(session)
 

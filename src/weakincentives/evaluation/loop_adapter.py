@@ -29,6 +29,7 @@ from .adapter import (
     check_arguments,
     publisher,
     source_of,
+    takes_bindings,
 )
 from .approved_calls import ApprovedCalls
 from .conversation import Conversation
@@ -126,6 +127,7 @@ class LoopAdapter(ProviderAdapter):
         """
         return None
 
+    @takes_bindings
     def evaluate[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
@@ -134,6 +136,7 @@ class LoopAdapter(ProviderAdapter):
         return _response(completed)
 
     # These three take what the base takes and more keywords, which pyright compares with all.
+    @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
@@ -141,6 +144,7 @@ class LoopAdapter(ProviderAdapter):
         [completed] = [event async for event in events]
         return _response(completed)
 
+    @takes_bindings
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
@@ -151,6 +155,7 @@ class LoopAdapter(ProviderAdapter):
         """
         yield from self._perform(Evaluation(self, prompt, streamed=True, **options))
 
+    @takes_bindings
     async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:

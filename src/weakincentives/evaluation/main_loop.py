@@ -22,6 +22,7 @@ from .adapter import (
     parameters_of,
     publisher,
     source_of,
+    takes_bindings,
 )
 from .approval import Decision
 from .call_history import CallHistory
@@ -90,6 +91,7 @@ class MainLoop:
         self.compaction = compaction
         self.clock = clock
 
+    @takes_bindings
     def execute[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Execution[Out]:
@@ -107,6 +109,7 @@ class MainLoop:
                     response = evaluate(evaluations.render(), **evaluations.options)
                     return evaluations.finish(response)
 
+    @takes_bindings
     async def execute_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Execution[Out]:
@@ -139,6 +142,7 @@ class MainLoop:
         """
         return self.execute(prompt, suspension=suspension, decisions=decisions, **options)
 
+    @takes_bindings
     async def resume_async[Out](
         self,
         prompt: Prompt[Out],
@@ -151,6 +155,7 @@ class MainLoop:
             prompt, suspension=suspension, decisions=decisions, **options
         )
 
+    @takes_bindings
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
@@ -177,6 +182,7 @@ class MainLoop:
                     yield restarted
         yield evaluations.completed
 
+    @takes_bindings
     async def stream_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
@@ -222,10 +228,8 @@ class _Evaluations[Out]:
         if isinstance(self.adapter, NestedAdapter):
             self.adapter = self.adapter.adapter
         self._first: RenderedPrompt[Out] | None = None
-        self._params: tuple[object, ...] = ()
         if isinstance(prompt, RenderedPrompt):
-            self._first, self._params = prompt, tuple(prompt.view.params.values())
-            prompt = source_of(prompt)
+            self._first, prompt = prompt, source_of(prompt)
         prompt.declare_state(session)
         bus = options.get("bus") or parent.bus
         budget = options.get("budget") or self.adapter.budget
@@ -240,7 +244,7 @@ class _Evaluations[Out]:
             name=prompt.name,
             session_id=session.session_id,
         )
-        self._overrides = options.get("visibility_overrides") or {}
+        self._overrides = dict(options.get("visibility_overrides") or {})
         self._conversation = options.get("conversation")
         self._save = options.get("save")
         self._decisions: SectionDecisions | None = None
@@ -322,7 +326,6 @@ class _Evaluations[Out]:
         """Renders the prompt for the next evaluation."""
         rendered, self._first = self._first, None
         rendered = rendered or self._prompt.render(
-            *self._params,
             session=self._session,
             visibility_overrides=self._overrides,
             decisions=self._decisions,
@@ -575,6 +578,7 @@ class NestedAdapter(ProviderAdapter):
         return self._loop(options).execute(prompt, **options).whole_response
 
     # These three take what the base takes and more keywords, which pyright compares with all.
+    @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
     ) -> PromptResponse[Out]:

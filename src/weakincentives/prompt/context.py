@@ -1,6 +1,6 @@
 """What a tool's handler receives beside its params: prompt, adapter, session, resources."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -104,12 +104,13 @@ class ToolContext:
         """
         return self.adapter.evaluate(self._with_resources(prompt), **self._arguments(options))
 
-    async def evaluate_async[Out](
+    # Any: what a coroutine is sent and yields is asyncio's own. Not `async def`: the adapter takes
+    # the prompt's bindings when it is called.
+    def evaluate_async[Out](
         self, prompt: "Prompt[Out] | RenderedPrompt[Out]", /, **options: Unpack[NestedOptions]
-    ) -> Response[Out]:
+    ) -> Coroutine[Any, Any, Response[Out]]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
-        prompt = self._with_resources(prompt)
-        return await self.adapter.evaluate_async(prompt, **self._arguments(options))
+        return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
 
     def _with_resources[Out](
         self, prompt: "Prompt[Out] | RenderedPrompt[Out]"

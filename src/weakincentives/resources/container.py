@@ -234,7 +234,11 @@ class ResourceContext:
         )
         # kinds whose providers asked for something that a transaction can restore
         self.stateful_dependents: set[Kind] = set()
-        self.rebind(registry or ResourceRegistry())
+        self.registry = registry or ResourceRegistry()
+        self.by_kind = {binding.protocol: binding for binding in self.registry.bindings}
+        self.only_singletons = all(
+            binding.scope is Scope.SINGLETON for binding in self.registry.bindings
+        )
 
     @property
     def is_open(self) -> bool:
@@ -248,15 +252,11 @@ class ResourceContext:
         """
         return _Resolver(self, None).get(kind)
 
-    def rebind(self, registry: ResourceRegistry) -> None:
-        """Replaces the registry; raises `RuntimeError` while the context is open."""
+    def rebound(self, registry: ResourceRegistry) -> "ResourceContext":
+        """Returns a context of another registry; raises `RuntimeError` while this one is open."""
         if self.is_open:
             raise RuntimeError("resources are open; bind them before `with prompt.resources:`")
-        self.registry = registry
-        self.by_kind = {binding.protocol: binding for binding in registry.bindings}
-        self.only_singletons = all(
-            binding.scope is Scope.SINGLETON for binding in registry.bindings
-        )
+        return ResourceContext(registry)
 
     def for_call(self) -> "CallResources":
         """Returns the resources of one tool call, as a context manager."""

@@ -43,7 +43,7 @@ from weakincentives.prompt.overrides.model import Override, StaleOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.events import OverridesDropped, PromptRendered
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 
 FULL = SectionVisibility.FULL
 
@@ -382,7 +382,7 @@ class Counting(LocalPromptOverridesStore):
         return super().resolve(descriptor, tag)
 
 
-def test_each_render_asks_the_store_once(tmp_path: Path) -> None:
+def test_a_run_asks_the_store_once_however_often_it_restarts(tmp_path: Path) -> None:
     store = Counting(tmp_path)
     tree = template(
         MarkdownSection(
@@ -396,8 +396,31 @@ def test_each_render_asks_the_store_once(tmp_path: Path) -> None:
     reads = [call(("read_section", {"section_key": key})) for key in ("a", "b")]
     adapter: ScriptedAdapter = ScriptedAdapter([*reads, say("done")], dynamic_tools=False)
     execution = MainLoop(adapter).execute(Prompt(tree, overrides_store=store), session=Session())
-    assert (execution.restarts, store.calls) == (2, 3)
+    assert (execution.restarts, store.calls) == (2, 1)
     assert "other" in str(adapter.requests[-1].messages[0])
+
+
+def test_overrides_that_change_during_a_run_apply_from_the_next_run_on(tmp_path: Path) -> None:
+    store = LocalPromptOverridesStore(tmp_path)
+    tree = template(
+        MarkdownSection(title="A", key="a", template="The code's text."),
+        MarkdownSection(
+            title="B", template="b", summary="s", visibility=SUMMARY, tools=[searching()]
+        ),
+    )
+
+    def replace_text(seen: SeenRequest) -> Reply:
+        store.upsert(tree.descriptor, SectionOverride(path=("a",), body="The override."))
+        return call(("read_section", {"section_key": "b"}))
+
+    adapter: ScriptedAdapter = ScriptedAdapter(
+        [replace_text, say("done"), say("done")], dynamic_tools=False
+    )
+    loop, prompt = MainLoop(adapter), Prompt(tree, overrides_store=store)
+    assert loop.execute(prompt, session=Session()).restarts == 1
+    loop.execute(prompt, session=Session())
+    texts = [str(request.messages[0]) for request in adapter.requests]
+    assert ["The override." in text for text in texts] == [False, False, True]
 
 
 def test_a_file_that_has_not_changed_is_not_read_again(store: LocalPromptOverridesStore) -> None:

@@ -94,7 +94,8 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
 
 # Any: as above
 def _bound_prompt(agent: DurableAgent[Any], run_input: Record) -> Prompt[Any]:
-    prompt, params = agent.prompt(), run_input["params"]
+    # a copy, since several runs may share what the function returns
+    prompt, params = agent.prompt().for_run(), run_input["params"]
     types = types_by_name(params, prompt.template.registry.params_types)
     prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
     return prompt
