@@ -17,7 +17,7 @@
     │                           content             ContentError
     ├── the provider failed     evaluation.errors   PromptEvaluationError, ThrottleError
     ├── a limit was reached     evaluation.errors   DeadlineExceededError, BudgetExceededError,
-    │                                               TurnLimitError
+    │                                               TurnLimitError, DepthLimitError
     │                           evaluation          ExpansionLimitError
     ├── a person must act       evaluation          RunSuspended
     └── control flow            prompt.errors       VisibilityExpansionRequired

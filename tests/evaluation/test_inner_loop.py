@@ -523,7 +523,7 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
         InnerLoopConfig(parallel_tool_calls=word)
 
 
-@pytest.mark.parametrize("name", ["max_turns", "max_repairs"])
+@pytest.mark.parametrize("name", ["max_turns", "max_repairs", "max_depth"])
 @pytest.mark.parametrize(
     ("count", "kind", "message"),
     [

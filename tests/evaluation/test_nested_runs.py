@@ -23,6 +23,7 @@ from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
+    DepthLimitError,
     PromptEvaluationError,
 )
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -599,3 +600,80 @@ def test_run_of_a_handler_finds_the_callers_resources_as_an_agent_tool_does(
         assert answer.content == "seen"
         assert prompt.resources.get(Filesystem).read_text("tea.txt") == "seen"
     assert not inner.resources.registry.bindings
+
+
+def recursive(adapter: ScriptedAdapter) -> Prompt[None]:
+    """A prompt whose tool runs the prompt again."""
+
+    def recurse(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        depths.append(params.a)
+        return ToolResult(context.evaluate(recursive(adapter)).text)
+
+    depths: list[int] = []
+    return prompt(tool(recurse))
+
+
+def recursing() -> ScriptedAdapter:
+    """An adapter whose model always calls the tool, and answers with the tool's first result."""
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        results = answers_of(seen)
+        return say(results[-1]) if results else call(("probe", {"a": 1}))
+
+    return ScriptedAdapter(repeat(answer))
+
+
+def answers_of(seen: SeenRequest) -> list[str]:
+    return [message.content for message in seen.messages if message.kind == "tool"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("max_depth", [0, 1, 3])
+def test_run_nested_deeper_than_max_depth_fails_its_call_with_a_remedy(
+    way: Way, max_depth: int
+) -> None:
+    adapter = recursing()
+    adapter.config = InnerLoopConfig(max_depth=max_depth)
+    response = evaluate(adapter, recursive(adapter), Session(), way)
+    assert len(adapter.requests) == 2 * (max_depth + 1)
+    assert "max_depth" in response.text
+    assert "[limit/depth]" in response.text
+
+
+def test_recursion_without_limits_ends_at_the_default_max_depth() -> None:
+    adapter = recursing()
+    adapter.evaluate(recursive(adapter), session=Session())
+    assert len(adapter.requests) == 2 * (InnerLoopConfig().max_depth + 1)
+
+
+def test_strictest_max_depth_of_the_runs_around_a_run_applies() -> None:
+    inner = recursing()
+    inner.config = InnerLoopConfig(max_depth=50)
+
+    def delegate(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(recursive(inner), adapter=inner).text)
+
+    outer = ScriptedAdapter(
+        [call(("probe", {"a": 1})), say("done")], config=InnerLoopConfig(max_depth=2)
+    )
+    outer.evaluate(prompt(tool(delegate)), session=Session())
+    assert len(inner.requests) == 2 * 2
+
+
+def test_handler_can_catch_the_error_of_a_run_that_is_nested_too_deep() -> None:
+    caught: list[DepthLimitError] = []
+
+    def delegate(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            context.evaluate(prompt())
+        except DepthLimitError as error:
+            caught.append(error)
+        return ToolResult("handled")
+
+    adapter = ScriptedAdapter(
+        [call(("probe", {"a": 1})), say("done")], config=InnerLoopConfig(max_depth=0)
+    )
+    adapter.evaluate(prompt(tool(delegate)), session=Session())
+    [error] = caught
+    assert (error.phase, error.code) == ("limit", "depth")
+    assert "InnerLoopConfig.max_depth" in error.remedy

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncGenerator,
@@ -27,7 +28,7 @@ from ..runs import Run
 from .approval import Approver
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
-from .errors import PromptEvaluationError
+from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
@@ -85,7 +86,8 @@ class ParentRun:
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
     ends by `deadline`, and works in a transaction of the parent if it has the same `session`, which
     `run` has reserved.
-    `approver` decides for the parent, and for nested runs that have none of their own. `nested`
+    `approver` decides for the parent, and for nested runs that have none of their own. More runs may nest in
+    one another inside it, `levels_left` deep. `nested`
     records the runs inside a call, and `log` the evaluations of one of them, so that they can wait.
     """
 
@@ -96,6 +98,7 @@ class ParentRun:
     deadline: Deadline | None = None
     evaluation_id: str | None = None
     approver: Approver | None = None
+    levels_left: int = sys.maxsize
     nested: CallLog | None = None
     log: RunLog | None = None
 
@@ -106,6 +109,16 @@ class ParentRun:
         meter = identity.meter if identity else None
         nested = identity if isinstance(identity, CallLog) else None
         return replace(self, session=session, meter=meter or self.meter, bus=bus, nested=nested)
+
+    def check_depth(self, name: str) -> None:
+        """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""
+        if self.levels_left < 0:
+            raise DepthLimitError(
+                f"cannot run {name!r}: the runs around it are nested as deep as max_depth allows",
+                phase="limit",
+                code="depth",
+                remedy="end the recursion, or raise InnerLoopConfig.max_depth",
+            )
 
 
 class LoopOptions(ConversationOptions, total=False):

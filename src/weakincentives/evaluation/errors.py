@@ -14,6 +14,7 @@ __all__ = [
     "BudgetExceededError",
     "CompactionRequired",
     "DeadlineExceededError",
+    "DepthLimitError",
     "EvaluationPhase",
     "LimitError",
     "PromptEvaluationError",
@@ -96,6 +97,10 @@ class BudgetExceededError(LimitError):
 
 class TurnLimitError(LimitError):
     """The provider was asked `max_turns` times and the model is not done."""
+
+
+class DepthLimitError(LimitError):
+    """A tool call tried to run a prompt that would be nested deeper than `max_depth` allows."""
 
 
 class CompactionRequired(ControlFlow):

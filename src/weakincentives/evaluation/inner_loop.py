@@ -85,7 +85,9 @@ class InnerLoopConfig:
     """Rules of one run.
 
     `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
-    that does not fit the declared output. With `parallel_tool_calls="isolated"` calls of one turn
+    that does not fit the declared output. `max_depth` bounds how deep runs nest: a tool call of the
+    run may run a prompt whose tool call runs another one, and so on, `max_depth` times; a deeper run
+    raises `DepthLimitError`, which fails the call that began it. With `parallel_tool_calls="isolated"` calls of one turn
     whose tools are `"pure"` or `"repeatable"` run in parallel, each as if it were alone, and take
     effect in the order of the calls. A call with more than `max_argument_chars` is refused before
     its arguments are parsed. The model reads at most `max_result_chars` of a tool's result, with a
@@ -98,6 +100,7 @@ class InnerLoopConfig:
 
     max_turns: int | None = 100
     max_repairs: int = 2
+    max_depth: int = 10
     supports_dynamic_tools: bool = False
     parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
     max_argument_chars: int | None = 1_000_000
@@ -114,6 +117,7 @@ class InnerLoopConfig:
         if self.max_turns is not None:
             check_count("max_turns", self.max_turns)
         check_count("max_repairs", self.max_repairs)
+        check_count("max_depth", self.max_depth)
         _check_chars("max_argument_chars", self.max_argument_chars)
         _check_chars("max_result_chars", self.max_result_chars)
         check_limits(self.deadline, self.budget)

@@ -9,6 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, closing
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Self, Unpack
@@ -297,7 +298,9 @@ class Evaluation[Out]:
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver = self._options.get("approver")
         parent = ParentRun(self._run, self._session, self.meter, bus, deadline, self._id, approver)
-        return NestedAdapter(evaluator, parent, self._clock)
+        outer, levels = self._options.get("parent"), self._loop.config.max_depth
+        levels = min(levels, outer.levels_left) if outer else levels
+        return NestedAdapter(evaluator, replace(parent, levels_left=levels - 1), self._clock)
 
     def __enter__(self) -> Self:
         for event in self._opening:

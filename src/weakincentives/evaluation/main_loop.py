@@ -230,6 +230,7 @@ class _Evaluations[Out]:
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
             self._first, prompt = prompt, source_of(prompt)
+        parent.check_depth(prompt.name)
         prompt.declare_state(session)
         bus = options.get("bus") or parent.bus
         budget = options.get("budget") or self.adapter.budget
@@ -265,6 +266,7 @@ class _Evaluations[Out]:
         log = None if parent.nested is None else parent.nested.begin(prompt)
         caller_id = parent.evaluation_id
         own = ParentRun(self._run, session, meter, bus, self._deadline, caller_id, approver)
+        own = replace(own, levels_left=parent.levels_left)
         self._parent, summaries = replace(own, log=log), log.summaries if log else None
         self._nested = NestedAdapter(self.adapter, replace(own, nested=summaries))
         self._set_options(loop, options)

@@ -1,7 +1,7 @@
 """`PromptTemplate`, the definition of a prompt, and `Prompt`, a template with params bound.
 
-A template is a value that threads and sessions share. A run takes what its prompt has bound when the
-run begins: `bind` replaces the bindings, and never changes those that a copy of the prompt has.
+A template is a value that threads and sessions share. A run takes what its prompt has bound when
+the run begins: `bind` replaces the bindings, and never changes those of a copy of the prompt.
 """
 
 import re

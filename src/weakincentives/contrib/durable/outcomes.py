@@ -13,6 +13,7 @@ from ...errors import WeakIncentivesError
 from ...evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
+    DepthLimitError,
     PromptEvaluationError,
     ThrottleError,
     TurnLimitError,
@@ -47,6 +48,7 @@ _ERRORS: dict[str, type[PromptEvaluationError]] = {
         DeadlineExceededError,
         BudgetExceededError,
         TurnLimitError,
+        DepthLimitError,
         ExpansionLimitError,
         PromptEvaluationError,
     )
