@@ -243,6 +243,14 @@ class Meter:
         cost = self.cost if self.unpriced is None else None
         return RunUsage(self.tokens, self.calls, self.tool_calls, cost)
 
+    @property
+    def left(self) -> Budget | None:
+        """What is left of the nearest budget, for an adapter that does not count in a meter."""
+        meter = self
+        while meter.budget is None and meter.parent is not None:
+            meter = meter.parent
+        return meter.budget and meter.budget.after(meter.usage)
+
     def exceeded(
         self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
     ) -> str | None:

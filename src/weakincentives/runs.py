@@ -14,16 +14,26 @@ from .errors import WeakIncentivesError
 __all__ = ["ConcurrentRunError", "Reservation", "Run", "RunStack"]
 
 
+_CLOSE_STREAM = (
+    "read it to its end or close it, with contextlib.aclosing or closing, since `break` leaves a "
+    "stream open; otherwise "
+)
+
+
 class ConcurrentRunError(WeakIncentivesError, RuntimeError):
     """Another run uses the session, or the prompt's resources; the refused run changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Run:
-    """An evaluation, an execution or a turn of a chat; `caller` is the run that it is part of."""
+    """An evaluation, an execution or a turn of a chat; `caller` is the run that it is part of.
+
+    The reader of a `streamed` one can leave it open.
+    """
 
     name: str
     caller: "Run | None" = None
+    streamed: bool = False
 
 
 class RunStack:
@@ -47,8 +57,10 @@ class RunStack:
             runs = [other for other in self._runs if other() is not None]
             current = runs[-1]() if runs else None
             if current is not None and current is not run.caller:
+                kind = "an open stream" if current.streamed else "a run"
+                remedy = _CLOSE_STREAM + self._remedy if current.streamed else self._remedy
                 raise ConcurrentRunError(
-                    f"{self._subject} is in use by a run of {current.name!r}; {self._remedy}"
+                    f"{self._subject} is in use by {kind} of {current.name!r}; {remedy}"
                 )
             self._runs = [*runs, ref(run)]
 

@@ -13,18 +13,21 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from inspect import Parameter, iscoroutinefunction, markcoroutinefunction, signature
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack, cast
 
 from ..content import MediaSupport, Part, to_content
+from ..event_loops import threads
 from ..limits import Budget, Deadline, Meter, check_limits
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from ..runs import Run
+from ..runtime.events import Operation
 from .approval import Approver
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
@@ -86,9 +89,9 @@ class ParentRun:
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
     ends by `deadline`, and works in a transaction of the parent if it has the same `session`, which
     `run` has reserved.
-    `approver` decides for the parent, and for nested runs that have none of their own. More runs may nest in
-    one another inside it, `levels_left` deep. `nested`
+    `approver` decides for the parent, and for nested runs that have none of their own. `nested`
     records the runs inside a call, and `log` the evaluations of one of them, so that they can wait.
+    Further runs may nest in one another `levels_left` deep. `operation` is that of the execution.
     """
 
     run: Run | None
@@ -99,6 +102,7 @@ class ParentRun:
     evaluation_id: str | None = None
     approver: Approver | None = None
     levels_left: int = sys.maxsize
+    operation: Operation | None = None
     nested: CallLog | None = None
     log: RunLog | None = None
 
@@ -207,7 +211,8 @@ class ProviderAdapter(ABC):
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> PromptResponse[Out]:
         """Like `evaluate`, without blocking the event loop; by default it runs in a thread."""
-        return await asyncio.to_thread(lambda: self.evaluate(prompt, **options))
+        work = partial(copy_context().run, lambda: self.evaluate(prompt, **options))
+        return await asyncio.get_running_loop().run_in_executor(threads(), work)
 
     @takes_bindings
     def stream[Out](

@@ -17,6 +17,7 @@ from .approval import Approver, Decision
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .response import Completed, StreamEvent
+from .run_stream import run_stream
 from .suspension import Suspension
 
 __all__ = ["Chat", "TurnOptions"]
@@ -113,16 +114,17 @@ class Chat[Out]:
         options |= {"suspension": suspension, "decisions": decisions}
         return await self.send_async(**options)
 
+    @run_stream
     def stream(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Like `send`, and yields what happens; the last event holds the response.
 
-        Close the generator to stop the turn early.
+        Close the generator to stop the turn early, from any thread.
         """
         last: Completed[Out] | None = None
         with (
-            self._begin_turn(message, options) as arguments,
+            self._begin_turn(message, options, streamed=True) as arguments,
             closing(self.loop.stream(self.prompt, **arguments)) as events,
         ):
             for event in events:
@@ -138,7 +140,7 @@ class Chat[Out]:
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
         last: Completed[Out] | None = None
-        with self._begin_turn(message, options) as arguments:
+        with self._begin_turn(message, options, streamed=True) as arguments:
             async with aclosing(self.loop.stream_async(self.prompt, **arguments)) as events:
                 async for event in events:
                     if isinstance(event, Completed):
@@ -150,10 +152,10 @@ class Chat[Out]:
 
     @contextmanager
     def _begin_turn(
-        self, message: str | Sequence[Part] | None, options: TurnOptions
+        self, message: str | Sequence[Part] | None, options: TurnOptions, *, streamed: bool = False
     ) -> Generator[ExecutionOptions]:
         """Yields the arguments of the turn's execution, and keeps other turns out meanwhile."""
-        suspension, run = options.get("suspension"), Run(self.prompt.name)
+        suspension, run = options.get("suspension"), Run(self.prompt.name, None, streamed)
         with Reservation(run, self.prompt.runs_with(self.session)):
             conversation = self.conversation
             if suspension is not None and suspension.start != conversation:

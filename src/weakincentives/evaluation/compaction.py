@@ -17,6 +17,7 @@ from ..content import Image, Media, text_of
 from ..limits import check_count
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
+from ..runtime.events import Compacted
 from .conversation import Conversation, rendered_tools
 from .messages import (
     AssistantMessage,
@@ -108,6 +109,19 @@ class Plan:
     def tokens_of(self, conversation: Conversation) -> int:
         """Estimates the tokens of a request with a conversation that was derived anew."""
         return round(_estimate(conversation.messages, conversation.tools) * self.scale)
+
+    def event(self, shorter: Conversation, summary: str, session_id: str) -> Compacted:
+        """Returns the event of a conversation that `apply` has made."""
+        return Compacted(
+            ns=shorter.ns,
+            key=shorter.key,
+            dropped_turns=len(self.older),
+            dropped_calls=self.dropped_calls,
+            tokens_before=self.tokens,
+            tokens_after=self.tokens_of(shorter),
+            summary=summary,
+            session_id=session_id,
+        )
 
 
 # Any: a prompt of any output

@@ -11,18 +11,22 @@ sent its outcome, `(result, exception)`; it does no I/O and starts no thread. An
 
 `perform` does this in the calling thread, `perform_async` beside an event loop. Both close the
 generator when they end early, so that its `finally` blocks undo what was begun.
+
+A handler may raise a cancellation that nobody has sent to the run, such as that of a task that it
+awaits. It fails the handler, as any other error does.
 """
 
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import aclosing, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
+from ..cancellation import is_foreign
+from ..event_loops import closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
@@ -87,8 +91,9 @@ _DONE: Outcome = None, None
 def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
     """Performs effects in this thread, yields progress and returns the result.
 
-    `async` handlers run to their end in an event loop of their own. Parallel branches run in at
-    most 16 threads; an interrupt keeps those that wait for a thread from starting.
+    `async` handlers run to their end in the event loop that all synchronous runs share. Parallel
+    branches run in at most 16 threads; an interrupt keeps those that wait for a thread from
+    starting.
     """
     try:
         effect = next(effects)
@@ -116,7 +121,8 @@ async def perform_async(
 ) -> AsyncGenerator[Progress]:
     """Performs effects without blocking the event loop and yields progress.
 
-    Plain handlers run in threads, of `pool` if given. A cancellation waits for them to end.
+    Plain handlers run in threads, of `pool` if given, else in at most 64 of the event loop. A
+    cancellation waits for them to end.
     """
     try:
         effect = next(effects)
@@ -127,7 +133,8 @@ async def perform_async(
                 effect = effects.send(await _ask_async(effect))
             elif isinstance(effect, Ask):
                 outcome = _DONE
-                async with aclosing(_ask_stream_async(effect)) as pieces:
+                pieces = _ask_stream_async(effect)
+                async with closing_shielded(pieces):
                     async for piece in pieces:
                         if isinstance(piece, tuple):
                             outcome = piece
@@ -186,7 +193,8 @@ async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
     """Yields the pieces of the message, and the outcome last."""
     outcome: Outcome = _DONE
     try:
-        async with aclosing(ask.connection.ask_stream_async(ask.request)) as pieces:
+        pieces = ask.connection.ask_stream_async(ask.request)
+        async with closing_shielded(pieces):
             async for piece in pieces:
                 if isinstance(piece, AssistantMessage):
                     outcome = piece, None
@@ -253,9 +261,14 @@ async def _run_parallel_async(parallel: Parallel) -> Outcome:
             pass
 
     with ThreadPoolExecutor(_MAX_THREADS) as pool:
-        async with asyncio.TaskGroup() as group:
-            for branch in parallel.branches:
-                group.create_task(run_branch(branch))
+        tasks = [asyncio.create_task(run_branch(branch)) for branch in parallel.branches]
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await wait_for_all(tasks)
+            raise
     return _DONE
 
 
@@ -265,8 +278,17 @@ def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
         if to_end and inspect.isawaitable(result):
             return _run_to_end(result)
         return result, None
+    except asyncio.CancelledError as error:  # nobody can cancel a plain function
+        return None, _failure(error)
     except BaseException as error:
         return None, error
+
+
+def _failure(error: BaseException) -> Exception:
+    """Returns the error of a handler that was not cancelled, but awaited something that was."""
+    failure = RuntimeError("something that the call waited for was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
@@ -283,43 +305,30 @@ async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
         if inspect.iscoroutinefunction(invoke):
             return await invoke(), None
         context = copy_context()
-        future = asyncio.get_running_loop().run_in_executor(pool, start)
+        future = asyncio.get_running_loop().run_in_executor(pool or threads(), start)
         try:
             result, error = await asyncio.shield(future)
         except asyncio.CancelledError:
             cancelled = True
-            while not future.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
+            await wait_for_all([future])
             raise
         if inspect.isawaitable(result):
             result = await result
         return result, error
     except BaseException as error:
-        return None, error
+        return None, _failure(error) if is_foreign(error) else error
 
 
 # Any: awaitables of every kind
 def _run_to_end(awaitable: Any) -> Outcome:
-    """Runs a coroutine from synchronous code, in another thread if a loop runs in this one."""
+    """Waits for a coroutine from synchronous code."""
     outcome: list[Outcome] = []
 
     async def wait() -> None:
-        # The task must hold no exception but a cancellation: `asyncio.run` takes the `repr` of the
-        # task before it restores the handler of SIGINT, and the `repr` of a user's exception may
-        # raise.
         try:
             outcome.append((await awaitable, None))
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
-            outcome.append((None, error))
+            outcome.append((None, _failure(error) if is_foreign(error) else error))
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(wait())
-    else:
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            pool.submit(copy_context().run, asyncio.run, wait()).result()
+    run_to_end(wait())
     return outcome.pop()  # and not a copy, which would tie the exception to its own traceback

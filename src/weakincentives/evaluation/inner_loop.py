@@ -85,14 +85,15 @@ class InnerLoopConfig:
     """Rules of one run.
 
     `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
-    that does not fit the declared output. `max_depth` bounds how deep runs nest: a tool call of the
-    run may run a prompt whose tool call runs another one, and so on, `max_depth` times; a deeper run
-    raises `DepthLimitError`, which fails the call that began it. With `parallel_tool_calls="isolated"` calls of one turn
-    whose tools are `"pure"` or `"repeatable"` run in parallel, each as if it were alone, and take
-    effect in the order of the calls. A call with more than `max_argument_chars` is refused before
-    its arguments are parsed. The model reads at most `max_result_chars` of a tool's result, with a
-    note on how much is missing; events keep the whole result. `None` means no bound. `prices` says
-    what requests cost, such as `weakincentives.contrib.prices.cost`, for `Budget.max_cost`.
+    that does not fit the declared output. `max_depth` bounds how deep runs nest in one another's
+    tool calls: a deeper run raises `DepthLimitError`, which fails the call that began it.
+
+    With `parallel_tool_calls="isolated"` calls of one turn whose tools are `"pure"` or
+    `"repeatable"` run in parallel, each as if it were alone, and take effect in the order of the
+    calls. A call with more than `max_argument_chars` is refused before its arguments are parsed.
+    The model reads at most `max_result_chars` of a tool's result, with a note on how much is
+    missing; events keep the whole result. `None` means no bound. `prices` says what requests cost,
+    such as `weakincentives.contrib.prices.cost`, for `Budget.max_cost`.
 
     Raises `ValueError` for a negative number, for a bound of fewer than 1,000 characters and for an
     unknown `parallel_tool_calls`, and `TypeError` for a wrong type.

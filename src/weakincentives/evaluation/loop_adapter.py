@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, Self, Unpack
 
 from ..errors import ControlFlow, WeakIncentivesError
+from ..event_loops import closing_shielded
 from ..limits import Budget, Clock, Deadline, Meter, TokenUsage, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
@@ -40,7 +41,6 @@ from .evaluation_events import opening_events, stop_event
 from .inner_loop import (
     Action,
     Finished,
-    InnerLoop,
     InnerLoopConfig,
     ProviderRequest,
     ToolCalls,
@@ -50,6 +50,7 @@ from .main_loop import NestedAdapter
 from .messages import ToolCall, ToolExecutionOutcome, UserMessage
 from .nested_runs import ChangedRunError, NestedCall, UndecidedError, Waiting
 from .opening import (
+    inner_loop,
     opening,
     render,
     rules,
@@ -67,6 +68,7 @@ from .response import (
 )
 from .run_logs import OpenCalls
 from .run_recorder import RunRecorder
+from .run_stream import run_stream
 from .suspend import recall_calls, suspend, wait_on, waiting_for
 from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
@@ -146,13 +148,14 @@ class LoopAdapter(ProviderAdapter):
         return _response(completed)
 
     @takes_bindings
+    @run_stream
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Evaluates `prompt` and yields what happens; the last event holds the response.
 
-        Close the generator to stop early: no further call runs, and finished calls keep their
-        effects.
+        Close the generator to stop early, from any thread: no further call runs, and finished calls
+        keep their effects.
         """
         yield from self._perform(Evaluation(self, prompt, streamed=True, **options))
 
@@ -180,7 +183,8 @@ class LoopAdapter(ProviderAdapter):
     ) -> AsyncGenerator[StreamEvent[Out]]:
         with evaluation.reservation, evaluation:
             events = perform_async(evaluation.effects())
-            async with evaluation.resources, aclosing(evaluation.connection), aclosing(events):
+            connection = closing_shielded(evaluation.connection)
+            async with evaluation.resources, connection, closing_shielded(events):
                 async for event in events:
                     yield event
             response = evaluation.finish()
@@ -216,7 +220,7 @@ class Evaluation[Out]:
         source.declare_state(session)
         rendered = render(prompt, options)
         self.resources = source.resources
-        self._run = Run(source.name, parent.run if parent else None)
+        self._run = Run(source.name, parent.run if parent else None, streamed)
         self.reservation = Reservation(self._run, source.runs_with(session))
         self.connection = adapter.connect(rendered)
         rendered = with_provider_tools(rendered, self.connection.provider_tools, options)
@@ -225,7 +229,11 @@ class Evaluation[Out]:
         self._publish = publisher(session, options.get("bus"))
         conversation = opening(rendered, options, session.content)
         rendered = with_disclosure_tools(rendered, conversation)
-        self._loop = _inner_loop(adapter, rendered, conversation, options)
+        config = replace(adapter.config, supports_dynamic_tools=adapter.supports_dynamic_tools)
+        config = rules(
+            config, options.get("budget") or adapter.budget, adapter.clock(), rendered, options
+        )
+        self._loop = inner_loop(rendered, conversation, options, config, adapter.model)
         self._operation = self._new_operation(adapter, rendered.text, streamed=streamed)
         self.meter = self._loop.meter
         self._requests = ProviderRequests(
@@ -258,7 +266,7 @@ class Evaluation[Out]:
         )
 
     def _new_operation(self, adapter: LoopAdapter, text: str, *, streamed: bool) -> Operation:
-        bus, session = self._options.get("bus"), self._session
+        bus, session, parent = self._options.get("bus"), self._session, self._options.get("parent")
         return Operation(
             bus=session.bus if bus is None else bus,
             kind="evaluation",
@@ -268,6 +276,7 @@ class Evaluation[Out]:
             text=text,
             streamed=streamed,
             session_id=session.session_id,
+            parent=parent.operation if parent else None,
         )
 
     def _approved_calls(self, adapter: LoopAdapter) -> ApprovedCalls:
@@ -572,34 +581,6 @@ class Evaluation[Out]:
         if streamed:
             yield from _finished(calls, outcomes)
         return next_action
-
-
-def _inner_loop(
-    adapter: LoopAdapter,
-    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
-    conversation: Conversation,
-    options: LoopOptions,
-) -> InnerLoop:
-    """Returns the inner loop of an evaluation, with the strictest of all limits."""
-    parent = options.get("parent")
-    deadlines = [options.get("deadline"), rendered.deadline, parent.deadline if parent else None]
-    return InnerLoop(
-        conversation=conversation,
-        structured_output=rendered.structured_output,
-        param_descriptions=rendered.tool_param_descriptions,
-        max_request_tokens=options.get("max_request_tokens"),
-        previous_turns=options.get("previous_turns", 0),
-        content=options["session"].content,
-        parent_meter=parent.meter if parent else None,
-        config=rules(
-            adapter.config,
-            options.get("budget") or adapter.budget,
-            adapter.clock(),
-            deadlines,
-            supports_dynamic_tools=adapter.supports_dynamic_tools,
-        ),
-        model=adapter.model,
-    )
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:

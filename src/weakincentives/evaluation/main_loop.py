@@ -42,6 +42,7 @@ from .execution import (
 from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 from .run_logs import Identity
+from .run_stream import run_stream
 from .suspension import RunSuspended, Suspension, check_resumable
 
 __all__ = [
@@ -156,15 +157,16 @@ class MainLoop:
         )
 
     @takes_bindings
+    @run_stream
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Like `execute`, and yields what happens; the last event holds the response.
 
         After `Restarted` and `AnswerRejected` earlier text is void. The response has the usage of
-        all evaluations. Close the generator to stop early.
+        all evaluations. Close the generator to stop early, from any thread.
         """
-        evaluations = _Evaluations(self, prompt, **options)
+        evaluations = _Evaluations(self, prompt, streamed=True, **options)
         stream: _Evaluate = evaluations.adapter.stream
         with evaluations.reserved(), evaluations.operation, evaluations.resources:
             while evaluations.execution is None:
@@ -187,7 +189,7 @@ class MainLoop:
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
-        evaluations = _Evaluations(self, prompt, **options)
+        evaluations = _Evaluations(self, prompt, streamed=True, **options)
         stream: _Evaluate = evaluations.adapter.stream_async
         with evaluations.reserved(), evaluations.operation:
             async with evaluations.resources:
@@ -214,6 +216,8 @@ class _Evaluations[Out]:
         self,
         loop: MainLoop,
         prompt: Prompt[Out] | RenderedPrompt[Out],
+        *,
+        streamed: bool = False,
         **options: Unpack[ExecutionOptions],
     ) -> None:
         check_arguments(prompt, options, ExecutionOptions, Prompt, RenderedPrompt)
@@ -243,7 +247,9 @@ class _Evaluations[Out]:
             bus=session.bus if bus is None else bus,
             kind="execution",
             name=prompt.name,
+            streamed=streamed,
             session_id=session.session_id,
+            parent=parent.operation,
         )
         self._overrides = dict(options.get("visibility_overrides") or {})
         self._conversation = options.get("conversation")
@@ -262,11 +268,11 @@ class _Evaluations[Out]:
         self._deadline = min([moment for moment in deadlines if moment], default=None)
         meter = Meter(budget, parent.meter)
         approver = options.get("approver") or parent.approver
-        self._run = Run(prompt.name, options.get("caller") or parent.run)
+        self._run = Run(prompt.name, options.get("caller") or parent.run, streamed)
         log = None if parent.nested is None else parent.nested.begin(prompt)
         caller_id = parent.evaluation_id
         own = ParentRun(self._run, session, meter, bus, self._deadline, caller_id, approver)
-        own = replace(own, levels_left=parent.levels_left)
+        own = replace(own, levels_left=parent.levels_left, operation=self.operation)
         self._parent, summaries = replace(own, log=log), log.summaries if log else None
         self._nested = NestedAdapter(self.adapter, replace(own, nested=summaries))
         self._set_options(loop, options)
@@ -304,19 +310,11 @@ class _Evaluations[Out]:
     @property
     def options(self) -> dict[str, Any]:  # Any: see `__init__`
         """The arguments of the next evaluation, with what is left of the budget."""
-        budget = self._budget if self._is_metered else self._left
+        budget = self._budget if self._is_metered else self._parent.meter.left
         options = {**self._options, "budget": budget}
         if self._options.pop("resume", None) is None:  # later evaluations begin anew
             self._spent_before = self._parent.meter.usage
         return options
-
-    @property
-    def _left(self) -> Budget | None:
-        """What is left of the nearest budget, for an adapter that does not count in a meter."""
-        meter = self._parent.meter
-        while meter.budget is None and meter.parent is not None:
-            meter = meter.parent
-        return meter.budget and meter.budget.after(meter.usage)
 
     def _count(self, usage: RunUsage, turns: int) -> None:
         """Counts an evaluation that has ended; most adapters have counted its usage."""
@@ -498,16 +496,7 @@ class _Evaluations[Out]:
         text = "" if summary is None else summary.text
         shorter = plan.apply(self.render(), text)
         self._conversation = self._options["conversation"] = shorter
-        event = Compacted(
-            ns=self._prompt.ns,
-            key=self._prompt.key,
-            dropped_turns=len(plan.older),
-            dropped_calls=plan.dropped_calls,
-            tokens_before=plan.tokens,
-            tokens_after=plan.tokens_of(shorter),
-            summary=text,
-            session_id=self._session.session_id,
-        )
+        event = plan.event(shorter, text, self._session.session_id)
         self._publish(event)
         return event
 

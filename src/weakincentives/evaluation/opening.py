@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from ..content import ContentStore, to_content
-from ..limits import Budget, Deadline
+from ..limits import Budget
 from ..prompt.progressive_disclosure import disclosure_tool
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
@@ -14,10 +14,11 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from .adapter import LoopOptions
 from .conversation import Conversation, begin, rendered_tools
-from .inner_loop import InnerLoopConfig
+from .inner_loop import InnerLoop, InnerLoopConfig
 
 __all__ = [
     "earlier_conversation",
+    "inner_loop",
     "opening",
     "render",
     "rules",
@@ -93,19 +94,40 @@ def with_provider_tools(
     return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
 
 
+# Any: as above
 def rules(
     config: InnerLoopConfig,
     budget: Budget | None,
     now: datetime,
-    deadlines: Sequence[Deadline | None],
-    *,
-    supports_dynamic_tools: bool,
+    rendered: RenderedPrompt[Any],
+    options: LoopOptions,
 ) -> InnerLoopConfig:
     """Returns an adapter's rules with the budget and the earliest deadline of one evaluation."""
+    parent = options.get("parent")
+    deadlines = [options.get("deadline"), rendered.deadline, parent.deadline if parent else None]
     candidates = (*deadlines, config.deadline, budget and budget.deadline(now))
-    return replace(
-        config,
-        supports_dynamic_tools=supports_dynamic_tools,
-        deadline=min([deadline for deadline in candidates if deadline], default=None),
-        budget=budget,
+    deadline = min([deadline for deadline in candidates if deadline], default=None)
+    return replace(config, deadline=deadline, budget=budget)
+
+
+# Any: as above
+def inner_loop(
+    rendered: RenderedPrompt[Any],
+    conversation: Conversation,
+    options: LoopOptions,
+    config: InnerLoopConfig,
+    model: str,
+) -> InnerLoop:
+    """Returns the inner loop of an evaluation by a `model`."""
+    parent = options.get("parent")
+    return InnerLoop(
+        conversation=conversation,
+        structured_output=rendered.structured_output,
+        param_descriptions=rendered.tool_param_descriptions,
+        max_request_tokens=options.get("max_request_tokens"),
+        previous_turns=options.get("previous_turns", 0),
+        content=options["session"].content,
+        parent_meter=parent.meter if parent else None,
+        config=config,
+        model=model,
     )

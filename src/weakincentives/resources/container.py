@@ -9,11 +9,13 @@ import sys
 # `threading` has the same lock, and takes longer to import
 from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary
 
+from ..cancellation import cancel_scope, shielded
 from ..protocols import Forkable, Resources, Snapshotable
 from ..runs import RunStack
 from .bindings import (
@@ -36,12 +38,16 @@ _CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", 
 
 
 class Instance:
-    """One created resource: its value, and the exit of the context manager that returned it."""
+    """One created resource: its value, and the exit of the context manager that returned it.
 
-    __slots__ = ("binding", "exit", "value")
+    `scope` is a cancel scope of anyio around those that the resource has left open, if any.
+    """
+
+    __slots__ = ("binding", "exit", "scope", "value")
 
     def __init__(self, binding: Binding[Any]) -> None:
         self.binding = binding
+        self.scope: Any = None
         self.value: Any = None
         self.exit: Callable[..., Any] | None = None
 
@@ -59,9 +65,34 @@ class Instance:
             elif (name := self.closing_method()).endswith("close"):
                 result = getattr(self.value, name)()
             if self.binding.asynchronous and isawaitable(result):
-                await result
+                with self._shield():
+                    await result
         except Exception:
             _log_error("Closing a resource failed", self.binding.protocol)
+
+    def _shield(self) -> AbstractContextManager[object]:
+        """Returns a block that anyio does not cancel, and that leaves the resource's own scopes."""
+        if self.scope is None:
+            return shielded()
+        self.scope.shield = True
+        stack = ExitStack()
+        stack.push(self.scope)
+        return stack
+
+    @contextmanager
+    def noting_scopes(self) -> Iterator[None]:
+        """Notes whether the block leaves scopes of anyio open, which must be left in order."""
+        if (scope := cancel_scope()) is None:
+            yield
+            return
+        scope.__enter__()
+        try:
+            yield
+        finally:
+            try:
+                scope.__exit__(None, None, None)
+            except RuntimeError:  # an inner scope is the current one
+                self.scope = scope
 
 
 class Savepoint:
@@ -130,24 +161,26 @@ class Instances:
         captured: list[tuple[Savepoint, Any]] = []
         provider: Callable[[Resources], Any] = binding.provider  # its value, or a coroutine of it
         try:
-            # stored at once, so that the value is closed whatever fails next
-            instance.value = provider(resolver)
-            if binding.asynchronous:
-                instance.value = await instance.value
-            elif iscoroutine(instance.value):
-                instance.value.close()
-                raise ResourceError(
-                    f"the provider of {kind_name(binding.protocol)} returned a coroutine; "
-                    "declare it with `async def`"
-                )
-            manager = instance.value
-            match instance.closing_method():  # what a context manager returns is the resource
-                case "__aexit__":
-                    instance.value, instance.exit = await manager.__aenter__(), manager.__aexit__
-                case "__exit__":
-                    instance.value, instance.exit = manager.__enter__(), manager.__exit__
-                case _:
-                    pass
+            with instance.noting_scopes() if binding.asynchronous else nullcontext():
+                # stored at once, so that the value is closed whatever fails next
+                instance.value = provider(resolver)
+                if binding.asynchronous:
+                    instance.value = await instance.value
+                elif iscoroutine(instance.value):
+                    instance.value.close()
+                    raise ResourceError(
+                        f"the provider of {kind_name(binding.protocol)} returned a coroutine; "
+                        "declare it with `async def`"
+                    )
+                manager = instance.value
+                match instance.closing_method():  # what a context manager returns is the resource
+                    case "__aexit__":
+                        value = await manager.__aenter__()
+                        instance.value, instance.exit = value, manager.__aexit__
+                    case "__exit__":
+                        instance.value, instance.exit = manager.__enter__(), manager.__exit__
+                    case _:
+                        pass
             with self.lock:
                 stateful = isinstance(instance.value, Snapshotable)
                 for savepoint in list(self._savepoints.values()) if stateful else ():

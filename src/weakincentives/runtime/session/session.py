@@ -53,7 +53,7 @@ class Session:
         self.runs = RunStack(
             f"session {self.session_id[:40]!r}",
             "give each run a session of its own, or begin the next run when this one has ended; "
-            "a tool's handler evaluates by context.evaluate",
+            "a tool's handler calls context.evaluate, with session=Session() for runs side by side",
         )
         _record_events(self)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)

@@ -1,0 +1,180 @@
+"""Event loops and threads that belong to the process rather than to a run.
+
+A `Portal` is an event loop in a thread: synchronous code waits for coroutines there. All `async`
+functions of synchronous runs share the loop of one portal, so that a client with a pool of
+connections works in all of them. Plain functions of asynchronous runs share a pool of threads.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from .cancellation import shielded
+
+__all__ = [
+    "Portal",
+    "closing_shielded",
+    "run_on",
+    "run_to_end",
+    "threads",
+    "wait_for_all",
+]
+
+_EXIT_SECONDS = 1.0
+_MAX_THREADS = 64
+
+
+class _Closable(Protocol):
+    def aclose(self) -> Awaitable[object]: ...
+
+
+class Portal:
+    """An event loop in a thread for any number of callers; it starts with the first one.
+
+    It ends with the process. A forked process starts a loop of its own.
+    """
+
+    def __init__(
+        self, new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    ) -> None:
+        self._new_loop = new_loop
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts anew, as a forked process must: it has its parent's portal, but not the thread."""
+        self._lock = threading.Lock()
+        self._inner: Portal | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the running event loop.
+
+        Code that runs on that loop, such as a callback of an SDK, gets another one: a loop cannot
+        wait for its own work.
+        """
+        with self._lock:
+            if threading.current_thread() is self._thread:
+                self._inner = self._inner or Portal()
+                return self._inner.loop()
+            if self._loop is None:
+                self._loop = self._new_loop()
+                self._thread = threading.Thread(
+                    target=_run, args=(self._loop,), name="weakincentives-portal", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        """Ends the loop and waits until its clients are closed, a second at most."""
+        if self._inner is not None:
+            self._inner.close()
+        with self._lock:
+            loop, self._loop, thread = self._loop, None, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_EXIT_SECONDS)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs and closes a loop like `asyncio.run`, which cannot start its thread at exit."""
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_tasks())
+        loop.run_until_complete(loop.shutdown_asyncgens())  # closes the clients
+    finally:
+        loop.close()
+
+
+async def _cancel_tasks() -> None:
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_EXIT_SECONDS)
+
+
+# Any: coroutines are typed by what they are sent, too, which is asyncio's own.
+def run_on[T](
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None, /
+) -> T:
+    """Runs a coroutine on the loop of another thread, with the caller's context variables.
+
+    Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is
+    cancelled then, as it is when the caller is interrupted.
+    """
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return future.result(timeout)
+    finally:
+        future.cancel()  # without effect if it is done
+        del future  # its exception has this frame in its traceback
+
+
+# Any: as above
+def run_to_end(work: Coroutine[Any, Any, None], /) -> None:
+    """Runs a coroutine that raises nothing on the loop that all synchronous runs share.
+
+    An interrupt of the caller cancels it, and the caller waits until it has ended.
+    """
+    loop, tasks, ended = _calls.loop(), list[asyncio.Task[None]](), threading.Event()
+
+    def start() -> None:
+        tasks.append(loop.create_task(work))
+        tasks[0].add_done_callback(lambda _: ended.set())
+
+    loop.call_soon_threadsafe(start)  # in a copy of the caller's context
+    try:
+        ended.wait()
+    except BaseException:
+        loop.call_soon_threadsafe(lambda: tasks[0].cancel())  # noqa: PLW0108 - made by then
+        ended.wait()
+        raise
+
+
+# Any: futures of all results
+async def wait_for_all(futures: Iterable[asyncio.Future[Any]]) -> None:
+    """Waits until all futures are done, however often the waiting task is cancelled meanwhile."""
+    with shielded():
+        while pending := [future for future in futures if not future.done()]:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait(pending)
+
+
+class closing_shielded:  # noqa: N801 - used like `contextlib.aclosing`
+    """Closes something at the end of a block, even while anyio cancels the task at each `await`.
+
+    Without a cancellation there is no shield, since the block may have left scopes open.
+    """
+
+    def __init__(self, closed: _Closable) -> None:
+        self._closed = closed
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None:
+        task = asyncio.current_task()
+        with shielded() if task and task.cancelling() else nullcontext():
+            await self._closed.aclose()
+
+
+def threads() -> ThreadPoolExecutor:
+    """Returns the threads in which plain functions beside the running event loop are called."""
+    loop = asyncio.get_running_loop()
+    if (pool := _pools.get(loop)) is None:
+        pool = _pools[loop] = ThreadPoolExecutor(_MAX_THREADS, "weakincentives")
+    return pool
+
+
+# The threads of a pool end with their loop.
+_pools = WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]()
+_calls = Portal()  # and not that of requests and MCP servers, which a slow handler would stop
+
+atexit.register(_calls.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_calls.forget)
