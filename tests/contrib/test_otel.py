@@ -1,12 +1,13 @@
 """Spans and metrics as the real SDK exports them, in memory and to a collector on this machine."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -33,6 +34,7 @@ from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisib
 from weakincentives.contrib.durable import RecordedSteps, durable, execute_run, to_input
 from weakincentives.contrib.otel import instrument
 from weakincentives.errors import missing_extra
+from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.journal import Journal
@@ -551,6 +553,81 @@ def test_streams_that_are_read_in_turns_do_not_mix_and_leave_the_reader_alone() 
             assert trace.get_current_span() is trace.INVALID_SPAN
     assert telemetry.tree == [by_model("one"), by_model("two")]
     assert telemetry.attributes[-1]["gen_ai.request.stream"] is True
+
+
+type Streams = tuple[Callable[[], AsyncGenerator[Any]], Callable[[], Generator[Any]]]
+
+
+def streams_of(kind: str, telemetry: Telemetry) -> Streams:
+    """An asynchronous and a plain stream of a `MainLoop` or a `Chat`, with one restart each."""
+    replies = [call(OPEN), say("Done."), say("Done.")]
+    loop, session = MainLoop(ScriptedAdapter(replies, dynamic_tools=False)), telemetry.session
+    asked = disclosing(mode=Disclosure.OPEN)
+    if kind == "loop":
+        return (
+            lambda: loop.stream_async(asked, session=session),
+            lambda: loop.stream(asked, session=session),
+        )
+    chat = Chat(loop, asked, session=session)
+    return lambda: chat.stream_async("Hi"), lambda: chat.stream("Hi")
+
+
+RESTARTED: list[Tree] = [
+    {
+        "invoke_workflow disclosing": [
+            {"invoke_agent disclosing": leaf("chat", "execute_tool open_sections")},
+            {"invoke_agent disclosing": leaf("chat")},
+        ]
+    }
+]
+
+
+@pytest.mark.parametrize("kind", ["loop", "chat"])
+def test_reader_of_a_streamed_run_stays_in_its_own_span(kind: str) -> None:
+    telemetry = Telemetry()
+    stream_async, _ = streams_of(kind, telemetry)
+
+    async def read() -> None:
+        async with aclosing(stream_async()) as events:
+            async for _ in events:
+                assert trace.get_current_span() is trace.INVALID_SPAN
+
+    asyncio.run(read())
+    assert telemetry.tree == RESTARTED
+
+
+@pytest.mark.parametrize("kind", ["loop", "chat"])
+def test_streamed_run_read_by_several_threads_logs_nothing_and_has_its_whole_tree(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    telemetry = Telemetry()
+    _, stream = streams_of(kind, telemetry)
+    events, end = stream(), object()
+    with ThreadPoolExecutor(4) as pool:
+        while pool.submit(next, events, end).result() is not end:
+            pass
+    assert telemetry.tree == RESTARTED
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["loop", "chat"])
+def test_streamed_run_closed_by_another_task_or_left_by_break_logs_nothing(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    telemetry = Telemetry()
+    stream_async, _ = streams_of(kind, telemetry)
+
+    async def run() -> None:
+        events = stream_async()
+        await asyncio.create_task(anext(events))
+        await asyncio.create_task(events.aclose())
+        async for _ in stream_async():
+            break
+        assert trace.get_current_span() is trace.INVALID_SPAN
+
+    asyncio.run(run())
+    gc.collect()
+    assert not [record for record in caplog.records if "detach" in record.getMessage()]
 
 
 def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:

@@ -1,4 +1,4 @@
-"""Requests share one prompt, bind it for each user, and overlap: each run keeps its own bindings."""
+"""Requests that share one prompt bind it for each user and overlap: runs keep their bindings."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,0 +1,183 @@
+"""A plain stream of a run can be closed from any thread, and an open one is named to who waits."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from support.agents import Args, Note, ok, prompt, tool
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.response import Completed, TextDelta
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.runs import ConcurrentRunError
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+TIMEOUT = 20
+
+
+@dataclass
+class Running:
+    """A run whose tool waits until the test lets it go on."""
+
+    session: Session
+    events: Generator[Any]
+    started: Event
+    proceed: Event
+
+
+def adapter_stream(adapter: ScriptedAdapter, asked: Any, session: Session) -> Generator[Any]:
+    return adapter.stream(asked, session=session)
+
+
+def loop_stream(adapter: ScriptedAdapter, asked: Any, session: Session) -> Generator[Any]:
+    return MainLoop(adapter).stream(asked, session=session)
+
+
+def chat_stream(adapter: ScriptedAdapter, asked: Any, session: Session) -> Generator[Any]:
+    return Chat(MainLoop(adapter), asked, session=session).stream("Go")
+
+
+type Start = Callable[[ScriptedAdapter, Any, Session], Generator[Any]]
+
+every_stream = pytest.mark.parametrize("start", [adapter_stream, loop_stream, chat_stream])
+
+
+def running(start: Start) -> Running:
+    started, proceed = Event(), Event()
+
+    def wait(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        started.set()
+        assert proceed.wait(TIMEOUT)
+        context.session.dispatch(Note("done"))
+        return ToolResult("ok")
+
+    session = Session()
+    adapter = ScriptedAdapter([call(("wait", {}), ("probe", {})), say("Never.")])
+    events = start(adapter, prompt(tool(wait, name="wait"), tool(ok)), session)
+    return Running(session, events, started, proceed)
+
+
+@every_stream
+def test_closing_a_stream_from_another_thread_ends_the_run_at_its_next_event(start: Start) -> None:
+    run, read = running(start), list[object]()
+    reader = Thread(target=lambda: read.extend(run.events))
+    reader.start()
+    assert run.started.wait(TIMEOUT)
+    closer = Thread(target=run.events.close)
+    closer.start()
+    run.proceed.set()
+    for thread in (closer, reader):
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
+    assert [event.name for event in run.session[ToolInvoked]] == ["wait"]
+    assert run.session[Note].all() == (Note("done"),), "the finished call keeps its effects"
+    assert not any(isinstance(event, Completed) for event in read)
+    assert list(run.events) == []
+
+
+def test_next_message_can_be_sent_as_soon_as_close_has_returned() -> None:
+    started, proceed = Event(), Event()
+
+    def wait(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        started.set()
+        assert proceed.wait(TIMEOUT)
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter([call(("probe", {})), say("Fine.")])
+    chat = Chat(MainLoop(adapter), prompt(tool(wait)), session=Session())
+    events, answers = chat.stream("Go"), list[str]()
+    reader = Thread(target=lambda: list(events))
+    reader.start()
+    assert started.wait(TIMEOUT)
+
+    def close_and_send() -> None:
+        events.close()
+        answers.append(chat.send("And now?").text)
+
+    closer = Thread(target=close_and_send)
+    closer.start()
+    proceed.set()
+    for thread in (closer, reader):
+        thread.join(TIMEOUT)
+    assert answers == ["Fine."]
+
+
+@every_stream
+def test_handler_that_closes_its_own_stream_stops_the_run(start: Start) -> None:
+    streams: list[Generator[Any]] = []
+
+    def stop(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        streams[0].close()
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter([call(("probe", {})), say("Never.")])
+    streams.append(start(adapter, prompt(tool(stop)), Session()))
+    assert not any(isinstance(event, Completed) for event in streams[0])
+    assert len(adapter.requests) == 1
+
+
+@every_stream
+def test_stream_that_was_closed_before_it_was_read_runs_nothing(start: Start) -> None:
+    adapter = ScriptedAdapter([say("Never.")])
+    events = start(adapter, prompt(), Session())
+    events.close()
+    assert (list(events), adapter.requests) == ([], [])
+
+
+@every_stream
+def test_exception_thrown_into_a_stream_ends_the_run(start: Start) -> None:
+    events = start(ScriptedAdapter([say("One two.")]), prompt(), session := Session())
+    assert isinstance(next(events), TextDelta)
+    with pytest.raises(ZeroDivisionError):
+        events.throw(ZeroDivisionError())
+    adapter = ScriptedAdapter([say("Fine.")])
+    assert MainLoop(adapter).execute(prompt(), session=session).text == "Fine."
+
+
+@pytest.mark.parametrize("start", [loop_stream, adapter_stream])
+def test_message_during_an_open_stream_is_told_to_close_it(start: Start) -> None:
+    session = Session()
+    events = start(ScriptedAdapter([say("One two.")]), prompt(), session)
+    next(events)
+    with pytest.raises(ConcurrentRunError, match=r"an open stream of 'agent'; .*aclosing"):
+        MainLoop(ScriptedAdapter([])).execute(prompt(), session=session)
+    events.close()
+
+
+def test_message_after_break_is_told_to_close_the_stream_of_the_chat() -> None:
+    chat = Chat(MainLoop(ScriptedAdapter([say("One."), say("Two.")])), prompt(), session=Session())
+
+    async def run() -> str:
+        events = chat.stream_async("Go")
+        async for _ in events:
+            break
+        with pytest.raises(ConcurrentRunError, match="an open stream of 'agent'"):
+            await chat.send_async("Stop")
+        await events.aclose()
+        return (await chat.send_async("Stop")).text
+
+    assert asyncio.run(run()) == "Two."
+
+
+def test_run_beside_another_one_of_a_handler_is_told_to_take_its_own_session() -> None:
+    async def fan_out(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        runs = [context.evaluate_async(prompt()) for _ in range(2)]
+        results = await asyncio.gather(*runs, return_exceptions=True)
+        return ToolResult(" ".join(str(r) for r in results if isinstance(r, BaseException)))
+
+    class Slow(ScriptedAdapter):
+        async def ask_async(self, request: Any) -> Any:
+            await asyncio.sleep(0)
+            return await super().ask_async(request)
+
+    adapter = Slow([call(("probe", {})), say("One."), say("Two."), say("Done.")])
+    response = asyncio.run(adapter.evaluate_async(prompt(tool(fan_out)), session=Session()))
+    assert response.conversation is not None
+    [answer] = [m.content for m in response.conversation.messages if m.kind == "tool"]
+    assert "session=Session()" in answer
