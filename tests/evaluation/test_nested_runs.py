@@ -26,7 +26,7 @@ from weakincentives.evaluation.errors import (
     DepthLimitError,
     PromptEvaluationError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, Instructions
 from weakincentives.evaluation.response import Completed
@@ -410,7 +410,16 @@ def test_a_prompt_that_must_not_run_twice_or_needs_two_types_says_so() -> None:
 
 def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
     tool = Tool.from_prompt(RESEARCH, name="research")
-    both, barrier = threading.Barrier(2, timeout=SOON), []
+    both, barrier = asyncio.Barrier(2), list[int]()
+
+    class Meeting(ScriptedAdapter):
+        """Answers once both runs are under way: they share an event loop."""
+
+        async def ask_async(self, request: ProviderRequest) -> AssistantMessage:
+            if len(request.transcript) == 1:
+                async with asyncio.timeout(SOON):
+                    barrier.append(await both.wait())
+            return await super().ask_async(request)
 
     def answer(seen: SeenRequest) -> AssistantMessage:
         path = text_of(seen.messages[0]).split()[-1]
@@ -419,13 +428,12 @@ def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
             names = [] if turns > 1 else ["tea", "rice"]
             return call(*[("research", Topic(name)) for name in names]) if names else say("done")
         if len(seen.messages) == 1:
-            barrier.append(both.wait())  # both runs are under way at once
             return call(("see", Topic(path.rstrip("."))))
         return say(Summary(path))
 
     session = Session()
     config = InnerLoopConfig(parallel_tool_calls="isolated")
-    adapter = ScriptedAdapter(repeat(answer), config=config)
+    adapter = Meeting(repeat(answer), config=config)
     prompt = delegating(tool)
     with prompt.resources:
         response = adapter.evaluate(prompt, session=session)
@@ -605,11 +613,9 @@ def test_run_of_a_handler_finds_the_callers_resources_as_an_agent_tool_does(
 def recursive(adapter: ScriptedAdapter) -> Prompt[None]:
     """A prompt whose tool runs the prompt again."""
 
-    def recurse(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        depths.append(params.a)
+    def recurse(_: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(context.evaluate(recursive(adapter)).text)
 
-    depths: list[int] = []
     return prompt(tool(recurse))
 
 

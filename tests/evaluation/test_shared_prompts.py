@@ -10,6 +10,7 @@ import pytest
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.response import Completed
 from weakincentives.prompt import (
     Disclosure,
@@ -22,7 +23,8 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.runtime.session import Session
-from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
+from weakincentives.visibility import SectionPath
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,12 @@ def texts(adapter: ScriptedAdapter) -> list[str]:
     return [str(request.messages[0]) for request in adapter.requests]
 
 
-def binding(prompt: Prompt[None], user: str, reply: Reply) -> Callable[[SeenRequest], Any]:
+def binding(
+    prompt: Prompt[None], user: str, reply: AssistantMessage
+) -> Callable[[SeenRequest], AssistantMessage]:
     """A reply of the model during which another request binds the prompt."""
 
-    def answer(_: SeenRequest) -> Reply:
+    def answer(_: SeenRequest) -> AssistantMessage:
         prompt.bind(User(user))
         return reply
 
@@ -111,7 +115,7 @@ def test_a_restart_does_not_take_params_that_were_unbound_when_the_run_began() -
         ],
     ).bind()
 
-    def answer(_: SeenRequest) -> Reply:
+    def answer(_: SeenRequest) -> AssistantMessage:
         prompt.bind(Plan("of bob"))
         return call(("open_sections", {"section_keys": ["more"], "reason": "r"}))
 
@@ -182,7 +186,7 @@ def test_runs_inside_a_call_keep_the_params_of_their_calls() -> None:
         ]
         return ToolResult(" ".join([run.text for run in await asyncio.gather(*runs)]))
 
-    def answer(seen: SeenRequest) -> Reply:
+    def answer(seen: SeenRequest) -> AssistantMessage:
         return say(str(seen.messages[0]).partition("You serve ")[2].partition(".")[0])
 
     adapter = ScriptedAdapter([call(("ask", {})), answer, answer, say("Done.")])
@@ -285,7 +289,7 @@ def test_a_run_references_the_instances_that_were_bound() -> None:
         ],
     ).bind(notes)
 
-    def answer(_: SeenRequest) -> Reply:
+    def answer(_: SeenRequest) -> AssistantMessage:
         notes.lines.append("two")
         return call(("open_sections", {"section_keys": ["more"], "reason": "r"}))
 
@@ -304,9 +308,9 @@ def test_visibility_overrides_that_the_caller_changes_during_the_run_do_not_appl
     prompt = PromptTemplate(
         ns="tests", key="two", disclosure=Disclosure.OPEN, sections=hidden
     ).bind()
-    overrides = {("two",): SectionVisibility.SUMMARY}
+    overrides: dict[SectionPath, SectionVisibility] = {("two",): SectionVisibility.SUMMARY}
 
-    def answer(_: SeenRequest) -> Reply:
+    def answer(_: SeenRequest) -> AssistantMessage:
         overrides[("one",)] = SectionVisibility.SUMMARY
         return call(("open_sections", {"section_keys": ["one"], "reason": "r"}))
 

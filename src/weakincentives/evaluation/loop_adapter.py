@@ -229,10 +229,7 @@ class Evaluation[Out]:
         self._publish = publisher(session, options.get("bus"))
         conversation = opening(rendered, options, session.content)
         rendered = with_disclosure_tools(rendered, conversation)
-        config = replace(adapter.config, supports_dynamic_tools=adapter.supports_dynamic_tools)
-        config = rules(
-            config, options.get("budget") or adapter.budget, adapter.clock(), rendered, options
-        )
+        config = _config(adapter, rendered, options)
         self._loop = inner_loop(rendered, conversation, options, config, adapter.model)
         self._operation = self._new_operation(adapter, rendered.text, streamed=streamed)
         self.meter = self._loop.meter
@@ -581,6 +578,17 @@ class Evaluation[Out]:
         if streamed:
             yield from _finished(calls, outcomes)
         return next_action
+
+
+# Any: a prompt of any output
+def _config(
+    adapter: LoopAdapter, rendered: RenderedPrompt[Any], options: LoopOptions
+) -> InnerLoopConfig:
+    """Returns the rules of one evaluation."""
+    config = replace(adapter.config, supports_dynamic_tools=adapter.supports_dynamic_tools)
+    return rules(
+        config, options.get("budget") or adapter.budget, adapter.clock(), rendered, options
+    )
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:

@@ -13,6 +13,7 @@ import pytest
 from support.sent_schemas import sent_spec
 from support.strategies import SUMMARY
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -43,7 +44,7 @@ from weakincentives.prompt.overrides.model import Override, StaleOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.events import OverridesDropped, PromptRendered
 from weakincentives.runtime.session import Session
-from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 
 FULL = SectionVisibility.FULL
 
@@ -409,7 +410,7 @@ def test_overrides_that_change_during_a_run_apply_from_the_next_run_on(tmp_path:
         ),
     )
 
-    def replace_text(seen: SeenRequest) -> Reply:
+    def replace_text(_: SeenRequest) -> AssistantMessage:
         store.upsert(tree.descriptor, SectionOverride(path=("a",), body="The override."))
         return call(("read_section", {"section_key": "b"}))
 
