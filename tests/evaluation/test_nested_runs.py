@@ -3,7 +3,6 @@ counts in each budget above it, and it is undone with the call.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
