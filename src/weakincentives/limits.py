@@ -143,12 +143,13 @@ _NO_USAGE = RunUsage()
 class Budget:
     """Upper bounds of an evaluation; `None` means unbounded.
 
-    `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is
-    wall-clock time from the start of the evaluation. Each bound is checked before every request and
-    tool call, except that `max_calls` holds for requests alone and `max_tool_calls` for tool calls.
-    Tokens count as providers report them, so the request that crosses a bound is still paid for.
-    `max_cost` is in dollars, by `InnerLoopConfig.prices`; after a request of unknown price it
-    leaves no room for another. `run_usage` is what earlier evaluations used of the budget.
+    `max_calls` counts provider requests and `max_tool_calls` tool calls: a request that a
+    `FallbackAdapter` sends to several providers counts once. `max_seconds` is wall-clock time from
+    the start of the evaluation. Each bound is checked before every request and tool call, except
+    that `max_calls` holds for requests alone and `max_tool_calls` for tool calls. Tokens count as
+    providers report them, so the request that crosses a bound is still paid for. `max_cost` is in
+    dollars, by `InnerLoopConfig.prices`; after a request of unknown price it leaves no room for
+    another. `run_usage` is what earlier evaluations used of the budget.
 
     Raises `TypeError` for a bound that is no number, `ValueError` for a negative or infinite one.
     """

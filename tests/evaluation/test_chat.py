@@ -36,6 +36,7 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.runs import ConcurrentRunError
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 
@@ -466,3 +467,17 @@ def test_what_is_no_loop_and_no_prompt_is_refused() -> None:
         Chat(adapter, template().bind(), session=Session())
     with pytest.raises(TypeError, match=r"template\.bind"):
         Chat(MainLoop(adapter), unbound, session=Session())
+
+
+def test_long_chat_continues_in_a_new_session_without_the_events_of_the_old_one() -> None:
+    replies = [call(("pay", {"n": 1})), say("Paid."), say("Bye.")]
+    chat = chat_of(OPEN, *replies)
+    chat.send("Pay")
+    assert len(chat.session[ToolInvoked])
+    fresh = Session()
+    fresh.restore(chat.session.snapshot())
+    continued = Chat(chat.loop, chat.prompt, session=fresh)
+    assert not fresh[ToolInvoked]
+    assert continued.conversation == chat.conversation
+    assert continued.send("Thanks").text == "Bye."
+    assert "Paid." in words(continued.conversation)

@@ -225,10 +225,7 @@ class _Evaluations[Out]:
         if suspension is not None:
             options = options_of(suspension, options)
         session, self.adapter = options["session"], options.get("adapter") or loop.adapter
-        parent = ParentRun(None, session, Meter())
-        for nested in (loop.adapter, self.adapter):  # another model counts for the caller too
-            if isinstance(nested, NestedAdapter):
-                parent = nested.parent
+        parent = _caller(session, self.adapter, loop.adapter)  # another model counts for it too
         if isinstance(self.adapter, NestedAdapter):
             self.adapter = self.adapter.adapter
         self._first: RenderedPrompt[Out] | None = None
@@ -240,7 +237,7 @@ class _Evaluations[Out]:
         budget = options.get("budget") or self.adapter.budget
         self._prompt = prompt
         self.resources = prompt.resources
-        self._session = session
+        self._session, self._save = session, options.get("save")
         self._publish = publisher(session, bus)
         self._max_expansions = loop.max_expansions
         self.operation = Operation(
@@ -253,7 +250,6 @@ class _Evaluations[Out]:
         )
         self._overrides = dict(options.get("visibility_overrides") or {})
         self._conversation = options.get("conversation")
-        self._save = options.get("save")
         self._decisions: SectionDecisions | None = None
         if self._conversation and (known := self._conversation.decisions_for(prompt)):
             known.overrides = {**known.overrides, **self._overrides}
@@ -590,6 +586,12 @@ class NestedAdapter(ProviderAdapter):
         """Returns the loop of a run; an `adapter` among `options` asks the model in its place."""
         adapter = options.pop("adapter", None) or self.adapter
         return MainLoop(replace(self, adapter=adapter), clock=self.clock)
+
+
+def _caller(session: SessionProtocol, *adapters: ProviderAdapter) -> ParentRun:
+    """Returns the run of the first adapter that belongs to one; else an empty one."""
+    nested = [adapter for adapter in adapters if isinstance(adapter, NestedAdapter)]
+    return nested[0].parent if nested else ParentRun(None, session, Meter())
 
 
 _PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}
