@@ -4,18 +4,15 @@
 lives for one tool call, and `ForkedResources` the forks of a parallel call.
 """
 
-import sys
-
 # `threading` has the same lock, and takes longer to import
 from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from inspect import isawaitable, iscoroutine
+from inspect import iscoroutine
 from typing import Any, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary
 
-from ..cancellation import cancel_scope, shielded
 from ..protocols import Forkable, Resources, Snapshotable
 from ..runs import RunStack
 from .bindings import (
@@ -28,71 +25,11 @@ from .bindings import (
     kind_name,
     kind_names,
 )
+from .instance import Instance, log_error
 
 __all__ = ["CallResources", "ForkedResources", "ResourceContext", "release"]
 
 # Any, here and below: resources of all types, and snapshots and forks that only they can read.
-
-# By whether the provider is asynchronous: the first method that the value has closes it.
-_CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
-
-
-class Instance:
-    """One created resource: its value, and the exit of the context manager that returned it.
-
-    `scope` is a cancel scope of anyio around those that the resource has left open, if any.
-    """
-
-    __slots__ = ("binding", "exit", "scope", "value")
-
-    def __init__(self, binding: Binding[Any]) -> None:
-        self.binding = binding
-        self.scope: Any = None
-        self.value: Any = None
-        self.exit: Callable[..., Any] | None = None
-
-    def closing_method(self) -> str:
-        """Returns the name of the method that ends the value; empty if there is none."""
-        names = _CLOSING_METHODS[self.binding.asynchronous] if self.binding.owned else ()
-        return next((name for name in names if callable(getattr(self.value, name, None))), "")
-
-    async def close(self, *reason: Any) -> None:
-        """Ends the resource; an error is logged."""
-        try:
-            result: Any = None
-            if self.exit is not None:
-                result = self.exit(*reason)
-            elif (name := self.closing_method()).endswith("close"):
-                result = getattr(self.value, name)()
-            if self.binding.asynchronous and isawaitable(result):
-                with self._shield():
-                    await result
-        except Exception:
-            _log_error("Closing a resource failed", self.binding.protocol)
-
-    def _shield(self) -> AbstractContextManager[object]:
-        """Returns a block that anyio does not cancel, and that leaves the resource's own scopes."""
-        if self.scope is None:
-            return shielded()
-        self.scope.shield = True
-        stack = ExitStack()
-        stack.push(self.scope)
-        return stack
-
-    @contextmanager
-    def noting_scopes(self) -> Iterator[None]:
-        """Notes whether the block leaves scopes of anyio open, which must be left in order."""
-        if (scope := cancel_scope()) is None:
-            yield
-            return
-        scope.__enter__()
-        try:
-            yield
-        finally:
-            try:
-                scope.__exit__(None, None, None)
-            except RuntimeError:  # an inner scope is the current one
-                self.scope = scope
 
 
 class Savepoint:
@@ -570,7 +507,7 @@ async def _close(
             steps += [partial(value.restore, snapshot), partial(release, value, snapshot)]
         if asynchronous and not wait:
             kind = instance.binding.protocol
-            _log_error("A resource outlived its `async with` and stays open", kind)
+            log_error("A resource outlived its `async with` and stays open", kind)
         else:
             # with the traceback, since the context managers of `contextlib` set it on the error
             cause = raised or error
@@ -614,14 +551,6 @@ def _run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = stop.value
         return result
     raise AssertionError("the coroutine awaited something")
-
-
-def _log_error(message: str, kind: Kind) -> None:
-    import logging  # it loads 15 modules, and no prompt needs it
-
-    logging.getLogger(__name__).error(
-        message, exc_info=sys.exception() is not None, extra={"resource": kind_name(kind)}
-    )
 
 
 def _arrows(chain: Iterable[Kind]) -> str:

@@ -1,0 +1,84 @@
+"""One resource that was created: how it is closed, even while its task is cancelled."""
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from inspect import isawaitable
+from typing import Any
+
+from ..cancellation import cancel_scope, shielded
+from .bindings import Binding, Kind, kind_name
+
+__all__ = ["Instance", "log_error"]
+
+# Any, here and below: resources of all types.
+
+# By whether the provider is asynchronous: the first method that the value has closes it.
+_CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
+
+
+class Instance:
+    """One created resource: its value, and the exit of the context manager that returned it.
+
+    `scope` is a cancel scope of anyio around those that the resource has left open, if any.
+    """
+
+    __slots__ = ("binding", "exit", "scope", "value")
+
+    def __init__(self, binding: Binding[Any]) -> None:
+        self.binding = binding
+        self.scope: Any = None
+        self.value: Any = None
+        self.exit: Callable[..., Any] | None = None
+
+    def closing_method(self) -> str:
+        """Returns the name of the method that ends the value; empty if there is none."""
+        names = _CLOSING_METHODS[self.binding.asynchronous] if self.binding.owned else ()
+        return next((name for name in names if callable(getattr(self.value, name, None))), "")
+
+    async def close(self, *reason: Any) -> None:
+        """Ends the resource; an error is logged."""
+        try:
+            result: Any = None
+            if self.exit is not None:
+                result = self.exit(*reason)
+            elif (name := self.closing_method()).endswith("close"):
+                result = getattr(self.value, name)()
+            if self.binding.asynchronous and isawaitable(result):
+                with self._shield():
+                    await result
+        except Exception:
+            log_error("Closing a resource failed", self.binding.protocol)
+
+    def _shield(self) -> AbstractContextManager[object]:
+        """Returns a block that anyio does not cancel, and that leaves the resource's own scopes."""
+        if self.scope is None:
+            return shielded()
+        self.scope.shield = True
+        stack = ExitStack()
+        stack.push(self.scope)
+        return stack
+
+    @contextmanager
+    def noting_scopes(self) -> Generator[None]:
+        """Notes whether the block leaves scopes of anyio open, which must be left in order."""
+        if (scope := cancel_scope()) is None:
+            yield
+            return
+        scope.__enter__()
+        try:
+            yield
+        finally:
+            try:
+                scope.__exit__(None, None, None)
+            except RuntimeError:  # an inner scope is the current one
+                self.scope = scope
+
+
+def log_error(message: str, kind: Kind) -> None:
+    """Logs that something failed with the resource of `kind`."""
+    import logging  # it loads 15 modules, and no prompt needs it
+
+    logging.getLogger(__name__).error(
+        message, exc_info=sys.exception() is not None, extra={"resource": kind_name(kind)}
+    )
