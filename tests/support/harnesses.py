@@ -82,7 +82,9 @@ def played(step: Played) -> Step:
 def sent_by_chat(request: Request) -> SentRequest:
     """Reads a Chat Completions request."""
     messages = request.json["messages"]
-    contents = [message["content"] for message in messages if message["role"] == "user"]
+    asked = ("system", "developer", "user")
+    contents = [message["content"] for message in messages if message["role"] in asked]
+    own = [message for message in messages if message["role"] == "assistant"]
     return SentRequest(
         _user_texts(contents),
         tuple([tool["function"]["name"] for tool in request.json.get("tools", ())]),
@@ -94,14 +96,17 @@ def sent_by_chat(request: Request) -> SentRequest:
             ]
         ),
         _media(shown_by_chat(request.json)),
+        _user_texts([message.get("content") or "" for message in own]),
+        tuple([call["id"] for message in own for call in message.get("tool_calls") or ()]),
     )
 
 
 def sent_by_responses(request: Request) -> SentRequest:
     """Reads a Responses request."""
     items = request.json["input"]
+    asked = ("system", "developer", "user")
     return SentRequest(
-        _user_texts([item["content"] for item in items if item.get("role") == "user"]),
+        _user_texts([item["content"] for item in items if item.get("role") in asked]),
         tuple([tool["name"] for tool in request.json.get("tools", ())]),
         tuple(
             [
@@ -111,6 +116,8 @@ def sent_by_responses(request: Request) -> SentRequest:
             ]
         ),
         _media(shown_by_responses(request.json)),
+        _user_texts([item["content"] for item in items if item.get("role") == "assistant"]),
+        tuple([item["call_id"] for item in items if item.get("type") == "function_call"]),
     )
 
 
@@ -120,7 +127,10 @@ def sent_by_messages(request: Request) -> SentRequest:
     Tools that are added, loaded or removed in the conversation count as the model sees them. The
     answer to a call that loaded some is the text behind the results.
     """
-    texts: list[str] = []
+    system = request.json.get("system", "")
+    texts = [system] if isinstance(system, str) else _texts(system)
+    replies: list[str] = []
+    calls: list[str] = []
     answers: list[tuple[str, str]] = []
     tools = request.json.get("tools", ())
     names = [tool["name"].rpartition("__")[2] for tool in tools if not tool.get("defer_loading")]
@@ -129,7 +139,11 @@ def sent_by_messages(request: Request) -> SentRequest:
         loading: str | None = None
         for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
             match block:
-                case {"type": "text", "text": text} if message["role"] == "user":
+                case {"type": "text", "text": text} if message["role"] == "assistant":
+                    replies.append(text)
+                case {"type": "tool_use", "id": call_id}:
+                    calls.append(call_id)
+                case {"type": "text", "text": text}:
                     texts.append(text)
                     if loading is not None:
                         answers[[call_id for call_id, _ in answers].index(loading)] = loading, text
@@ -148,7 +162,9 @@ def sent_by_messages(request: Request) -> SentRequest:
                 case _:
                     pass
     media = _media(shown_by_messages(request.json))
-    return SentRequest(tuple(texts), tuple(names), tuple(answers), media)
+    return SentRequest(
+        tuple(texts), tuple(names), tuple(answers), media, tuple(replies), tuple(calls)
+    )
 
 
 # Any: texts, and lists of the parts of both of OpenAI's APIs

@@ -16,6 +16,7 @@ from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import (
     AssistantMessage,
+    Instructions,
     Message,
     ToolMessage,
     ToolsAdded,
@@ -156,6 +157,46 @@ class KeepsClosedTools(Sends):
 class RepeatsThePrompt(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
         return [*transcript, transcript[0]] if len(transcript) > 1 else transcript
+
+
+class DropsInstructions(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [message for message in transcript if not isinstance(message, Instructions)]
+
+
+class DropsChangedSections(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        later = [message for message in transcript[1:] if not isinstance(message, Instructions)]
+        return [*transcript[:1], *later]
+
+
+class DropsUserMessages(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [message for message in transcript if not isinstance(message, UserMessage)]
+
+
+class DropsTheModelsText(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [
+            replace(message, text="") if isinstance(message, AssistantMessage) else message
+            for message in transcript
+        ]
+
+
+class DropsTheModelsCalls(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [
+            replace(message, tool_calls=()) if isinstance(message, AssistantMessage) else message
+            for message in transcript
+        ]
+
+
+class DropsMediaOfTools(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [
+            replace(message, media=()) if isinstance(message, ToolMessage) else message
+            for message in transcript
+        ]
 
 
 class KeepsRepairsToItself(Sends):
@@ -384,6 +425,12 @@ class AsksOnceMore(ScriptedAdapter):
         (InjectsTwice, True, "a section with tools", "tools of the last request"),
         (KeepsClosedTools, True, "closing", "tools of the last request"),
         (RepeatsThePrompt, True, "one call", "texts of request 2"),
+        (DropsInstructions, True, "an answer without a call", "texts of request 1"),
+        (DropsChangedSections, True, "a section has changed", "texts of request 1"),
+        (DropsUserMessages, True, "an answer without a call", "texts of request 1"),
+        (DropsTheModelsText, True, "words beside a call", "replies of request 2"),
+        (DropsTheModelsCalls, True, "one call", "calls in request 2"),
+        (DropsMediaOfTools, True, "images and documents", "media of the last request"),
         (KeepsRepairsToItself, True, "a repaired object", "texts of request 2"),
         (HearsOneCallATurn, True, "three calls of one turn", "notes: 'a' instead of 'a b c'"),
         (HearsCallsBackwards, True, "three calls of one turn", "notes: 'c b a' instead of 'a b c'"),

@@ -31,6 +31,7 @@ __all__ = [
     "ReplyTooLargeError",
     "bound_reply",
     "check_max_reply_bytes",
+    "decompressor",
     "error_from_http",
     "read_body",
     "read_body_async",
@@ -137,7 +138,7 @@ def read_body(response: AnyResponse, max_bytes: int) -> Iterator[bytes]:
     if response.is_stream_consumed:  # a hook or a recorder has read it
         yield response.content
         return
-    decompress = _decompressor(response.headers, max_bytes, ReplyTooLargeError)
+    decompress = decompressor(response.headers, max_bytes, ReplyTooLargeError)
     for raw in response.iter_raw():
         yield from decompress(raw)
 
@@ -147,7 +148,7 @@ async def read_body_async(response: AnyResponse, max_bytes: int) -> AsyncIterato
     if response.is_stream_consumed:
         yield response.content
         return
-    decompress = _decompressor(response.headers, max_bytes, ReplyTooLargeError)
+    decompress = decompressor(response.headers, max_bytes, ReplyTooLargeError)
     async for raw in response.aiter_raw():
         for chunk in decompress(raw):
             yield chunk
@@ -166,7 +167,7 @@ def bound_reply(
     is_stream = "event-stream" in response.headers.get("content-type", "")
     response.stream = kind(
         response.stream,
-        partial(_decompressor, dict(response.headers), max_bytes, error),
+        partial(decompressor, dict(response.headers), max_bytes, error),
         _PART if is_stream else _CHUNK,
     )
     response.headers.pop("content-encoding", None)
@@ -218,10 +219,15 @@ class Pauses:
             self._paused_at = monotonic()
 
 
-def _decompressor(
-    headers: Mapping[str, str], max_bytes: int, error: type[ReplyTooLargeError]
+def decompressor(
+    headers: Mapping[str, str],
+    max_bytes: int,
+    error: type[ReplyTooLargeError] = ReplyTooLargeError,
 ) -> _Decompress:
-    """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`."""
+    """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`.
+
+    Raises `zlib.error` for another encoding than `ACCEPTED_ENCODINGS`.
+    """
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")

@@ -18,7 +18,15 @@ from ..adapters.provider_errors import error_from_request, error_from_status
 from ..evaluation.conversation import Conversation
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.main_loop import MainLoop
-from ..evaluation.messages import AssistantMessage, ToolMessage, UserMessage, media_of
+from ..evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+    media_of,
+)
 from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.prompt import Prompt
@@ -55,16 +63,19 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """One request as the model saw it: the user's texts, the tools, and the tools' answers.
+    """One request as the model saw it.
 
-    An answer is a call id and a text. `media` are the digests of all images and documents, in
-    order.
+    `texts` are the instructions and the user's texts, `tools` the names of the tools. An answer of
+    a tool is a call id and a text. `media` are the digests of all images and documents, in order.
+    `replies` are the model's own earlier texts, `calls` the ids of its earlier calls, in order.
     """
 
     texts: tuple[str, ...]
     tools: tuple[str, ...]
     answers: tuple[tuple[str, str], ...]
     media: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +119,31 @@ class ScriptedHarness:
 
 
 def _sent(request: SeenRequest) -> SentRequest:
-    contents = [m.content for m in request.messages if isinstance(m, UserMessage)]
-    parts = [part for it in contents for part in ([it] if isinstance(it, str) else it)]
-    texts = [part for part in parts if isinstance(part, str)]
-    answers = [
-        (message.call_id, message.content)
-        for message in request.messages
-        if isinstance(message, ToolMessage)
-    ]
-    media = [media.digest for message in request.messages for media in media_of(message)]
-    return SentRequest(tuple(texts), request.tool_names, tuple(answers), tuple(media))
+    texts: list[str] = []
+    answers: list[tuple[str, str]] = []
+    replies: list[str] = []
+    calls: list[str] = []
+    for message in request.messages:
+        match message:
+            case Instructions(content) | UserMessage(str() as content):
+                texts.append(content)
+            case UserMessage(content):
+                texts += [part for part in content if isinstance(part, str)]
+            case AssistantMessage(text=text, tool_calls=tool_calls):
+                replies.append(text)
+                calls += [tool_call.call_id for tool_call in tool_calls]
+            case ToolMessage(call_id, content):
+                answers.append((call_id, content))
+            case ToolsAdded() | ToolsRemoved():
+                pass  # `tool_names` has the outcome
+    return SentRequest(
+        tuple(texts),
+        request.tool_names,
+        tuple(answers),
+        tuple([media.digest for message in request.messages for media in media_of(message)]),
+        tuple(replies),
+        tuple(calls),
+    )
 
 
 def _error(fault: ProviderFault) -> PromptEvaluationError:
@@ -188,7 +214,7 @@ def run(
     )
     earlier: dict[str, str] = {}
     if beginning == "conversation":
-        options["conversation"], earlier = _earlier_turn(prompt)
+        options["conversation"], earlier = _earlier_turn((scenario.earlier or scenario.prompt)())
     published: list[_Any] = []
     session.bus.subscribe(object, published.append)
     seconds = scenario.seconds
@@ -234,6 +260,7 @@ def _earlier_turn(prompt: Prompt[_Any]) -> tuple[Conversation, dict[str, str]]:
     output = prompt.template.structured_output
     answer = "[]" if output is not None and output.container == "array" else '{"count": 1}'
     replies = [call(("peek", {}), ("peek", {"last": 1})), say(answer)]
+    prompt.bind(resources={World: World()})
     response = ScriptedAdapter(replies).evaluate(prompt, session=Session(), message="Look first.")
     assert response.conversation is not None  # noqa: S101 - a loop adapter's
     conversation = Conversation.from_json(response.conversation.to_json())
@@ -242,9 +269,9 @@ def _earlier_turn(prompt: Prompt[_Any]) -> tuple[Conversation, dict[str, str]]:
 
 
 def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRequest:
-    """Returns a request of the later turn without the answers of the earlier one.
+    """Returns a request of the later turn without the calls and answers of the earlier one.
 
-    Adapters may send these under new call ids. Raises `ConformanceError` if one is missing. A
+    Adapters may send these under new call ids. Raises `ConformanceError` if an answer is missing. A
     nested evaluation has a conversation of its own.
     """
     if not earlier or not any("Look first." in text for text in request.texts):
@@ -255,7 +282,9 @@ def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRe
         for content, (_, answer) in zip(earlier.values(), answers, strict=True)
     ):
         raise ConformanceError(f"the earlier turn's answers are {answers!r} in the request")
-    return replace(request, answers=request.answers[len(earlier) :])
+    # an adapter that drops the earlier calls loses later ones here, which is found out below
+    number = len(earlier)
+    return replace(request, answers=request.answers[number:], calls=request.calls[number:])
 
 
 def _result(running: _Any, way: Way) -> _Any:
@@ -415,10 +444,14 @@ def _request_differences(
     if len(requests) != len(expected):
         yield f"{len(requests)} requests instead of {len(expected)}"
     for number, (request, other) in enumerate(zip(requests, expected, strict=False), 1):
-        words, other_words = "\0".join(request.texts), "\0".join(other.texts)
-        if any(words.count(text) != other_words.count(text) for text in other.texts):
-            yield f"texts of request {number}: {request.texts!r} instead of {other.texts!r}"
+        for name in ("texts", "replies"):
+            texts, expected_texts = getattr(request, name), getattr(other, name)
+            words, expected_words = "\0".join(texts), "\0".join(expected_texts)
+            if any(words.count(t) != expected_words.count(t) for t in expected_texts if t):
+                yield f"{name} of request {number}: {texts!r} instead of {expected_texts!r}"
         if sorted(request.tools) != sorted(other.tools):
             yield f"tools of request {number}: {request.tools!r} instead of {other.tools!r}"
         if [call_id for call_id, _ in request.answers] != [call_id for call_id, _ in other.answers]:
             yield f"answers in request {number}: {request.answers!r} instead of {other.answers!r}"
+        if request.calls != other.calls:
+            yield f"calls in request {number}: {request.calls!r} instead of {other.calls!r}"

@@ -67,6 +67,7 @@ class Scenario:
     Of answers and errors it holds a part. An evaluation gets `config`, a deadline in `seconds` and
     `budget`. Injection and restart must reach the same outcome, unless the scenario needs
     injection. `message` is what the user says in plays with a message, else a text of the suite.
+    `earlier` is the prompt of the earlier turn in plays with a conversation, if it had other texts.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Scenario:
     seconds: float | None = None
     budget: Budget | None = None
     message: Sequence[Part] | None = None
+    earlier: Callable[[], Prompt[Any]] | None = None  # Any: as above
 
     def __str__(self) -> str:
         return self.name
@@ -164,7 +166,11 @@ def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
 
 
 def _world(
-    output: Any = None, disclosure: Disclosure = Disclosure.READ, *, closable: bool = False
+    output: Any = None,
+    disclosure: Disclosure = Disclosure.READ,
+    *,
+    closable: bool = False,
+    task: str = "Do it: 100 %, für 1 €.",
 ) -> Prompt[Any]:
     """Builds the prompt: a task, `more` with tools and children, `lore` with neither, `off`."""
     worker: Any = partial(
@@ -186,7 +192,7 @@ def _world(
         ),
     ]
     sections = [
-        MarkdownSection(title="Task", template="Do it: 100 %, für 1 €.", tools=tools),
+        MarkdownSection(title="Task", template=task, tools=tools),
         hidden(title="More", template="The rest.", tools=[worker(name="more")], children=more),
         hidden(title="Lore", template="Long ago."),
         hidden(title="Off", template="Not now.", tools=[worker(name="off")], enabled=False),
@@ -335,6 +341,9 @@ SCENARIOS = (
         replace(call(_w("a")), usage=TokenUsage(20, 8, 5, 3, 2)),
         say("Oh", usage=TokenUsage(9, 4, 6, 1)),
     ).expect(),
+    _script("a section has changed", _w("a"), earlier=partial(_world, task="Wait.")).expect(
+        notes="a"
+    ),
     _script("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh")).expect(
         answers=("Aye.",)
     ),

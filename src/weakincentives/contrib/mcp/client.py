@@ -6,21 +6,15 @@ The SDK takes 0.7 s to import, so nothing imports this module before the first c
 import json
 import os
 import re
-from collections import deque
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from logging import Formatter, LogRecord, getLogger
-from threading import Thread
-from typing import Any, TextIO
+from typing import Any
 
-import httpx2
-from anyio.streams.memory import MemoryObjectSendStream
-from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client import ClientRequestContext, IncomingMessage
 from mcp.client.session import ElicitationFnT
-from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
@@ -44,15 +38,14 @@ from .elicitation import MAX_MESSAGE, Accept, Ask, Elicitation, form_problem
 from .events import MCPElicitationAnswered, MCPLogMessage, MCPProgress
 from .lock import ServerLock, ToolLock
 from .results import to_tool_result
-from .server_errors import Notify, ServerEndedError, ServerError
+from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
+from .wire import Wire, over_http, start_process
 
 __all__ = ["OpenServer", "open_server"]
 
 _MAX_PAGES = 100
 _LOGGERS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.stdio")
 _LOST = ("Connection closed", "SSE stream ")  # how the SDK's own errors of this kind begin
-_TIMEOUT = httpx2.Timeout(30, read=300)  # as the SDK's own client over HTTP has
-_STDERR_LINES, _STDERR_CHARS, _STDERR_SECONDS = 3, 300, 0.2
 
 
 type _Streams = Any  # Any: both directions of a transport, whose type the SDK does not export
@@ -69,11 +62,12 @@ async def open_server(
     cannot be reached or is lost meanwhile.
     """
     variables = _Variables(lock)
-    wire = _Wire()
+    wire = Wire()
 
     async def log(params: LoggingMessageNotificationParams) -> None:
         text = params.data if isinstance(params.data, str) else json.dumps(params.data)
-        message = MCPLogMessage(server=lock.name, level=params.level, text=variables.redact(text))
+        text = cut(variables.redact(text), MAX_MESSAGE)
+        message = MCPLogMessage(server=lock.name, level=params.level, text=text)
         notify(replace(message, logger=params.logger or ""))
 
     async def listen(message: IncomingMessage) -> None:
@@ -102,6 +96,8 @@ async def open_server(
         cause = _first_cause(error)
         if isinstance(cause, ServerError):
             raise cause from None
+        if wire.problem:
+            raise _limit_error(lock.name, wire) from None
         lines = "".join(f"\n{line}" for line in wire.last_lines)
         raise ServerError(
             variables.redact(f"MCP server {lock.name!r} failed: {message_of(cause)}{lines}")
@@ -111,7 +107,7 @@ async def open_server(
 class OpenServer:
     """A server that runs: what it offers now, and its answers to calls."""
 
-    def __init__(self, client: Client, wire: "_Wire", lock: ServerLock, redact: Redactor) -> None:
+    def __init__(self, client: Client, wire: Wire, lock: ServerLock, redact: Redactor) -> None:
         self._client = client
         self._wire = wire
         self._redact = redact
@@ -122,7 +118,7 @@ class OpenServer:
     @property
     def has_ended(self) -> bool:
         """Whether the connection is known to be lost."""
-        return self._wire.is_closed
+        return self._wire.is_closed or bool(self._wire.problem)
 
     async def refresh(self) -> bool:
         """Lists the tools again if the server said that they changed; returns whether it did."""
@@ -142,7 +138,7 @@ class OpenServer:
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             event = MCPProgress(server=name, tool=tool, progress=progress, total=total)
-            notify(replace(event, message=self._redact(message or "")))
+            notify(replace(event, message=cut(self._redact(message or ""), MAX_MESSAGE)))
 
         with self._errors():
             result = await self._client.call_tool(tool, dict(arguments), progress_callback=report)
@@ -167,6 +163,8 @@ class OpenServer:
         try:
             yield
         except MCPError as error:
+            if self._wire.problem:
+                raise _limit_error(name, self._wire) from None
             # Servers use this code for errors of their own, too.
             if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
                 raise ServerEndedError(name, sent=sent) from None
@@ -179,6 +177,10 @@ class OpenServer:
             reason = message_of(error).partition("\n")[0]
             problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
             raise ServerError(self._redact(problem)) from None
+
+
+def _limit_error(server: str, wire: Wire) -> ServerError:
+    return ServerError(f"MCP server {server!r} {wire.problem} and was ended. {UNKNOWN_EFFECT}")
 
 
 async def _accept_result(name: str, result: CallToolResult) -> None:
@@ -282,68 +284,23 @@ def _masked_logs(variables: _Variables) -> Generator[None]:
             logger.removeFilter(mask)
 
 
-@dataclass(eq=False, slots=True)
-class _Wire:
-    """What is known of a server beside its answers.
-
-    `write` is our end of its input, `list_changes` how often it said that its tools changed, and
-    `last_lines` what it wrote to stderr.
-    """
-
-    write: object = None
-    list_changes: int = 0
-    last_lines: deque[str] = field(default_factory=partial(deque[str], maxlen=_STDERR_LINES))
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the SDK has closed our end, which it does when a process ends its output."""
-        write = self.write
-        return (
-            isinstance(write, MemoryObjectSendStream) and not write.statistics().open_send_streams
-        )
-
-
 @asynccontextmanager
 async def _transport(
-    lock: ServerLock, variables: _Variables, wire: _Wire
+    lock: ServerLock, variables: _Variables, wire: Wire
 ) -> AsyncGenerator[_Streams]:
     expand = variables.expand
-    async with AsyncExitStack() as stack:
-        if lock.url is not None:
-            headers = {name: expand(value) for name, value in lock.headers.items()}
-            http = httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT)
-            streams = streamable_http_client(
-                expand(lock.url), http_client=await stack.enter_async_context(http)
-            )
-        else:
-            assert lock.command  # noqa: S101 - a lock has either
-            program, *arguments = map(expand, lock.command)
-            parameters = StdioServerParameters(
-                command=program, args=arguments, env=variables.environment, cwd=lock.cwd
-            )
-            streams = stdio_client(parameters, stack.enter_context(_stderr(wire.last_lines)))
-        opened = await stack.enter_async_context(streams)
-        wire.write = opened[1]
-        yield opened
-
-
-@contextmanager
-def _stderr(last_lines: deque[str]) -> Generator[TextIO]:
-    """Yields a file for the errors of a process, whose last lines it keeps."""
-    reading, writing = os.pipe()
-
-    def read() -> None:
-        with os.fdopen(reading, errors="replace") as lines:
-            for line in iter(partial(lines.readline, _STDERR_CHARS), ""):
-                last_lines.extend([line.strip()] if line.strip() else [])
-
-    reader = Thread(target=read, name="weakincentives-mcp-stderr", daemon=True)
-    reader.start()
-    try:
-        with os.fdopen(writing, "w") as file:
-            yield file
-    finally:
-        reader.join(_STDERR_SECONDS)  # a process that outlives its parent may keep the pipe open
+    if lock.url is not None:
+        headers = {name: expand(value) for name, value in lock.headers.items()}
+        opening = over_http(expand(lock.url), headers, wire)
+    else:
+        assert lock.command  # noqa: S101 - a lock has either
+        program, *arguments = map(expand, lock.command)
+        parameters = StdioServerParameters(
+            command=program, args=arguments, env=variables.environment, cwd=lock.cwd
+        )
+        opening = start_process(parameters, wire)
+    async with opening as streams:
+        yield streams
 
 
 def _first_cause(error: BaseException) -> BaseException:

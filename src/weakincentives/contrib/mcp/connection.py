@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # it imports the SDK
 
 __all__ = ["Connection", "ServerKey"]
 
+_MAX_EVENTS = 10_000  # of a call
 _END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it after 2 s more
 
 
@@ -100,15 +101,18 @@ class Connection:
     ) -> ToolResult[Json]:
         """Returns the answer to a call; a failed one if the tool differs from its lock.
 
-        `publish` receives the server's progress and log messages in the caller's thread, while the
+        `publish` receives up to 10,000 progress and log messages in the caller's thread, while the
         caller waits. `elicit` receives `context`, and is not asked without one. If the server ends,
         a `repeatable` call runs once more on a new one. Raises `ServerError` if there is no answer
         after `seconds`, the start of the server and the answers of a person included, and what
         `elicit` raises once the server has answered.
         """
         caller = asyncio.get_running_loop()
+        numbers = iter(range(_MAX_EVENTS))
 
         def notify(event: object) -> None:
+            if next(numbers, None) is None:
+                return
             with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
                 caller.call_soon_threadsafe(publish, event)
 

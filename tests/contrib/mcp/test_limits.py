@@ -1,0 +1,177 @@
+"""Limits on what a server may send, and processes that do not outlive their client."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import hostile_mcp_server
+from support.deadlines import SOON
+from support.mcp_prompts import lock_of
+from weakincentives.contrib.mcp import MCPLogMessage
+from weakincentives.contrib.mcp.connection import Connection
+from weakincentives.contrib.mcp.lock import ServerLock
+from weakincentives.contrib.mcp.server_errors import ServerError
+from weakincentives.prompt import ToolResult
+from weakincentives.serde import Json
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
+MEGABYTE = 1024  # kB, as /proc counts
+
+
+def hostile(folder: Path) -> ServerLock:
+    command = (sys.executable, str(Path(hostile_mcp_server.__file__)), str(folder))
+    return replace(lock_of(folder, hostile_mcp_server.TOOLS), command=command)
+
+
+@contextmanager
+def connected(lock: ServerLock) -> Iterator[Callable[..., ToolResult[Json]]]:
+    """Yields a function that calls a tool of the server, which ends with the block."""
+    connection = Connection(lock)
+
+    def call(
+        tool: str, text: object = "", *, seconds: float = SOON, publish: Any = id
+    ) -> ToolResult[Json]:
+        work = connection.call(
+            tool, {"text": str(text)}, repeatable=True, seconds=seconds, publish=publish
+        )
+        return asyncio.run(work)
+
+    try:
+        yield call
+    finally:
+        connection.close()
+
+
+def peak() -> int:
+    """The most memory that this process has had since `forget_peak`, in kB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+@contextmanager
+def at_most(kilobytes: int) -> Generator[None]:
+    """Checks that the block needs no more memory."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    yield
+    assert peak() - before < kilobytes
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "problem"),
+    [
+        ("blocks", 300_000, "with more than 200,000 JSON tokens"),
+        ("nested", 1_000_000, "with more than 200,000 JSON tokens"),
+        ("deep", 101, "with more than 100 levels of nesting"),
+        ("deep", 500_000, "with more than 100 levels of nesting"),
+        ("large", 17_000_000, "with more than 16 MiB"),
+        ("large", 300_000_000, "with more than 16 MiB"),
+    ],
+)
+def test_message_over_a_limit_ends_the_server_before_it_is_parsed(
+    tmp_path: Path, tool: str, text: int, problem: str
+) -> None:
+    with connected(hostile(tmp_path)) as call:
+        assert call("echo", "a").message == "a"
+        with (
+            at_most(150 * MEGABYTE),
+            pytest.raises(ServerError, match=f"sent a message {problem}"),
+        ):
+            call(tool, text)
+        assert call("echo", "b").message == "b"
+    assert (tmp_path / "starts").read_text() == "xx"
+    assert (tmp_path / "calls").read_text().count(tool) == 1, "it is not called again"
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"), [("blocks", 20_000), ("table", 25_000), ("deep", 90), ("large", 15_000_000)]
+)
+def test_large_results_within_the_limits_are_accepted(tmp_path: Path, tool: str, text: int) -> None:
+    with connected(hostile(tmp_path)) as call:
+        assert call(tool, text).success
+
+
+@pytest.mark.parametrize("tool", ["pings", "mute_pings", "same_ping", "newlines"])
+def test_flood_of_messages_neither_delays_the_timeout_nor_takes_memory(
+    tmp_path: Path, tool: str
+) -> None:
+    with at_most(80 * MEGABYTE), connected(hostile(tmp_path)) as call:
+        call("echo")
+        began = time.monotonic()
+        with pytest.raises(ServerError, match=r"gave no answer within 0\.5 seconds"):
+            call(tool, seconds=0.5)
+        assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
+
+
+def test_a_call_passes_on_at_most_ten_thousand_short_events(tmp_path: Path) -> None:
+    logged: list[MCPLogMessage] = []
+    with connected(hostile(tmp_path)) as call:
+        assert call("log", 10_100, seconds=60, publish=logged.append).message == "logged"
+        assert len(logged) == 10_000
+        assert call("log", 1, publish=logged.append).message == "logged"
+    assert len(logged) == 10_001
+    assert len(logged[0].text) < 4_100
+
+
+# --- Processes
+
+
+def is_running(pid: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + SOON
+    while is_running(pid):
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("text", ["", "ignore"])
+def test_processes_that_a_server_started_end_with_it(tmp_path: Path, text: str) -> None:
+    with connected(hostile(tmp_path)) as call:
+        pid = int(call("child", text).message)
+        assert is_running(pid)
+    assert not is_running(pid)
+
+
+CLIENT = """
+import asyncio, sys, time
+sys.path.insert(0, {tests!r})
+from contrib.mcp.test_limits import connected, hostile
+from pathlib import Path
+with connected(hostile(Path({folder!r}))) as call:
+    print(call("child", "ignore").message, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_that_a_server_started_end_when_the_client_is_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    tests = str(Path(__file__).parents[2])
+    program = CLIENT.format(tests=tests, folder=str(tmp_path))
+    client = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert client.stdout
+    pid = int(client.stdout.readline())
+    assert is_running(pid)
+    client.send_signal(number)
+    assert client.wait() == -number
+    client.stdout.close()
+    wait_for_end(pid)
