@@ -1,6 +1,7 @@
 """Values show themselves in one line, and in a notebook as Markdown in which no text can act."""
 
 import json
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +24,15 @@ from weakincentives import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.displays import code_block, code_span, one_line
+from weakincentives.cli.output import printable
+from weakincentives.displays import HIDDEN, code_block, code_span, escape_hidden, one_line, visible
 from weakincentives.evaluation.approval import Deny, Preview
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.inspection.report import readable
+from weakincentives.inspection.secrets import mask_secrets
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Prompt
+from weakincentives.redaction import SECRET_NAMES, credentials_in
 from weakincentives.testing import ScriptedAdapter, call, say
 
 SECRET = "hunter2"  # noqa: S105 - a stand-in
@@ -212,3 +217,39 @@ def test_a_notebook_shows_prompts_conversations_and_responses(
     assert "```text\nHello.\n```" in answer["text/markdown"]
     assert "**User**\n\n```text\nHi\n```" in conversation["text/markdown"]
     assert session["text/plain"].startswith("<Session ")
+
+
+# --- Hidden characters
+
+CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+IGNORED = "\u034f\u115f\u3164\ufe00\uffa0\U000e0001\U000e0041\U000e0100\U000e01ef\u2065"
+
+
+def test_every_control_and_format_character_is_hidden() -> None:
+    codes = [chr(code) for code in range(0x110000)]
+    controls = {char for char in codes if unicodedata.category(char) in CATEGORIES} - {*"\t\n"}
+    assert {*HIDDEN.findall("".join(codes))} >= {*controls, *IGNORED}
+    assert not [char for char in controls if visible(char) == char]
+
+
+def test_readable_characters_stay() -> None:
+    text = "ünï 漢字 🙂 ❤️ £\t'\"\\ ` ½"
+    assert (visible(text), escape_hidden(text)) == (text, text)
+    assert escape_hidden("a\u3000b\u00a0c\n") == "a\u3000b\u00a0c\n"
+
+
+@pytest.mark.parametrize("char", ["\x1b", "\u061c", "\u200e", "\ufeff", "\u202e", "\U000e0041"])
+def test_terminal_report_and_approval_agree_on_hidden_characters(char: str) -> None:
+    assert printable(f"a{char}b") == "a?b"
+    escaped = readable(f"a{char}b")
+    assert escaped == escape_hidden(f"a{char}b")
+    assert json.loads(f'"{escaped}"') == f"a{char}b"
+    assert char not in visible(f"a{char}b")
+    assert visible(f"a{char}b").isprintable()
+
+
+def test_names_of_secrets_are_the_same_in_settings_and_logs() -> None:
+    for name in SECRET_NAMES:
+        value = f"sesame-{name}"
+        assert [*credentials_in({f"X_{name}": value})] == [value]
+        assert mask_secrets(value, f"x_{name}") == "***"

@@ -1,4 +1,4 @@
-"""How values show themselves: in one line for `repr`, and as Markdown in notebooks.
+"""How values show themselves: in one line for `repr`, as Markdown, and without hidden characters.
 
 A notebook renders Markdown as HTML, and texts of users, tools and models may hold both. So every
 such text stands in a code block or a code span that it cannot leave.
@@ -7,7 +7,27 @@ such text stands in a code block or a code span that it cannot leave.
 import re
 from typing import Protocol
 
-__all__ = ["code_block", "code_span", "literal", "longest_run", "markdown", "one_line"]
+__all__ = [
+    "HIDDEN",
+    "code_block",
+    "code_span",
+    "escape_hidden",
+    "literal",
+    "longest_run",
+    "markdown",
+    "one_line",
+    "visible",
+]
+
+# Unicode's categories Cc, Cf, Cs, Zl and Zp except for tab and line feed, its other characters that
+# programs ignore by default, and letters without a shape. The two selectors of emoji are absent.
+HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2"
+    r"\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U000110bd\U000110cd"
+    r"\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""One character that steers a terminal, changes the direction of text, or hides what follows."""
 
 _BLOCK_CHARACTERS = 10_000
 _LINE_CHARACTERS = 100
@@ -46,6 +66,31 @@ def code_block(text: str) -> str:
     fence = "`" * max(3, longest_run(text) + 1)
     more = f"\n\n… {rest} more characters" if rest > 0 else ""
     return f"{fence}text\n{text}\n{fence}{more}"
+
+
+def escape_hidden(text: str) -> str:
+    """Replaces each character of `HIDDEN` by its escape in JSON."""
+    return HIDDEN.sub(lambda match: _json_escape(match[0]), text)
+
+
+def _json_escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join([f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4)])
+
+
+def visible(line: str) -> str:
+    """Writes out the hidden characters of a line, and other spaces and characters without a shape.
+
+    It is for what a person decides about: letters, plain spaces and tabs stay.
+    """
+    return "".join(
+        [
+            char.encode("unicode_escape").decode()
+            if (not char.isprintable() and char != "\t") or HIDDEN.match(char)
+            else char
+            for char in line
+        ]
+    )
 
 
 def longest_run(text: str) -> int:

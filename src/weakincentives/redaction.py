@@ -5,13 +5,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-__all__ = ["Redactor", "causes", "credentials_in"]
+__all__ = ["SECRET_NAMES", "Redactor", "causes", "credentials_in"]
 
 _MASK = "***"
 _SHORTEST = 8
-_CREDENTIAL_NAME = re.compile(
-    "authorization|cookie|key|token|secret|password|credential|jwt", re.IGNORECASE
+SECRET_NAMES = (
+    *("api_key", "api-key", "apiKey", "apikey", "access_key", "private_key", "secret", "password"),
+    *("passwd", "passphrase", "credential", "authorization", "cookie", "token", "jwt"),
 )
+"""Words in the names of fields, headers and variables whose values are secrets."""
+
+# A header, variable or option that is named a key is one, unlike a field of any data.
+_CREDENTIAL_NAME = re.compile("|".join(("key", *SECRET_NAMES)), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

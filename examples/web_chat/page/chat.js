@@ -16,10 +16,10 @@ function element(tag, className, text = "") {
   return made;
 }
 
-// Control characters, and those that turn the direction of what follows, are shown by their code.
+// Control and format characters are shown by their code, except for those that join emoji and letters.
 function visible(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g,
-    (sign) => `⟨U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return text.replace(/(?![\t\n\u200c\u200d])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
+    (sign) => `⟨U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
 function shortened(text) {

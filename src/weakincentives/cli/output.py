@@ -6,22 +6,16 @@ import sys
 from rich.console import Console
 
 from .. import serde
+from ..displays import HIDDEN, escape_hidden
 
 __all__ = ["count_of", "printable", "short_line", "single_line", "wide_console", "write_json"]
 
 _WIDTH = 100
-# Control characters except tab and line feed, and those that change the direction of text.
-_STEERING = (
-    *(*range(9), *range(11, 32), *range(127, 160)),
-    *(*range(0x202A, 0x202F), *range(0x2066, 0x206A)),
-)
-_TO_QUESTION_MARK = dict.fromkeys(_STEERING, "?")
-_TO_ESCAPE = {code: f"\\u{code:04x}" for code in _STEERING}
 
 
 def printable(text: str) -> str:
-    """Replaces each character that would steer a terminal by a question mark."""
-    return text.translate(_TO_QUESTION_MARK)
+    """Replaces each character that steers a terminal or hides text by a question mark."""
+    return HIDDEN.sub("?", text)
 
 
 def single_line(text: str) -> str:
@@ -41,9 +35,9 @@ def count_of(number: int, noun: str) -> str:
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:
-    """Prints `value` as JSON, and escapes characters that would steer a terminal."""
+    """Prints `value` as JSON, and escapes characters that steer a terminal or hide text."""
     text = json.dumps(serde.dump(value), indent=indent, ensure_ascii=False)
-    sys.stdout.write(text.translate(_TO_ESCAPE) + "\n")
+    sys.stdout.write(escape_hidden(text) + "\n")
 
 
 def wide_console() -> Console:

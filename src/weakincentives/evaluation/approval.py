@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from .. import serde
-from ..displays import literal, longest_run
+from ..displays import literal, longest_run, visible
 from ..errors import SerdeError, message_of
 from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
 from ..prompt.approval import ApprovalMode
@@ -483,15 +483,3 @@ def _plain(language: str, text: str) -> list[str]:
 def _fenced(language: str, text: str) -> list[str]:
     fence = "`" * max(longest_run(text) + 1, 3)
     return ["", fence + language, *_plain("", text), fence, ""]
-
-
-def visible(line: str) -> str:
-    """Writes out characters that would steer a terminal or change the direction of text."""
-    if line.isprintable():
-        return line
-    return "".join(
-        [
-            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode()
-            for char in line
-        ]
-    )

@@ -20,6 +20,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Thread

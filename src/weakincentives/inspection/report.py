@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..content import ContentError, ContentStore, Image
+from ..displays import escape_hidden
 from .event_log import Record
 from .runs import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
@@ -32,10 +33,6 @@ _SHOWN_WITHOUT_SCRIPT = 4_000  # characters of each text
 _LARGEST_DIFF = 200_000  # characters of a prompt; comparing takes more than linear time
 _LARGEST_PICTURE = 1_000_000  # bytes
 _PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-# They steer terminals, or change the direction in which text reads.
-_STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +56,7 @@ def readable(value: _Json, *, name: str = "", secrets: bool = False) -> _Json:
     """
     match value:
         case str():
-            text = value if secrets else mask_secrets(value, name)
-            return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+            return escape_hidden(value if secrets else mask_secrets(value, name))
         case dict():
             return {
                 readable(key): readable(item, name=key, secrets=secrets)

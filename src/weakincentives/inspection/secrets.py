@@ -3,14 +3,12 @@
 import re
 from itertools import pairwise
 
+from ..redaction import SECRET_NAMES
+
 __all__ = ["mask_secrets"]
 
 _MASK = "***"
-_NAMES = (
-    *("api_key", "api-key", "apiKey", "apikey", "access_key", "private_key", "secret", "password"),
-    *("passwd", "passphrase", "credential", "authorization", "cookie", "token", "jwt"),
-)
-_SECRET_NAME = re.compile("|".join(_NAMES).replace("token", "token(?!s)"), re.IGNORECASE)
+_SECRET_NAME = re.compile("|".join(SECRET_NAMES).replace("token", "token(?!s)"), re.IGNORECASE)
 # After such a name, in JSON, headers and shell scripts: what leads to the value, and the value.
 # Bounded, since a log of others may repeat the name a million times without a value.
 _TO_VALUE = (
@@ -21,7 +19,7 @@ _VALUE = r"""(?!\d+\b)[^\s"',;&\\]{6,}"""
 
 def _shapes() -> dict[str, str]:
     """Returns patterns of secrets by the text with which each begins; group 1 stays readable."""
-    spellings = {spell(name) for name in _NAMES for spell in (str, str.upper, str.title)}
+    spellings = {spell(name) for name in SECRET_NAMES for spell in (str, str.upper, str.title)}
     keys = {
         r"[\w-]{16,}": ("sk-", "sk_", "pk_", "rk_", "glpat-", "AIza"),
         r"\w{20,}": ("ghp_", "gho_", "ghs_", "ghu_", "github_pat_", "hf_"),

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any, Literal, Protocol
 
+from ...displays import visible
 from ...errors import SerdeError, ValidationIssue
-from ...evaluation.approval import visible
 from ...json_validation import check_schema, validation_issues
 from ...prompt.context import ToolContext
 from ...redaction import Redactor, credentials_in

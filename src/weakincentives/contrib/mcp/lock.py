@@ -17,6 +17,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, cast
 
 from ... import serde
+from ...displays import HIDDEN
 from ...errors import message_of
 from ...prompt.errors import PromptValidationError
 from ...serde import Json, JsonSchema
@@ -36,7 +37,7 @@ __all__ = [
 _FORMAT = 1
 _SERVER_NAME = r"[a-z0-9][a-z0-9-]{0,31}"
 _MAX_TOOL_NAME = 64
-_HIDDEN = ("Cc", "Cf", "Cn", "Co", "Zl", "Zp")
+_HIDDEN = ("Cc", "Cf", "Cn", "Co", "Zl", "Zp")  # and those of `displays`
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
 
@@ -163,6 +164,7 @@ def lock_text(lock: ServerLock) -> str:
     ]
     text = json.dumps(_sorted(content), indent=2, ensure_ascii=False)
     hidden = {char for char in text if unicodedata.category(char) in _HIDDEN} - {"\n"}
+    hidden |= {*HIDDEN.findall(text)}
     return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}) + "\n"
 
 
