@@ -170,6 +170,7 @@ EXPORTS = {
         "Steps",
         "WaitingRun",
         "WaitingRuns",
+        "WaitingRunsError",
         "WorkerFailover",
         "durable",
         "execute_run",

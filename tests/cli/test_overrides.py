@@ -224,3 +224,12 @@ def test_a_folder_outside_any_repository_is_a_usage_error(wink: Wink) -> None:
     done = wink("overrides", "list")
     assert done.returncode == 2
     assert done.stderr.startswith("wink: no folder from ")
+
+
+def test_byte_order_mark_of_an_edited_text_does_not_reach_the_model(wink: Wink) -> None:
+    (wink.folder / "t.txt").write_bytes(b"\xef\xbb\xbfNew text.\n")
+    wink("overrides", "edit", "shop:template", "body:task", "--file", "t.txt")
+    (stored,) = (wink.folder / ".weakincentives").rglob("latest.json")
+    stored.write_bytes(b"\xef\xbb\xbf" + stored.read_bytes())  # as an editor saves it
+    done = wink("render", "shop:template", "--set", "text=hi", "--tag", "latest")
+    assert "\nNew text.\n" in done.stdout

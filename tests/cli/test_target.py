@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weakincentives.cli.execution import load_adapter
 from weakincentives.cli.target import (
     UsageError,
     how_to_set,
@@ -18,6 +20,7 @@ from weakincentives.cli.target import (
     load_prompt,
     visibility_overrides,
 )
+from weakincentives.contrib.skills import SkillError, SkillWarning
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
 
@@ -293,3 +296,75 @@ def test_an_unknown_section_is_refused_with_the_known_keys() -> None:
         match=r"no section has the key 'nope'; there are question, filter, filter\.inner",
     ):
         visibility_overrides(factory(), ["nope"], None)
+
+
+LAZY = """
+import sys
+from types import ModuleType
+
+from weakincentives import MarkdownSection, PromptTemplate
+
+
+class Proxy:
+    @property
+    def __class__(self):
+        vars(sys.modules[__name__])[f"loaded_{id(self)}_{len(vars(sys.modules[__name__]))}"] = 1
+        raise ImportError("no module named 'missing'")
+
+
+for number in range(3):
+    globals()[f"proxy_{number}"] = Proxy()
+template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="T", template="x")])
+
+
+def __getattr__(name):
+    if name == "optional":
+        raise ImportError("optional needs missing")
+    raise AttributeError(name)
+"""
+
+
+def test_module_that_imports_lazily_can_be_searched_for_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lazy_parts.py").write_text(LAZY)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no 'x'; prompts there are template$"):
+        load("lazy_parts:x", "prompt")
+    with pytest.raises(UsageError, match=r"there is no 'x'$"):
+        load("lazy_parts:x", "adapter")
+    with pytest.raises(UsageError, match="failed: ImportError: optional needs missing"):
+        load("lazy_parts:optional", "adapter")
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-5.2", "anthropic:claude"])
+def test_provider_with_a_model_in_one_name_is_a_usage_error(name: str) -> None:
+    with ExitStack() as stack, pytest.raises(UsageError, match="; pass --adapter"):
+        load_adapter(name, stack, model=None)
+
+
+def test_byte_order_mark_of_a_params_file_is_dropped(tmp_path: Path) -> None:
+    for name in ("p.json", "p.yaml"):
+        (tmp_path / name).write_bytes(b'\xef\xbb\xbf{"Question": {"text": "a"}}')
+        prompt = load_prompt(f"{__name__}:template", tmp_path / name)
+        assert prompt.params[Question] == Question("a")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"---\nname: plans\n---\n\nA caf\xe9.\n", "'utf-8' codec can't decode"),
+        ("---\nname: plans\n---\n\nA.\n".encode("utf-16"), "'utf-8' codec can't decode"),
+        (b"---\nname: plans\n---\n\nA\0.\n", "NUL"),
+    ],
+)
+def test_folder_with_an_unreadable_skill_names_file_and_reason(
+    tmp_path: Path, data: bytes, reason: str
+) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "SKILL.md").write_bytes(data)
+    for folder in (tmp_path, tmp_path / "plans"):
+        with pytest.warns(SkillWarning), pytest.raises(SkillError) as caught:
+            load_prompt(str(folder))
+        assert "plans/SKILL.md:1: " in str(caught.value)
+        assert reason in str(caught.value)

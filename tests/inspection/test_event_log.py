@@ -523,3 +523,15 @@ def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
     with pytest.raises(ValueError, match="line 2 is no event"):
         list(read_events([good, line]))
+
+
+SURROGATE = chr(92) + "ud800"
+
+
+@pytest.mark.parametrize("line", [SURROGATE, SURROGATE.upper().replace("U", "u"), "\ud800"])
+def test_lone_surrogates_of_a_log_are_read_as_escapes(line: str) -> None:
+    text = f'{{"event": "A{line}", "{line}": [{{"b": "{line}c"}}, 1, null]}}'
+    ((record),) = read_events([text])
+    assert record == {"event": f"A{SURROGATE}", SURROGATE: [{"b": f"{SURROGATE}c"}, 1, None]}
+    ((emoji),) = read_events(['{"event": "' + chr(92) + "ud83d" + chr(92) + 'ude00"}'])
+    assert emoji == {"event": "\U0001f600"}

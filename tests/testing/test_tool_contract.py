@@ -538,3 +538,25 @@ def test_a_reader_shows_the_state_of_a_resource_without_snapshots_too() -> None:
     problem = "state= names Till, for which no singleton is bound; bound: Tally"
     with pytest.raises(ValueError, match=problem):
         assert_tool_contract(tool, resources=resources, state={Till: len})
+
+
+def test_resources_may_be_a_mapping_or_a_registry_as_for_bind() -> None:
+    def sell(params: Text, *, context: ToolContext) -> ToolResult[str]:
+        till = context.resources.get(Till)
+        if params.text not in till.sold:
+            till.sold.append(params.text)
+        return ToolResult(message=params.text)
+
+    tool = Tool[Text, str](name="sell", description="Sells.", handler=sell)
+    shared = Till()
+    assert_tool_contract(tool, resources={Till: shared}, max_examples=EXAMPLES)
+    assert shared.sold
+    made: list[Till] = []
+
+    def open_till(_: object) -> Till:
+        made.append(Till())
+        return made[-1]
+
+    registry = ResourceRegistry.of(Binding(Till, open_till))
+    assert_tool_contract(tool, resources=registry, max_examples=EXAMPLES)
+    assert len(made) > 1, "each example opens it again"

@@ -55,6 +55,12 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
     if name not in _PROVIDERS and ":" not in name:
         known = ", ".join(_PROVIDERS)
         raise UsageError(f"no adapter is called {name!r}; use {known} or package.module:name")
+    provider, colon, model_name = name.partition(":")
+    if colon and provider in _PROVIDERS:
+        raise UsageError(
+            f"--adapter {name} names a module of the provider's SDK; pass --adapter {provider} "
+            f"--model {model_name}"
+        )
     if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
         # most servers of one's own want no key, and the SDK insists on one
         arguments["api_key"] = "none"

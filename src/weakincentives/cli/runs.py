@@ -226,7 +226,7 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
     """
     with foreign_records(str(log)):
         try:
-            with log.open(encoding="utf-8") as file:
+            with log.open(encoding="utf-8-sig") as file:
                 records = list(read_events(map(clean, file) if clean else file))
         except ValueError as error:
             raise UsageError(f"{log}: {error}") from error

@@ -94,13 +94,23 @@ def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
         cause = f"{type(error).__name__}: {error}{remedy}"
         raise UsageError(f"importing {module_name!r} failed: {cause}") from error
     for attribute in attributes.split("."):
-        if not hasattr(target, attribute):
-            values = getattr(target, "__dict__", {}).items()
-            prompts = [key for key, value in values if isinstance(value, PromptTemplate | Prompt)]
-            known = f"; prompts there are {', '.join(prompts)}" if prompts else ""
-            raise UsageError(f"{name!r}: there is no {attribute!r}{known}")
-        target = getattr(target, attribute)
+        try:
+            target = getattr(target, attribute)
+        except AttributeError:
+            known = _known_prompts(target) if kind == "prompt" else ""
+            raise UsageError(f"{name!r}: there is no {attribute!r}{known}") from None
+        except Exception as error:  # of a module that imports its parts when they are needed
+            cause = f"{type(error).__name__}: {error}"
+            raise UsageError(f"importing {name!r} failed: {cause}") from error
     return target
+
+
+def _known_prompts(target: object) -> str:
+    """Returns the names of the prompts in a module, without importing what it would import."""
+    values = dict(getattr(target, "__dict__", {}))  # a copy, since it may change meanwhile
+    # `isinstance` would ask an object that stands for an import for its class.
+    prompts = [key for key in values if issubclass(type(values[key]), PromptTemplate | Prompt)]
+    return f"; prompts there are {', '.join(prompts)}" if prompts else ""
 
 
 def load_prompt(
@@ -190,6 +200,7 @@ def _load_skills(folder: str) -> PromptTemplate[Any]:
 
     sections = skills(folder)
     if not sections:
+        skills(folder, strict=True)  # raises the faults of the skills that it left out
         raise UsageError(f"{folder!r} holds no skill that can be read: no folder has a SKILL.md")
     key = slug(Path(folder).resolve().name) or "skills"
     return PromptTemplate(ns="skills", key=key, sections=sections, closable=True)
@@ -244,9 +255,13 @@ def visibility_overrides(
 
 
 def read_text(path: Path) -> str:
-    """Reads a file that the command line names; `-` is standard input."""
+    """Reads a file that the command line names; `-` is standard input.
+
+    Drops a byte order mark, which editors on Windows write.
+    """
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        return text.removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no text in UTF-8: {error}") from error
 

@@ -1,10 +1,11 @@
 """Events as lines of JSON: a run writes them, and readers need none of the types in them."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TextIO
+from typing import TextIO, cast
 
 from .. import serde
 from ..errors import SerdeError
@@ -32,6 +33,7 @@ LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
 """The first line of a log. 0.1.0 wrote none, and events of earlier versions have fewer fields."""
 
 _MAX_DEPTH = 8
+_SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
@@ -89,12 +91,13 @@ def event_record(event: object) -> Record:
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
     """Yields the events that `write_events` wrote.
 
-    Logs of earlier versions are read too. Raises `ValueError` with the number of a line that is no
+    Logs of earlier versions are read too. Lone surrogates, which nothing can print, become escapes.
+    Raises `ValueError` with the number of a line that is no
     event or begins a log of a later version.
     """
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = _escaped(json.loads(line)) if _SURROGATE.search(line) else json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
@@ -111,6 +114,19 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
                 f"line {number} begins a log of version {record.get('version')!r}, which is later "
                 f"than {_VERSION}; update weakincentives to read it"
             )
+
+
+def _escaped(value: Json) -> Json:
+    """Returns JSON whose texts and names UTF-8 can encode."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {cast(str, _escaped(name)): _escaped(item) for name, item in value.items()}
+        case list():
+            return [_escaped(item) for item in value]
+        case _:
+            return value
 
 
 @dataclass(slots=True, eq=False)

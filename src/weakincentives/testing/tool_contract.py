@@ -66,7 +66,7 @@ def assert_tool_contract(
     *,
     prompt: Callable[[], _AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
-    resources: Callable[[], Bindable] = dict,
+    resources: Bindable | Callable[[], Bindable] = dict,
     adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
     state: _StateReaders = MappingProxyType({}),
     arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
@@ -76,8 +76,10 @@ def assert_tool_contract(
     """Calls `tool` with arguments that fit its schema, and with similar ones that do not.
 
     `prompt`, `session`, `resources` and `adapter` make the parts of the handler's context, anew for
-    each example. `state` maps a type of resource whose snapshots do not show its state to a
-    function, which takes the resource and returns a value to compare, such as a database's rows.
+    each example. `resources` may also be what `bind(resources=…)` takes: all examples then share
+    the values of a mapping. `state` maps a type of resource whose snapshots do not show its state
+    to a function, which takes the resource and returns a value to compare, such as a database's
+    rows.
     `arguments` replaces the generated arguments: a strategy of params or dicts, or one for each
     param that it names. `raises` names exceptions by which the handler refuses, besides
     `ToolValidationError`. Hypothesis' own settings apply, except for its deadline, and
@@ -92,9 +94,10 @@ def assert_tool_contract(
 
     if tool.handler is None:
         raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
+    bindings = resources if callable(resources) else lambda: resources
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
     default: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
-    contract = _Contract(tool, raises, prompt or default.bind, session, resources, adapter, state)
+    contract = _Contract(tool, raises, prompt or default.bind, session, bindings, adapter, state)
     refusals: list[str] = []
 
     def fits(arguments: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skills_ref import read_properties
 
 from support.skills import front_matter, refusals, skill, write_skill
-from weakincentives.contrib.skills import SkillError, read_skill
+from weakincentives.contrib.skills import SkillError, SkillSection, read_skill
 from weakincentives.prompt import PromptValidationError
 
 LONG = "x" * 1_025
@@ -216,3 +216,11 @@ def test_headings_are_those_outside_of_fenced_code(tmp_path: Path) -> None:
     assert [heading.title for heading in root.children[0].children] == ["Deeper"]
     read = read_skill(tmp_path / "pdf")
     assert read.source[root.children[1].start :] == "# Two\u2028lines\n~~~~\n# never closed"
+
+
+def test_byte_order_mark_never_reaches_the_text_of_a_section(tmp_path: Path) -> None:
+    for start in ("", "---\nname: plans\ndescription: Plan.\n---\n"):
+        (tmp_path / "SKILL.md").write_text(f"\ufeff{start}Plan first.\n", encoding="utf-8")
+        section = SkillSection(tmp_path)
+        assert section.body_text() == "Plan first."
+        assert any("byte order mark" in finding.remedy for finding in section.skill.findings)

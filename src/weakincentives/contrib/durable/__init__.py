@@ -12,7 +12,7 @@ from .journal import (
     durable,
 )
 from .sqlite import SqliteConnection
-from .waiting import WaitingRun, WaitingRuns, open_waiting_runs
+from .waiting import WaitingRun, WaitingRuns, WaitingRunsError, open_waiting_runs
 
 __all__ = [
     "DurableAgent",
@@ -25,6 +25,7 @@ __all__ = [
     "Steps",
     "WaitingRun",
     "WaitingRuns",
+    "WaitingRunsError",
     "WorkerFailover",
     "durable",
     "execute_run",

@@ -9,16 +9,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from ...errors import missing_extra
+from ...errors import WeakIncentivesError, missing_extra
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.suspension import Suspension
 from .execution import to_resumed
 from .outcomes import Record
 from .sqlite import SqliteConnection
 
-__all__ = ["WORKFLOW", "WaitingRun", "WaitingRuns", "dbos", "keep_waiting", "open_waiting_runs"]
+__all__ = [
+    "WORKFLOW",
+    "WaitingRun",
+    "WaitingRuns",
+    "WaitingRunsError",
+    "dbos",
+    "keep_waiting",
+    "open_waiting_runs",
+]
 
 # These names stand in databases, so they stay.
 WORKFLOW = "weakincentives.run"
@@ -41,6 +50,39 @@ def dbos() -> Any:
         if error.name != "dbos":
             raise
         raise missing_extra("A durable run", "DBOS", "durable") from error
+
+
+class WaitingRunsError(WeakIncentivesError):
+    """The database of durable runs cannot be read."""
+
+
+@contextmanager
+def _database_errors() -> Generator[None]:
+    """Raises SQLAlchemy's errors as `WaitingRunsError`."""
+    try:
+        yield
+    except import_module("sqlalchemy.exc").SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
+        raise WaitingRunsError(
+            f"the database of durable runs cannot be read: {reason}; check its URL, and that its "
+            "workers have the same version of DBOS"
+        ) from error
+
+
+def _has_no_tables(error: Exception) -> bool:
+    """Whether no worker has opened the database, which SQLite tells by its text alone."""
+    cause = getattr(error, "orig", error)
+    is_postgres = type(cause).__name__ in {"UndefinedTable", "InvalidSchemaName"}
+    return is_postgres or "no such table" in str(cause)
+
+
+def _sqlite_path(database_url: str) -> Path | None:
+    """Returns the file of an SQLite database; `None` for others, and for one in memory."""
+    url = import_module("sqlalchemy").make_url(database_url)
+    name = url.database or ":memory:"
+    if not database_url.startswith("sqlite") or name.startswith((":memory:", "file:")):
+        return None
+    return Path(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +108,7 @@ class WaitingRuns:
 
     def waiting(self) -> list[WaitingRun]:
         """Returns the runs that wait, the oldest first."""
-        rows = self._engine.list_workflows(
-            queue_name=_WAITING, status="ENQUEUED", load_output=False
-        )
+        rows = self._list(queue_name=_WAITING, status="ENQUEUED")
         waits = {row.workflow_id.removesuffix(_ROW): row for row in rows}
         decided = {row.workflow_id for row in self._rows([*waits])} if waits else set()
         return [
@@ -118,10 +158,18 @@ class WaitingRuns:
         self._engine.cancel_workflow(wait_id + _ROW)  # one that a crash leaves is not listed
 
     def _rows(self, ids: list[str], *, load_input: bool = False) -> list[Any]:
-        rows: list[Any] = self._engine.list_workflows(
-            workflow_ids=ids, load_input=load_input, load_output=False
-        )
-        return rows
+        return self._list(workflow_ids=ids, load_input=load_input)
+
+    def _list(self, **options: Any) -> list[Any]:
+        """Returns rows of DBOS; none from a database that no worker has opened yet."""
+        with _database_errors():
+            try:
+                rows: list[Any] = self._engine.list_workflows(load_output=False, **options)
+            except Exception as error:
+                if _has_no_tables(error):
+                    return []
+                raise
+            return rows
 
 
 def _waiting_run(wait_id: str, row: Any) -> WaitingRun:
@@ -155,15 +203,26 @@ def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) ->
 
 @contextmanager
 def open_waiting_runs(database_url: str) -> Generator[WaitingRuns]:
-    """Gives access to the runs that wait in a database, from a process that runs none."""
+    """Gives access to the runs that wait in a database, from a process that runs none.
+
+    In a database that no worker has opened yet, no run waits. Raises `WaitingRunsError` if the
+    database cannot be opened; it creates none.
+    """
     package = dbos()
+    path = _sqlite_path(database_url)
+    if path is not None and not path.is_file():
+        raise WaitingRunsError(
+            f"there is no database {str(path)!r}; start a worker first, which creates it, or "
+            "correct the URL"
+        )
     serializer, engine = package.DBOSPortableJSONSerializer(), None
     if database_url.startswith("sqlite"):
         create_engine = import_module("sqlalchemy").create_engine
         engine = create_engine(database_url, connect_args={"factory": SqliteConnection})
-    client = package.DBOSClient(
-        system_database_url=database_url, system_database_engine=engine, serializer=serializer
-    )
+    with _database_errors():
+        client = package.DBOSClient(
+            system_database_url=database_url, system_database_engine=engine, serializer=serializer
+        )
     try:
         yield WaitingRuns(client)
     finally:

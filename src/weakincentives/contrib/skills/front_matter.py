@@ -88,7 +88,7 @@ class FrontMatterReader:
             message = "it must start with front matter between two lines of three dashes (---)"
             self.add(1, message, "write name: and description: there, and no byte order mark")
         if match is None:
-            return 0, {}
+            return int(source.startswith("\ufeff")), {}
         text, offset = match[1], match.start(1)
         if len(text) > _MAX_FRONT_MATTER:
             size = f"{len(text):,} characters, and at most {_MAX_FRONT_MATTER:,} are read"

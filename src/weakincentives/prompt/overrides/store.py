@@ -204,7 +204,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
                 return {}
             if not path.is_file():  # reading a pipe would wait for ever
                 raise OSError("it is no file")
-            text = path.read_bytes()
+            text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # of editors on Windows
             schema = serde.parse_json(_Version, text, allow_extra=True).schema
             if schema != _SCHEMA:
                 what = f"'{path}' has schema {schema}, this version knows {_SCHEMA}"

@@ -1,0 +1,69 @@
+"""Waiting runs of a database that no worker has opened, or that is another one."""
+
+import sqlite3
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from support.durable_processes import Postgres
+from weakincentives.contrib.durable import WaitingRunsError, open_waiting_runs
+from weakincentives.evaluation.approval import Approve
+
+
+def check_nothing_waits(url: str) -> None:
+    with open_waiting_runs(url) as runs:
+        assert runs.waiting() == []
+        with pytest.raises(ValueError, match="no run has waited as 'x'"):
+            runs.decide("x", {"call": Approve()})
+        with pytest.raises(ValueError, match="no run has waited as 'x'"):
+            runs.cancel("x")
+
+
+def test_no_run_waits_in_an_sqlite_file_without_tables(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "runs.db").close()
+    (tmp_path / "runs.db").touch()
+    check_nothing_waits(f"sqlite:///{tmp_path}/runs.db")
+
+
+def test_no_run_waits_in_a_postgres_database_without_tables(postgres: Postgres) -> None:
+    check_nothing_waits(postgres.database())
+
+
+def test_missing_sqlite_file_is_named_and_not_created(tmp_path: Path) -> None:
+    path = tmp_path / "bils.db"
+    with pytest.raises(WaitingRunsError, match=r"bils\.db'; start a worker first"):  # noqa: SIM117
+        with open_waiting_runs(f"sqlite:///{path}"):
+            pass
+    assert not path.exists()
+
+
+def test_tables_of_another_program_are_reported(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.execute("CREATE TABLE workflow_status (name TEXT)")
+    connection.close()
+    with open_waiting_runs(f"sqlite:///{tmp_path}/runs.db") as runs:
+        with pytest.raises(WaitingRunsError, match="cannot be read: no such column"):
+            runs.waiting()
+        with pytest.raises(WaitingRunsError, match="cannot be read: no such column"):
+            runs.decide("x", {})
+
+
+def test_postgres_tables_of_another_program_are_reported(postgres: Postgres) -> None:
+    url = postgres.database()
+    with import_module("sqlalchemy").create_engine(url).begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA dbos")
+        connection.exec_driver_sql("CREATE TABLE dbos.workflow_status (name TEXT)")
+    connection.engine.dispose()
+    with (
+        open_waiting_runs(url) as runs,
+        pytest.raises(WaitingRunsError, match="cannot be read: column"),
+    ):
+        runs.waiting()
+
+
+def test_file_that_is_not_a_database_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "runs.db").write_text("Not a database. " * 100)
+    with pytest.raises(WaitingRunsError, match="cannot be read: file is not a database"):  # noqa: SIM117
+        with open_waiting_runs(f"sqlite:///{tmp_path}/runs.db") as runs:
+            runs.waiting()
