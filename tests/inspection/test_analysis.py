@@ -46,7 +46,7 @@ class Count:
 
 
 def tool(name: str) -> Tool[Order, object]:
-    return Tool(name=name, params_type=Order)
+    return Tool(name=name, description=f"Does {name}.", params_type=Order)
 
 
 def template(*sections: Section[Any]) -> PromptTemplate[None]:
@@ -479,3 +479,67 @@ def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> N
 def test_a_report_is_json() -> None:
     report = analyze(template(closed("Notes", "Short.")))
     assert serde.parse(Report, serde.dump(report)) == report
+
+
+@dataclass(frozen=True)
+class Trip:
+    city: str
+    day: str = "today"
+
+
+class Written(MarkdownSection[Trip]):
+    def render_body(self, params: Trip, *, path: SectionPath) -> str:
+        return f"On {params.day} in {params.city}."
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("$day: {city} is wet.", ["param-in-braces", "param-unused"]),
+        ("$day: {{ city }} is wet.", ["param-in-braces", "param-unused"]),
+        ("$day: ${city} is wet.", []),
+        ('$day $city: answer as {"city": 1} or {town}.', []),
+        ("$city is wet.", ["param-unused"]),
+        ("It is wet.", ["param-unused"]),
+    ],
+)
+def test_params_in_braces_and_unused_params_are_found(text: str, found: list[str]) -> None:
+    section = MarkdownSection[Trip](title="Trip", template=text)
+    assert [code for code, _ in findings(template(section))] == found
+
+
+def test_param_of_another_section_in_braces_is_found() -> None:
+    sections = [
+        MarkdownSection[Trip](title="Trip", template="$city $day"),
+        MarkdownSection(title="Hotel", template="A hotel in {city}."),
+        MarkdownSection(title="Form", template="Answer {city}.", literal=True),
+    ]
+    assert findings(template(*sections)) == [("param-in-braces", "hotel")]
+
+
+def test_params_that_a_summary_another_section_or_code_uses_count_as_used() -> None:
+    both = [
+        MarkdownSection[Trip](title="Trip", template="$city"),
+        closed("Day", params_type=Trip, summary="For $day."),
+    ]
+    assert findings(template(*both)) == []
+    written = Written(title="Trip", template="")
+    assert findings(template(written)) == []
+    chosen = MarkdownSection[Trip](
+        title="Trip", template="$city", enabled=lambda params: params.day == "today"
+    )
+    assert findings(template(chosen).bind(Trip("Rome"))) == []
+
+
+def test_param_that_only_an_override_uses_is_used(tmp_path: Path) -> None:
+    section = MarkdownSection[Trip](title="Trip", template="$city")
+    store = LocalPromptOverridesStore(tmp_path)
+    store.upsert(template(section).descriptor, SectionOverride(path=("trip",), body="$city {day}"))
+    prompt = Prompt(template(section), overrides_store=store)
+    assert findings(prompt) == [("param-in-braces", "trip"), ("param-unused", "trip")]
+
+
+def test_tool_without_a_description_is_found() -> None:
+    named = Tool[Order, object](name="pay", params_type=Order)
+    section = MarkdownSection(title="Task", template="x", tools=[named])
+    assert findings(template(section)) == [("description-missing", "task")]

@@ -548,6 +548,8 @@ def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
     assert len(expansion(opened(hidden("a")), opening("a", reason="r" * length)).reason) == min(
         length, 256
     )
+    # the event of the call has the params
+    assert len(OpenSectionsParams(("a",), "r" * length).reason) == min(length, 256)
 
 
 @pytest.mark.claim("C-17", "PD-18", "PD-19", "PD-20", "PD-36", "U-11")

@@ -342,6 +342,12 @@ class Postgres:
         self._execute(f"CREATE DATABASE {name} TEMPLATE migrated")
         return self.url(name)
 
+    def empty_database(self) -> str:
+        """The URL of a new database without tables."""
+        name = f"d{uuid4().hex}"
+        self._execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
     def start(self) -> None:
         options = f"-h 127.0.0.1 -p {self.port} -k '' -c max_connections=200"
         self._control(

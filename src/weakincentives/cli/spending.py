@@ -13,6 +13,9 @@ from .output import count_of, single_line
 __all__ = ["Spending", "price_of", "spending"]
 
 
+_SMALLEST = 0.0001
+
+
 @dataclass(slots=True)
 class Spending:
     """Dollars of requests, those of their input alone, and requests of `unpriced` models."""
@@ -26,7 +29,7 @@ class Spending:
     @property
     def summary(self) -> str:
         """One line: the dollars, and for how many requests the price is unknown."""
-        known = f"${self.dollars:.4f} for {count_of(self.requests, 'request')}"
+        known = f"{_amount(self.dollars, '$')} for {count_of(self.requests, 'request')}"
         if not self.unpriced:
             return f"cost: {known}"
         count = count_of(self.unpriced.total(), "request")
@@ -38,7 +41,14 @@ class Spending:
         """Returns what `tokens` of input cost on average, as text; `?` if any price is unknown."""
         if self.unpriced or not self.input_tokens:
             return "?"
-        return f"{tokens * self.input_dollars / self.input_tokens:.4f}"
+        return _amount(tokens * self.input_dollars / self.input_tokens)
+
+
+def _amount(dollars: float, sign: str = "") -> str:
+    """Returns dollars as text, in which a small amount does not look like none."""
+    if 0 < dollars < _SMALLEST:
+        return f"<{sign}{_SMALLEST}"
+    return f"{sign}{dollars:.4f}" if dollars else f"{sign}0"
 
 
 def price_of(record: Record) -> float | None:

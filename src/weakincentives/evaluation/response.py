@@ -51,7 +51,8 @@ class PromptResponse[Out](Parametrized):
 
     def _repr_markdown_(self) -> str:
         """Shows the answer in a notebook."""
-        spent = f"{self.turns} turns, {self.usage.total_tokens} tokens"
+        turns = f"{self.turns} turn{'s' * (self.turns != 1)}"
+        spent = f"{turns}, {self.usage.total_tokens} tokens"
         return f"**Answer** of {code_span(self.prompt_name)}\n\n{code_block(self.text)}\n\n{spent}"
 
     @property

@@ -15,9 +15,10 @@ from ..prompt.errors import PromptRenderError
 from ..prompt.overrides.apply import apply_overrides
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RegistrySnapshot, SectionNode
-from ..prompt.sections import Section
+from ..prompt.sections import MarkdownSection, Section
 from ..prompt.sizes import measure
 from ..prompt.template import PromptTemplate
+from ..prompt.text_template import compiled
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
 from ..records import build, field_names, is_typed_dict
@@ -36,8 +37,11 @@ SEVERITIES: Mapping[str, Severity] = {
     "cannot-check": "warning",
     "tool-not-enabled": "error",
     "tool-not-open": "warning",
+    "description-missing": "warning",
     "description-too-long": "warning",
     "effects-not-isolated": "warning",
+    "param-in-braces": "warning",
+    "param-unused": "warning",
     "never-enabled": "warning",
     "override-stale": "warning",
     "summary-missing": "warning",
@@ -48,6 +52,7 @@ SEVERITIES: Mapping[str, Severity] = {
 
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 _TOOL_NAME = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
+_BRACES = re.compile(r"(?<!\$)\{\{?\s*(\w+)\s*\}")
 _LONG_DESCRIPTION = 200  # characters; every request pays for them
 _STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
 
@@ -96,7 +101,8 @@ def analyze(
         session=session,
         disclosure=template.disclosure,
     )
-    findings = [*_disabled(registry), *_descriptions(registry), *_stale_overrides(prompt)]
+    findings = [*_disabled(registry), *_descriptions(registry), *_params(registry)]
+    findings += _stale_overrides(prompt)
     findings += _previews(registry, prompt.resources.registry)
     findings += [
         _finding("source", node.path, message, remedy)
@@ -152,9 +158,13 @@ def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds tools whose descriptions are too long."""
+    """Finds tools whose descriptions are missing or too long."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
+        if tool is not None and tool.description == name:
+            message = f"its tool `{name}` has no description, so the model reads the name alone"
+            remedy = "give the handler a docstring, or pass description="
+            yield _finding("description-missing", path, message, remedy)
         # who takes a JSON Schema from others takes their description with it
         length = 0 if tool is None or tool.schema is not None else len(tool.description)
         if length > _LONG_DESCRIPTION:
@@ -184,6 +194,52 @@ def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterat
                 )
                 remedy = "use approval='arguments', or give it fork() and merge()"
                 yield _finding("effects-not-isolated", path, message, remedy)
+
+
+def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
+    """Finds fields of params in braces, which nothing fills, and fields that no text uses."""
+    used: dict[type[Any], set[str]] = {}
+    names = {name for kind in registry.params_types for name in field_names(kind)}
+    for node in registry.sections:
+        kind = node.params_type
+        own_names = names if kind is None else field_names(kind)
+        texts = [] if node.section.literal else _templates(node)
+        for name in dict.fromkeys(_BRACES.findall("\n".join(texts))):
+            if name in own_names:
+                message = f"its text has {{{name}}}, which the model reads as it is"
+                remedy = f"write ${name}" if kind else f"write ${name} in a section with the params"
+                yield _finding("param-in-braces", node.path, message, remedy)
+        if kind is not None:
+            used.setdefault(kind, set())
+            used[kind] |= {name for text in texts for name in compiled(text).names}
+            if _reads_params(node):
+                used[kind] |= field_names(kind)
+    for node in registry.sections:
+        kind = node.params_type
+        if kind is None or kind not in used:
+            continue
+        if unused := sorted(field_names(kind) - used.pop(kind)):
+            message = f"no text uses {', '.join(unused)} of {kind.__name__}"
+            yield _finding("param-unused", node.path, message, f"write ${unused[0]}, or remove it")
+
+
+def _templates(node: SectionNode) -> list[str]:
+    """Returns the texts of a section with their placeholders, the overriding ones too."""
+    texts = (node.body_override, node.summary_override, *node.section.templates())
+    return [text for text in texts if text]
+
+
+def _reads_params(node: SectionNode) -> bool:
+    """Whether code, such as a condition, may use the params of a section."""
+    selectors = node.enabled, node.visibility
+    kind = type(node.section)
+    return (
+        kind.render_body is not MarkdownSection.render_body
+        or kind.render_summary is not MarkdownSection.render_summary
+        or any(
+            isinstance(selector, BoundSelector) and selector.needs_params for selector in selectors
+        )
+    )
 
 
 # Any: prompts of every output.

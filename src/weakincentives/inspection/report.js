@@ -424,7 +424,7 @@ function sums(run) {
     [count(sum(all, "input") - sum(all, "cached")), "fresh tokens"],
     [count(sum(all, "cached")), "cached"],
     [count(sum(all, "output")), "written"],
-    [count(all.reduce((total, turn) => total + turn.calls.length, 0)), "calls"],
+    [plural(all.reduce((total, turn) => total + turn.calls.length, 0), "call"), ""],
     [count(sum(all, "failed")), "failed"],
     [seconds(sum(all, "seconds")), "waiting for models"],
     [known ? dollars(sum(all, "cost")) : "", "cost"],

@@ -96,6 +96,9 @@ class OpenSectionsParams:
         }
     )
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", self.reason[:MAX_REASON])
+
 
 @dataclass(slots=True, frozen=True)
 class CloseSectionParams:
@@ -201,7 +204,7 @@ def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[o
         opened.render(opened.visible_sections(node))
     raise VisibilityExpansionRequired(
         requested_overrides=requested,
-        reason=params.reason[:MAX_REASON],
+        reason=params.reason,
         section_keys=params.section_keys,
     )
 

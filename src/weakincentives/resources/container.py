@@ -138,7 +138,7 @@ class Instances:
         return instance.value
 
     def remove(self, removed: list[Instance], remaining: tuple[Instance, ...] = ()) -> None:
-        """Moves all instances but `kept` to the end of `removed`."""
+        """Moves all instances except `remaining` to the end of `removed`."""
         with self.lock:
             instances = self.state.instances
             excluded = (*remaining, *removed)

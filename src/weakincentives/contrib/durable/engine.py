@@ -7,7 +7,7 @@ The import stands in `waiting`, which also serves processes that run no agent.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
@@ -20,6 +20,9 @@ from .journal import DurableAgent, combined_version, succeeded
 from .outcomes import Record
 from .sqlite import SqliteConnection
 from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting
+
+if TYPE_CHECKING:  # an extra
+    from dbos import DBOSConfig
 
 __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
 
@@ -90,7 +93,7 @@ class DurableRuns(WaitingRuns):
 
     def config(
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
-    ) -> dict[str, Any]:
+    ) -> "DBOSConfig":
         """Returns the configuration for `DBOS(config=…)`.
 
         A worker keeps its `executor_id` when it starts again, and so its runs. The process locks

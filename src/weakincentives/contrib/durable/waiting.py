@@ -72,8 +72,8 @@ def _database_errors() -> Generator[None]:
 def _has_no_tables(error: Exception) -> bool:
     """Whether no worker has opened the database, which SQLite tells by its text alone."""
     cause = getattr(error, "orig", error)
-    is_postgres = type(cause).__name__ in {"UndefinedTable", "InvalidSchemaName"}
-    return is_postgres or "no such table" in str(cause)
+    is_missing = type(cause).__name__ == "UndefinedTable" or "no such table" in str(cause)
+    return is_missing and "workflow_status" in str(cause).partition("\n")[0]
 
 
 def _sqlite_path(database_url: str) -> Path | None:
