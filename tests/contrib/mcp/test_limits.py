@@ -2,19 +2,25 @@
 
 import asyncio
 import gc
+import gzip
+import json
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import hostile_mcp_server
+from support import hostile_mcp_server, plain_mcp_server
 from support.deadlines import SOON
 from support.mcp_prompts import lock_of
 from weakincentives.contrib.mcp import MCPLogMessage
@@ -175,3 +181,146 @@ def test_processes_that_a_server_started_end_when_the_client_is_killed(
     assert client.wait() == -number
     client.stdout.close()
     wait_for_end(pid)
+
+
+# --- HTTP
+
+
+class HostileHttp:
+    """A server over HTTP whose `flood` answers with `body`, in `headers`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = plain_mcp_server.Server(folder)
+        self.body: Callable[[object], Iterable[bytes]] = lambda _: ()
+        self.headers: dict[str, str] = {}
+        self.deleted = threading.Event()
+        handler = type("Handler", (_Handler,), {"hostile": self})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http.daemon_threads = False  # so that closing the server waits for its threads
+        self.url = f"http://127.0.0.1:{self.http.server_port}/mcp"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hostile: HostileHttp
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if message.get("method") == "tools/call":
+            self.send_response(200)
+            for name, value in self.hostile.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):  # the client has gone
+                self.wfile.writelines(self.hostile.body(message["id"]))
+            return
+        response = self.hostile.server.respond(message) if "method" in message else None
+        data = b"" if response is None else json.dumps({"jsonrpc": "2.0", **response}).encode()
+        self.send_response(202 if response is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Mcp-Session-Id", "s")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    def do_DELETE(self) -> None:
+        self.hostile.deleted.wait(30)  # it never answers
+
+    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - the base's name
+
+
+@contextmanager
+def hostile_http(folder: Path) -> Iterator[tuple[HostileHttp, ServerLock]]:
+    hostile = HostileHttp(folder)
+    thread = threading.Thread(target=partial(hostile.http.serve_forever, 0.01))
+    thread.start()
+    try:
+        yield hostile, replace(lock_of(folder), command=None, url=hostile.url)
+    finally:
+        hostile.deleted.set()
+        hostile.http.shutdown()
+        thread.join()
+        hostile.http.server_close()
+
+
+def answer(request: object, blocks: int = 1, text: str = "hi") -> bytes:
+    result = {"content": [{"type": "text", "text": text}] * blocks}
+    return json.dumps({"jsonrpc": "2.0", "id": request, "result": result}).encode()
+
+
+JSON = {"Content-Type": "application/json"}
+EVENTS = {"Content-Type": "text/event-stream"}
+GZIP = {"Content-Encoding": "gzip"}
+
+
+def bomb(megabytes: int) -> bytes:
+    """Compresses as many megabytes of blanks."""
+    compressor = zlib.compressobj(wbits=31)
+    pieces = [compressor.compress(b" " * 1_000_000) for _ in range(megabytes)]
+    return b"".join([*pieces, compressor.flush()])
+
+
+BOMB = bomb(400)
+
+
+def event(data: bytes) -> bytes:
+    return b"event: message\r\ndata: " + data + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "problem"),
+    [
+        (JSON, lambda i: [answer(i, 300_000)], "with more than 200,000 JSON tokens"),
+        (JSON | GZIP, lambda i: [gzip.compress(answer(i, 300_000))], "200,000 JSON tokens"),
+        (JSON | GZIP, lambda _: [BOMB], "more than 16 MiB"),
+        (JSON | {"Content-Encoding": "br"}, lambda _: [b"x"], "cannot be decompressed: .*'br'"),
+        (JSON | GZIP, lambda _: [b"no gzip"], "cannot be decompressed"),
+        (EVENTS, lambda i: [event(answer(i, 300_000))], "with more than 200,000 JSON tokens"),
+        (EVENTS, lambda _: [b"data: "] + [b"x" * 1_000_000] * 300, "more than 16 MiB"),
+        (EVENTS | GZIP, lambda i: [gzip.compress(event(answer(i, 300_000)))], "JSON tokens"),
+    ],
+)
+def test_http_message_over_a_limit_is_not_parsed(
+    tmp_path: Path, headers: dict[str, str], body: Any, problem: str
+) -> None:
+    with hostile_http(tmp_path) as (hostile, lock), connected(lock) as call:
+        hostile.headers, hostile.body = headers, body
+        with at_most(150 * MEGABYTE), pytest.raises(ServerError, match=problem):
+            call("echo")
+        hostile.headers, hostile.body = JSON, lambda request: [answer(request)]
+        assert call("echo").message == "hi"
+
+
+@pytest.mark.parametrize("encoding", [{}, GZIP])
+@pytest.mark.parametrize("kind", [JSON, EVENTS])
+def test_http_answers_within_the_limits_are_accepted(
+    tmp_path: Path, kind: dict[str, str], encoding: dict[str, str]
+) -> None:
+    def body(request: object) -> list[bytes]:
+        text = answer(request, text="x" * 5_000_000)
+        sent = text if kind is JSON else event(b'{"jsonrpc":"2.0","method":"a"}') + event(text)
+        return [gzip.compress(sent) if encoding else sent]
+
+    with hostile_http(tmp_path) as (hostile, lock), connected(lock) as call:
+        hostile.headers, hostile.body = kind | encoding, body
+        assert call("echo").message == "x" * 5_000_000
+
+
+def test_http_flood_of_pings_neither_delays_the_timeout_nor_takes_memory(tmp_path: Path) -> None:
+    def pings(_: object) -> Iterator[bytes]:
+        number = 0
+        while True:
+            yield event(json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}).encode())
+            number += 1
+
+    with hostile_http(tmp_path) as (hostile, lock):
+        hostile.headers, hostile.body = EVENTS, pings
+        with at_most(80 * MEGABYTE):
+            with connected(lock) as call:
+                began = time.monotonic()
+                with pytest.raises(ServerError, match=r"gave no answer within 1 seconds"):
+                    call("echo", seconds=1)
+                assert time.monotonic() - began < 4
+            assert time.monotonic() - began < 9
