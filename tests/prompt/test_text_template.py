@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from weakincentives.prompt.text_template import CompiledTemplate
+from weakincentives.prompt import MarkdownSection
+from weakincentives.prompt.text_template import CompiledTemplate, dedented
 
 NAMES = ("a", "b", "_x1", "Name", "é", "class_", "items")
 
@@ -157,3 +158,21 @@ def test_a_compiled_template_can_be_pickled(source: str) -> None:
     assert copy.source == compiled.source
     params = params_of(dict.fromkeys(NAMES, "x"))
     assert outcome(lambda: copy.substitute(params)) == outcome(lambda: compiled.substitute(params))
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("    code\n\ntext\n", "    code\n\ntext"),
+        ("\n        code\n\n    text\n    ", "    code\n\ntext"),
+        ("\r\n    code\r\ntext\r\n", "    code\r\ntext"),
+        ("  \n\t\n  key: 1\n  list:\n    - x\n", "key: 1\nlist:\n  - x"),
+        ("First.\n    Second.\n", "First.\n    Second."),
+        (" \n \n", ""),
+    ],
+)
+def test_dedented_keeps_the_indentation_of_the_first_line_beyond_the_others(
+    text: str, body: str
+) -> None:
+    assert dedented(text) == body
+    assert MarkdownSection(title="T", template=text, summary=text).template == body

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
-from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, Unpack
 
 from ..generics import Parametrized
@@ -20,7 +19,7 @@ from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approval, check_approval
 from .errors import PromptRenderError, PromptValidationError
-from .text_template import compiled
+from .text_template import compiled, dedented
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:
@@ -308,7 +307,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             raise self._refusal(
                 f"{name} {text!r} is no text; write a string with $field placeholders"
             )
-        return text if self.literal else dedent(text).strip()
+        return text if self.literal else dedented(text)
 
     def _refusal(self, message: str) -> PromptValidationError:
         path = (self.key,) if isinstance(self.key, str) and self.key else None
@@ -324,9 +323,9 @@ type ParamsByType = Mapping[ParamsType, object]
 class MarkdownSection(Section[ParamsT]):
     """A section whose body is a Markdown `template` with `$field` placeholders for its params.
 
-    Template and summary are dedented and stripped. `$$` is a dollar sign; values are inserted as
-    they are. With `literal` the texts and their overrides are used as they are, each `$` included.
-    The other arguments are those of `Section`.
+    Template and summary lose their common indentation and the blank lines around them. `$$` is a
+    dollar sign; values are inserted as they are. With `literal` the texts and their overrides are
+    used as they are, each `$` included. The other arguments are those of `Section`.
     """
 
     def __init__(

@@ -3,14 +3,18 @@
 Results and errors are exactly those of `string.Template.substitute`.
 """
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
+from textwrap import dedent
 
 from ..records import field_names
 
-__all__ = ["CompiledTemplate", "compiled"]
+__all__ = ["CompiledTemplate", "compiled", "dedented"]
+
+_BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 
 
 class CompiledTemplate:
@@ -61,6 +65,14 @@ class CompiledTemplate:
         return string.Template(self.source).substitute(
             {name: getattr(params, name) for name in self.names & known}
         )
+
+
+def dedented(text: str) -> str:
+    """Returns an author's text without common indentation and without blank lines around it.
+
+    The first line keeps the indentation that it has beyond the others, as an indented code block.
+    """
+    return _BLANK_LINES.sub("", dedent(text).rstrip())
 
 
 # The same texts of sections and overrides are filled many times.

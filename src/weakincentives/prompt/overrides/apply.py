@@ -6,10 +6,10 @@ Everything that renders reads the registry, so an override applies on every path
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from textwrap import dedent
 
 from ...visibility import SectionPath
 from ..registry import RegistrySnapshot, SectionNode, example_text, tool_examples
+from ..text_template import dedented
 from ..tool import AnyTool
 from .descriptors import param_texts
 from .model import Override, SectionOverride, TextId, ToolOverride, texts_of
@@ -53,7 +53,7 @@ def _section(node: SectionNode, texts: Texts) -> SectionNode:
         if (body := texts.get(TextId("body", key))) is not None:
             changed.body_override, changed.template = body, None
         if (summary := texts.get(TextId("summary", key))) is not None:
-            changed.summary_override = dedent(summary).strip()  # as the author's own is
+            changed.summary_override = dedented(summary)  # as the author's own is
         before = section.example_texts()
         ids = [TextId("task-example", f"{key}#{index}") for index in range(len(before))]
         after = tuple(map(texts.get, ids, before))
