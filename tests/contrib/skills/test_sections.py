@@ -376,3 +376,16 @@ def test_a_folder_is_read_where_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     write_skill(tmp_path / "pdf")
     monkeypatch.chdir(tmp_path / "pdf")
     assert [section.title for section in skills(os.curdir, strict=True)] == ["pdf"]
+
+
+def test_lone_heading_below_some_text_becomes_a_section(tmp_path: Path) -> None:
+    for text, children in [
+        ("Intro.\n\n# Only\n\nText.\n", ["pdf.only"]),
+        ("# Only\n\nText.\n", []),
+        ("# Title\n\nIntro.\n\n## Only\n\nText.\n", ["pdf.only"]),
+        ("# Title\n\n## Only\n\nText.\n", []),
+    ]:
+        section = SkillSection(write_skill(tmp_path / "pdf", front_matter() + text), split=1)
+        assert keys(section) == ["pdf", *children]
+        markdown = section.skill.source[section.skill.start :]
+        assert plain_lines(*texts(section).values()) == plain_lines(markdown)

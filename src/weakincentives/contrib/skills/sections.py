@@ -165,9 +165,10 @@ def _places(host: Filesystem, folder: str) -> Iterator[FileStat]:
 
 def _part(skill: Skill, heading: Heading, split: Split, key: str, taken: set[str]) -> Part:
     """Splits the text below a heading; `taken` are keys that its children must not have."""
-    source, children = skill.source, heading.children
-    while len(children) == 1:  # a heading over all of the rest divides nothing
-        children = children[0].children
+    source, children, body = skill.source, heading.children, heading.body
+    # A heading over all of the rest divides nothing.
+    while len(children) == 1 and not source[body : children[0].start].strip():
+        body, children = children[0].body, children[0].children
     if not split or (split == "auto" and heading.end - heading.body <= _LARGE):
         children = []
     parts: list[Part] = []
