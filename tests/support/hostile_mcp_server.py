@@ -17,7 +17,7 @@ from support.plain_mcp_server import Json, Server, send, tool
 TOOLS: list[Json] = [
     tool(name, {"text": {"type": "string"}}, readOnlyHint=True)
     for name in (
-        *("blocks", "child", "deep", "echo", "large", "log", "mute_pings", "nested", "newlines"),
+        *("blocks", "child", "deep", "echo", "huge", "log", "mute_pings", "nested", "newlines"),
         *("pings", "same_ping", "table"),
     )
 ]
@@ -46,7 +46,7 @@ class HostileServer(Server):
         result = f'{{"content":[],"structuredContent":{{"rows":{inside}}}}}'
         write(f'{{"jsonrpc":"2.0","id":{json.dumps(self.request)},"result":{result}}}\n')
 
-    def large(self, text: str) -> Json:
+    def huge(self, text: str) -> Json:
         return {"content": [{"type": "text", "text": "\\,[{" * (int(text) // 5)}]}
 
     def log(self, text: str) -> str:

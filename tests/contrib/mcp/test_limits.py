@@ -41,7 +41,7 @@ def hostile(folder: Path) -> ServerLock:
 
 
 @contextmanager
-def connected(lock: ServerLock) -> Iterator[Callable[..., ToolResult[Json]]]:
+def connected(lock: ServerLock) -> Generator[Callable[..., ToolResult[Json]]]:
     """Yields a function that calls a tool of the server, which ends with the block."""
     connection = Connection(lock)
 
@@ -82,8 +82,8 @@ def at_most(kilobytes: int) -> Generator[None]:
         ("nested", 1_000_000, "with more than 200,000 JSON tokens"),
         ("deep", 101, "with more than 100 levels of nesting"),
         ("deep", 500_000, "with more than 100 levels of nesting"),
-        ("large", 17_000_000, "with more than 16 MiB"),
-        ("large", 300_000_000, "with more than 16 MiB"),
+        ("huge", 17_000_000, "with more than 16 MiB"),
+        ("huge", 300_000_000, "with more than 16 MiB"),
     ],
 )
 def test_message_over_a_limit_ends_the_server_before_it_is_parsed(
@@ -102,7 +102,7 @@ def test_message_over_a_limit_ends_the_server_before_it_is_parsed(
 
 
 @pytest.mark.parametrize(
-    ("tool", "text"), [("blocks", 20_000), ("table", 25_000), ("deep", 90), ("large", 15_000_000)]
+    ("tool", "text"), [("blocks", 20_000), ("table", 25_000), ("deep", 90), ("huge", 15_000_000)]
 )
 def test_large_results_within_the_limits_are_accepted(tmp_path: Path, tool: str, text: int) -> None:
     with connected(hostile(tmp_path)) as call:
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hostile_http(folder: Path) -> Iterator[tuple[HostileHttp, ServerLock]]:
+def hostile_http(folder: Path) -> Generator[tuple[HostileHttp, ServerLock]]:
     hostile = HostileHttp(folder)
     thread = threading.Thread(target=partial(hostile.http.serve_forever, 0.01))
     thread.start()

@@ -13,7 +13,8 @@ import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NoReturn, Protocol
+from inspect import signature
+from typing import Any, NoReturn, Protocol
 
 import anyio
 import httpx2
@@ -184,13 +185,16 @@ async def over_http(url: str, headers: Mapping[str, str], wire: Wire) -> AsyncGe
     async def limit(response: httpx2.Response) -> None:
         response.stream = _LimitedBody(response, wire)
 
+    # The first versions of the SDK have no limit of their own.
+    has_limit = "max_sse_event_size" in signature(streamable_http_client).parameters
+    more: dict[str, Any] = {"max_sse_event_size": _MAX_BYTES} if has_limit else {}
     async with (
         httpx2.AsyncClient(
             headers={"Accept-Encoding": ACCEPTED_ENCODINGS, **headers},
             timeout=_HTTP_TIMEOUT,
             event_hooks={"request": [limit_end], "response": [limit]},
         ) as client,
-        streamable_http_client(url, http_client=client, max_sse_event_size=_MAX_BYTES) as streams,
+        streamable_http_client(url, http_client=client, **more) as streams,
     ):
         yield _LimitedReader(streams[0], wire), _Writer(streams[1], wire)
 
@@ -262,11 +266,11 @@ async def start_process(parameters: StdioServerParameters, wire: Wire) -> AsyncG
     outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as tasks, to_client, incoming, outgoing, from_client:
         watch: asyncio.subprocess.Process | None = None
+        readers = [
+            asyncio.create_task(_read(process, wire, to_client)),
+            asyncio.create_task(_keep_errors(process, wire)),
+        ]
         try:
-            readers = [
-                asyncio.create_task(_read(process, wire, to_client)),
-                asyncio.create_task(_keep_errors(process, wire)),
-            ]
             tasks.start_soon(_write, process, from_client)
             with suppress(OSError):  # in an image without a shell
                 watch = await asyncio.create_subprocess_exec(
