@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -397,6 +398,22 @@ def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
         "the log has no end of this evaluation",
     ]
     assert wink("advise", "log").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "field", ["model", "name", "prompt_name", "adapter", "session_id", "arguments", "text"]
+)
+def test_log_with_a_lone_surrogate_in_any_name_can_be_read(wink: Wink, field: str) -> None:
+    surrogate = chr(92) + "ud800"
+    assert wink(*RUN).returncode == 0
+    log = wink.folder / "run.jsonl"
+    lines = re.sub(rf'("{field}": ")', lambda match: match[1] + surrogate, log.read_text())
+    assert surrogate in lines
+    log.write_text(lines.replace('"event_id"', f'"{surrogate}": 1, "event_id"'))
+    for command in ("show", "advise", "report"):
+        done = wink(command, "run.jsonl")
+        assert (done.returncode, done.stderr) == (0, ""), command
+    assert surrogate in (wink.folder / "run.html").read_text(encoding="utf-8")
 
 
 def test_an_error_does_not_steer_the_terminal(wink: Wink) -> None:
