@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_chat import Terminal
 from support.commands import process
+from support.terminals import Terminal
 from weakincentives.evaluation.suspension import Suspension
 
 NOTES = '''

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_chat import Terminal
 from examples.code_reviewer.__main__ import main
 from examples.code_reviewer.prompt import SAMPLE, Finding, Fix, Review, fixing, reviewer, sample
 from support.commands import process
 from support.example_agents import ROOT, answers, run_example, scripted
 from support.scripted_server import Call, Say, ScriptedServer
+from support.terminals import Terminal
 from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview
 from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.events import ToolsInjected
