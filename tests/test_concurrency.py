@@ -60,7 +60,7 @@ TEMPLATE: PromptTemplate[Any] = PromptTemplate(
             key="task",
             template="You are ${name}.",
             params_type=Name,
-            tools=[Tool[Args, object](name="add", handler=add)],
+            tools=[Tool[Args, object](name="add", handler=add, effect="repeatable")],
         ),
         MarkdownSection(
             title="More",
@@ -68,7 +68,7 @@ TEMPLATE: PromptTemplate[Any] = PromptTemplate(
             template="More.",
             summary="Little.",
             visibility=SectionVisibility.SUMMARY,
-            tools=[Tool[Args, object](name="more", handler=add)],
+            tools=[Tool[Args, object](name="more", handler=add, effect="repeatable")],
         ),
     ],
     resources=ResourceRegistry.of(Binding(Cell, lambda _: Cell(), eager=True)),
