@@ -1,7 +1,8 @@
 """A conversation is a value: it goes on, it goes through JSON, it stops, it is derived anew."""
 
 import asyncio
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from weakincentives.evaluation.messages import (
     UserMessage,
 )
 from weakincentives.evaluation.response import Completed, Restarted
+from weakincentives.evaluation.schemas import ToolSpec
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     MarkdownSection,
@@ -439,3 +441,41 @@ def test_tools_that_change_between_turns_are_added_and_removed() -> None:
     assert changes[0] == ToolsRemoved(("old",))
     assert isinstance(changes[1], ToolsAdded)
     assert adapter.requests[-1].tool_names == ("new",)
+
+
+def test_conversation_of_format_1_keeps_the_plain_schema_of_each_tool() -> None:
+    plain = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "default": 1}, "at": {"$ref": "#/$defs/P"}},
+        "required": ["at"],
+        "additionalProperties": False,
+        "$defs": {"P": {"type": "string"}},
+    }
+    sent = {**plain, "required": ["n", "at"]}
+    tool = {"name": "pay", "description": "Pays.", "parameters": sent, "strict": True}
+    text = json.dumps(
+        {
+            "ns": "shop",
+            "key": "tea",
+            "messages": [
+                {"kind": "user", "content": "Hi."},
+                {"kind": "tools_added", "tools": [{**tool, "name": "more", "plain": {}}]},
+            ],
+            "tools": [{**tool, "plain": plain}],
+            "tool_changes": [1],
+            "version": 1,
+        }
+    )
+    conversation = Conversation.from_json(text)
+    assert conversation.version == 2
+    assert conversation.available_tools["pay"] == ToolSpec("pay", "Pays.", plain)
+    assert conversation.available_tools["more"] == ToolSpec("more", "Pays.", sent)
+    written = json.loads(conversation.to_json())
+    assert written["tools"] == [{"name": "pay", "description": "Pays.", "parameters": plain}]
+    assert Conversation.from_json(conversation.to_json()) == conversation
+
+
+def test_conversation_of_a_later_format_is_rejected() -> None:
+    conversation = Conversation(ns="", key="", messages=(UserMessage("Hi."),))
+    with pytest.raises(SerdeError, match="version"):
+        Conversation.from_json(conversation.to_json().replace('"version":2', '"version":3'))
