@@ -76,10 +76,9 @@ def assert_tool_contract(
     """Calls `tool` with arguments that fit its schema, and with similar ones that do not.
 
     `prompt`, `session`, `resources` and `adapter` make the parts of the handler's context, anew for
-    each example. `resources` may also be what `bind(resources=…)` takes: all examples then share
-    the values of a mapping. `state` maps a type of resource whose snapshots do not show its state
-    to a function, which takes the resource and returns a value to compare, such as a database's
-    rows.
+    each example; `resources` may also be what `bind` takes, and then examples share the values of a
+    mapping. `state` maps a type of resource whose snapshots do not show its state to a function,
+    which takes the resource and returns a value to compare, such as a database's rows.
     `arguments` replaces the generated arguments: a strategy of params or dicts, or one for each
     param that it names. `raises` names exceptions by which the handler refuses, besides
     `ToolValidationError`. Hypothesis' own settings apply, except for its deadline, and
@@ -94,10 +93,9 @@ def assert_tool_contract(
 
     if tool.handler is None:
         raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
-    bindings = resources if callable(resources) else lambda: resources
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
     default: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
-    contract = _Contract(tool, raises, prompt or default.bind, session, bindings, adapter, state)
+    contract = _Contract(tool, raises, prompt or default.bind, session, resources, adapter, state)
     refusals: list[str] = []
 
     def fits(arguments: str) -> None:
@@ -196,7 +194,7 @@ class _Contract:
     raises: _Exceptions
     prompt: Callable[[], _AnyPrompt]
     session: Callable[[], Session]
-    resources: Callable[[], Bindable]
+    resources: Bindable | Callable[[], Bindable]
     adapter: Callable[[], Evaluator]
     state: _StateReaders
 
@@ -258,7 +256,8 @@ class _Contract:
     @contextmanager
     def trial(self, arguments: str) -> Generator[_Trial]:
         prompt = self.prompt()
-        with prompt.bind(resources=self.resources()).resources as resources:
+        bound = self.resources() if callable(self.resources) else self.resources
+        with prompt.bind(resources=bound).resources as resources:
             bindings = resources.registry.bindings
             kinds = [item.protocol for item in bindings if item.scope is Scope.SINGLETON]
             if unknown := ", ".join(_name(kind) for kind in self.state if kind not in kinds):
