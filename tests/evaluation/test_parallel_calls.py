@@ -824,7 +824,7 @@ def test_main_loop_runs_calls_side_by_side_when_the_adapter_s_config_says_so() -
 
 def test_arguments_that_do_not_fit_are_answered_in_their_place() -> None:
     adapter = ScriptedAdapter(
-        [call(("probe", {}), ("probe", {"a": "x"}), ("probe", {})), say("")], config=ISOLATED
+        [call(("probe", {}), ("probe", {"a": "x"}), ("probe", {})), say("done")], config=ISOLATED
     )
     response = evaluate(adapter, prompt(tool()), Session())
     assert [answer.success for answer in answers(response.transcript)] == [True, False, True]

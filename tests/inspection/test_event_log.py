@@ -276,7 +276,7 @@ def test_an_evaluation_in_a_session_of_its_own_is_nested_in_the_call_that_runs_i
         adapter = ScriptedAdapter(script)
         for event in adapter.stream(outer.bind(), session=session):
             if isinstance(event, Completed):  # what the reader runs is not nested
-                ScriptedAdapter([say("")]).evaluate(inner.bind(), session=session)
+                ScriptedAdapter([say("done")]).evaluate(inner.bind(), session=session)
 
     nested = [
         ("PromptRendered", 2),

@@ -211,11 +211,11 @@ def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None
 
 
 @routes
-def test_an_empty_answer_is_one_by_stream_too(model: str) -> None:
-    with ScriptedServer(Say()) as server:
+def test_empty_streamed_answer_is_asked_for_again(model: str) -> None:
+    with ScriptedServer(Say(), Say("Here.")) as server:
         *_, last = connect(server, model).stream(prompt(), session=Session())
     assert isinstance(last, Completed)
-    assert last.response.text == ""
+    assert last.response.text == "Here."
 
 
 def test_events_come_in_order() -> None:
