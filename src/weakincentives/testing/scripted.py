@@ -31,7 +31,7 @@ class ScriptExhaustedError(AssertionError):
     """The adapter got more requests than its script has replies."""
 
 
-def say(output: object = "", *, usage: TokenUsage | None = None) -> AssistantMessage:
+def say(output: object = "done", *, usage: TokenUsage | None = None) -> AssistantMessage:
     """Returns the model's last reply: a text, or the JSON of a value."""
     text = output if isinstance(output, str) else serde.dump_json(output)
     return AssistantMessage(text=text, usage=usage or TokenUsage(10, 5))

@@ -144,7 +144,7 @@ def test_a_conversation_goes_on_with_all_texts_calls_and_answers() -> None:
     odd_ids = [
         replace(each, call_id=f"functions.probe:{each.arguments}") for each in calls.tool_calls
     ]
-    earlier = scripted(replace(calls, tool_calls=tuple(odd_ids)), say(""), asked=asked)
+    earlier = scripted(replace(calls, tool_calls=tuple(odd_ids)), say("Noted."), asked=asked)
     response, request = chat(Say("one"), asked=asked, conversation=earlier)
     assert said(request)[:3] == [
         ("user", ["Hi"]),
