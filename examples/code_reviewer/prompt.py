@@ -187,7 +187,9 @@ def fixing(root: Path) -> PromptTemplate[Review]:
             "Propose a fix of each defect that you have reported, unless the remedy is the "
             "author's choice. If a person denies a fix, go on with the next defect."
         ),
-        tools=[Tool(name="propose_fix", handler=propose_fix, approval="effects", effect="repeatable")],
+        tools=[
+            Tool(name="propose_fix", handler=propose_fix, approval="effects", effect="repeatable")
+        ],
     )
     files = WorkspaceSection(filesystem=lambda: VisibleFiles(root), read_only=True)
     return _reviewer(fixes, files)

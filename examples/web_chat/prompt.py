@@ -87,7 +87,9 @@ CLERK = PromptTemplate[None](
             template="Order only what the customer has asked for.",
             visibility=SectionVisibility.SUMMARY,
             state=[Order],
-            tools=[Tool(name="order_tea", handler=order_tea, approval="effects", effect="repeatable")],
+            tools=[
+                Tool(name="order_tea", handler=order_tea, approval="effects", effect="repeatable")
+            ],
         ),
     ],
 )

@@ -48,7 +48,7 @@ IMAGE = Image.from_url("https://example.com/a.png", "image/png")
 
 def _spec(name: str) -> ToolSpec:
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    return ToolSpec(name, "For tests.", schema, strict=True)
+    return ToolSpec(name, "For tests.", schema)
 
 
 def chat_codec(**profile: Any) -> Codec:

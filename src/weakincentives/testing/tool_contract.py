@@ -261,9 +261,9 @@ class _Contract:
             bindings = resources.registry.bindings
             kinds = [item.protocol for item in bindings if item.scope is Scope.SINGLETON]
             if unknown := ", ".join(_name(kind) for kind in self.state if kind not in kinds):
-                bound = ", ".join(map(_name, kinds)) or "nothing"
+                names = ", ".join(map(_name, kinds)) or "nothing"
                 raise ValueError(
-                    f"state= names {unknown}, for which no singleton is bound; bound: {bound}"
+                    f"state= names {unknown}, for which no singleton is bound; bound: {names}"
                 )
             readers: dict[_Kind, Callable[[], object]] = {}
             for kind in kinds:
