@@ -67,7 +67,7 @@ def played(step: Played) -> Step:
             return Say(
                 "" if finish == "refusal" else text,
                 tuple([Call(call.name, call.arguments, call.call_id) for call in calls]),
-                finish=None if finish in ("refusal", "error") else finish,
+                finish=None if finish in ("refusal", "error") else finish,  # type: ignore[arg-type]  # neither is left
                 usage=Usage(
                     usage.input_tokens,
                     usage.output_tokens,
