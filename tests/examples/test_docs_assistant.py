@@ -6,6 +6,7 @@ from examples.common.models import Choice, chosen_model
 from examples.docs_assistant.library import Library
 from examples.docs_assistant.prompt import Answer, assistant
 from support.example_agents import ROOT, run_example
+from support.sizes import only_full
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import Session
@@ -19,6 +20,7 @@ def ask(question: str, library: Library, session: Session) -> PromptResponse[Ans
         return adapter.evaluate(assistant(library), session=session, message=question)
 
 
+@only_full
 def test_nine_of_ten_questions_cite_a_file_that_answers_them() -> None:
     library = Library.load()
     assert len(QUESTIONS) >= 20
