@@ -57,7 +57,7 @@ def make_exact(
 
     `dump_any` dumps the values of which a type says `Any`.
     """
-    schema = adapter.core_schema
+    schema: CoreSchema = adapter.core_schema
     definitions: Definitions = {item["ref"]: item for item in schema.get("definitions", ())}
     exact = _Exact(dump_any, "ignore" if allow_extra else "forbid", definitions)
     schema = exact.copy(schema)

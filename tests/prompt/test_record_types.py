@@ -255,10 +255,12 @@ def test_state_of_an_alias_is_the_state_of_its_class(of: Any) -> None:
     assert section.state == (Box,)
 
 
+type Cities = list[City]
+type Text = str
+
+
 @pytest.mark.parametrize("alias", ["list", "text"])
 def test_alias_of_a_list_or_a_text_is_an_answer_of_that_form(alias: str) -> None:
-    type Cities = list[City]
-    type Text = str
     of: Any = {"list": Cities, "text": Text}[alias]
     config = PromptTemplate[of](ns="tests", key="alias").structured_output
     assert config is not None
@@ -279,7 +281,7 @@ def test_root_model_has_no_fields_and_is_an_answer_in_a_wrapper() -> None:
         assert parse_structured_output(text, template.render()) == Numbers([1, 2])
 
 
-type Endless = Endless  # type: ignore[misc]
+type Endless = Endless  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
 type Undefined = Nowhere  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
 
