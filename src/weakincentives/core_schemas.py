@@ -402,8 +402,10 @@ class JsonSchemas(GenerateJsonSchema):
         return keys.get("type") not in _NO_TEXT and all(map(self._is_text, options))
 
     def tuple_schema(self, schema: CoreSchema) -> JsonSchema:
-        made = super().tuple_schema(schema)  # strict decoders want a type of items for `()` too
-        return made if {"items", "prefixItems"} & made.keys() else {**made, "items": _NOTHING}
+        described = super().tuple_schema(schema)
+        if not {"items", "prefixItems"} & described.keys():
+            described["items"] = _NOTHING  # strict decoders want a type of items for `()` too
+        return described
 
     def literal_schema(self, schema: CoreSchema) -> JsonSchema:
         _check_values([*schema["expected"]])
@@ -414,8 +416,9 @@ class JsonSchemas(GenerateJsonSchema):
         _check_values(members)
         if not issubclass(schema["cls"], Flag):
             unique: CoreSchema = {**schema, "members": members}
-            made = {**super().enum_schema(unique), "enum": list(map(_json_value, members))}
-            return {**made, **_array_type(made["enum"])} if made.get("type") == "array" else made
+            described = {**super().enum_schema(unique), "enum": list(map(_json_value, members))}
+            is_array = described.get("type") == "array"
+            return described | _array_type(described["enum"]) if is_array else described
         names = ", ".join(f"{member.value} {member.name}" for member in schema["cls"])
         return {
             "type": "integer",

@@ -285,7 +285,14 @@ def check_unique_keys(subject: str, text: str | bytes) -> None:
     Parsers silently keep the last value. Text that is no JSON passes: a parser explains it better.
     """
     with suppress(json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        json.loads(text, object_pairs_hook=partial(_unique_keys, subject), parse_int=str)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        _unique_decoder(subject).decode(text)
+
+
+@lru_cache(maxsize=64)
+def _unique_decoder(subject: str) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=partial(_unique_keys, subject), parse_int=str)
 
 
 def _unique_keys(subject: str, pairs: list[tuple[str, AnyValue]]) -> dict[str, AnyValue]:
