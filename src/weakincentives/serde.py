@@ -11,7 +11,6 @@ value is dumped as it would be on its own. JSON leaves out fields with `init=Fal
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial, wraps
 from types import GenericAlias
@@ -284,10 +283,13 @@ def check_unique_keys(subject: str, text: str | bytes) -> None:
 
     Parsers silently keep the last value. Text that is no JSON passes: a parser explains it better.
     """
-    with suppress(json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        _unique_decoder(subject).decode(text)
+        if text.count(":") > 1:  # else there are no two keys
+            _unique_decoder(subject).raw_decode(text.lstrip())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return
 
 
 @lru_cache(maxsize=64)
