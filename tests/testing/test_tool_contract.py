@@ -332,7 +332,7 @@ class Picky:
 
 
 def test_a_params_type_that_accepts_nothing_of_its_schema_is_found() -> None:
-    message = breach(shout, params=Picky)
+    message = breach(ping, params=Picky)
     assert "it accepted none of the arguments that fit its schema" in message
     assert "no such word" in message
     tool = Tool(name="picky", handler=ping, params_type=Picky)
