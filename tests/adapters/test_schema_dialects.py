@@ -75,6 +75,7 @@ def _parts_with_properties(value: Any) -> list[Any]:
             return []
 
 
+@settings(max_examples=50)
 @given(external_schemas())
 def test_no_codec_sends_a_schema_that_its_provider_rejects(schema: JsonSchema) -> None:
     check_all(external(schema))
@@ -84,7 +85,7 @@ IN_WORDS = re.compile("does not fit (oneOf|minLength|minimum|exclusiveMinimum|fo
 
 
 @pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC])
-@settings(max_examples=50, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.filter_too_much])
 @given(external_schemas(), st.data())
 def test_what_a_strict_schema_admits_the_external_schema_admits(
     dialect: Dialect, schema: JsonSchema, data: st.DataObject

@@ -218,7 +218,9 @@ class _Form:
             self.state(form, rules)
         describe(form, {**unsafe, "examples": schema.get("examples")})
         self._depth -= 1
-        return form
+        return {
+            key: form[key] for key in {**schema, **form} if key in form
+        }  # in the author's order
 
     def _form_of(self, body: JsonSchema, rules: JsonSchema) -> JsonSchema:
         """Returns the form of a part without its annotations; adds to the `rules` in words."""
