@@ -148,20 +148,12 @@ Pay back.
       "type": "string"
     },
     "amount": {
-      "anyOf": [
-        {
-          "type": "integer"
-        },
-        {
-          "type": "null"
-        }
-      ],
-      "description": "default: 5"
+      "default": 5,
+      "type": "integer"
     }
   },
   "required": [
-    "order",
-    "amount"
+    "order"
   ],
   "type": "object"
 }
