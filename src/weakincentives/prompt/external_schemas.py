@@ -203,7 +203,7 @@ class _Form:
             (rules if "anyOf" in body else body)["anyOf"] = body.pop("oneOf")
         if len(body.get("allOf", ())) == 1 and "anyOf" not in body:
             body["anyOf"] = body.pop("allOf")
-        form = self._form_of(body, rules)
+        form: JsonSchema = self._form_of(body, rules)
         outer = {key: schema[key] for key in ("description", "default") if key in schema}
         # an earlier form's words may refer to definitions
         for reference in re.findall(r"#/\$defs/\w+", str(schema.get("description", ""))):
