@@ -166,7 +166,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
 
 
 class Prompt(Parametrized, Generic[OutputT]):
-    """A prompt that can be bound, rendered and evaluated; it belongs to one session at a time.
+    """A prompt that can be bound, rendered and evaluated; a run takes its current bindings.
 
     `template.bind(…)` makes one, as do `Prompt(template)` and `Prompt[Out](ns=…, key=…,
     sections=[…])`, which builds the template itself. At each render, the overrides that
