@@ -1,5 +1,6 @@
 """What holds for every test with servers: no process and no thread is left."""
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ import pytest
 from support.deadlines import SOON
 from support.mcp_prompts import children
 from weakincentives.adapters.portal import portal
+from weakincentives.event_loops import run_to_end
 
 import_module("weakincentives.contrib.mcp.client")  # slow, and else a part of a first call's time
 
@@ -44,6 +46,7 @@ def nothing_left_over() -> Generator[None]:
 def no_descriptor_left() -> Generator[None]:
     """Counts the sockets, pipes and files that a test leaves open."""
     portal.loop()  # which has some, and stays
+    run_to_end(asyncio.sleep(0))  # as does the loop of the handlers of synchronous runs
     before = descriptors()
     yield
     assert descriptors() <= before
