@@ -256,8 +256,8 @@ class _Contract:
     @contextmanager
     def trial(self, arguments: str) -> Generator[_Trial]:
         prompt = self.prompt()
-        bound = self.resources() if callable(self.resources) else self.resources
-        with prompt.bind(resources=bound).resources as resources:
+        values = self.resources() if callable(self.resources) else self.resources
+        with prompt.bind(resources=values).resources as resources:
             bindings = resources.registry.bindings
             kinds = [item.protocol for item in bindings if item.scope is Scope.SINGLETON]
             if unknown := ", ".join(_name(kind) for kind in self.state if kind not in kinds):
