@@ -50,7 +50,7 @@ class HostileServer(Server):
         return {"content": [{"type": "text", "text": "\\,[{" * (int(text) // 5)}]}
 
     def log(self, text: str) -> str:
-        data = {"level": "info", "data": "x" * 10_000}
+        data = {"level": "info", "data": "x" * 5_000}
         for _ in range(int(text)):
             send({"method": "notifications/message", "params": data})
         return "logged"
