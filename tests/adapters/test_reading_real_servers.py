@@ -13,7 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from support.agents import Args, prompt, tool
-from support.scripted_server import Call, Raw, Say, ScriptedServer
+from support.scripted_server import Raw, Say, ScriptedServer
 from support.sdk_clients import APIS, sdk_adapter, sdk_client
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.core import LoopAdapter
@@ -348,7 +348,6 @@ def test_tool_that_answers_for_the_sdk_works_without_streams() -> None:
 FRAMED = {
     "events": said(chunk({"content": "Hi."}), END),
     "JSON and [DONE]": Raw(whole({"content": "Hi."}).body + b"\n\ndata: [DONE]\n\n"),
-    "white space": Raw(b"\n \n " + whole({"content": "Hi."}).body),
 }
 
 
@@ -599,12 +598,3 @@ def test_time_to_read_an_event_of_ten_megabytes_is_short(api: str, run: Any) -> 
         start = time.thread_time()
         assert run(adapter, prompt(), Session()).text == text
     assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
-
-
-def test_call_with_complete_arguments_is_not_split_by_odd_chunks() -> None:
-    call = Call("probe", {"a": "x" * 50_000})
-    with ScriptedServer(Say(calls=(call,)), Say("Done.")) as server:
-        response = streamed(connect(server), prompt(), Session())
-    message = response.transcript[1]
-    assert isinstance(message, AssistantMessage)
-    assert len(message.tool_calls) == 1

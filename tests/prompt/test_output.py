@@ -26,6 +26,7 @@ from weakincentives.prompt import (
     StructuredOutputConfig,
     parse_structured_output,
 )
+from weakincentives.prompt.model_json import json_text
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
 
@@ -452,3 +453,25 @@ type Anything = dict[str, Any] | Any
 def test_output_type_that_admits_everything_is_rejected(of: Any) -> None:
     with pytest.raises(PromptValidationError, match="says nothing about the answer"):
         PromptTemplate[of](ns="tests", key="anything")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<think>\nLet me {see}.\n</think>\n\n{"a": 1}',
+        'Let me see.\n</think>\n\n{"a": 1}',
+        '<THINKING>x</Thinking>{"a": 1}',
+        '<think>a</think><think>b</think>{"a": 1}',
+        '<think>a ```json\n{"a": 2}\n``` b</think>\n```json\n{"a": 1}\n```',
+    ],
+)
+def test_reasoning_before_a_typed_answer_is_skipped(text: str) -> None:
+    assert json.loads(json_text(text)) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": "x </think> y"}', '```json\n{"a": "</think>"}\n```', "<think>never done", "no JSON"],
+)
+def test_text_that_only_mentions_reasoning_is_kept(text: str) -> None:
+    assert json_text(text) in (text, text.removeprefix("```json\n").removesuffix("\n```"))

@@ -30,6 +30,7 @@ from ..evaluation.messages import (
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
 from ..serde import Json
+from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
 from .server_profile import ServerProfile
 from .valid_messages import ValidMessages
@@ -366,8 +367,6 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
 
 def _read_bytes(body: bytes) -> tuple[AnyJson, bool]:
     """Returns a reply as JSON, or as a list of events if the server sent a stream unasked."""
-    from .event_stream import read_events  # it imports this module
-
     try:
         return _plain(body), False
     except ValueError:
@@ -407,7 +406,9 @@ _REASONS: Mapping[Finish, str] = {
     " prohibited_content blocklist image_safety guardrail_intervened",
     "refusal": "refusal",
 }
-_FINISH = {reason: finish for finish, text in _REASONS.items() for reason in text.split()}
+_FINISH: Mapping[str, Finish] = {
+    reason: finish for finish, text in _REASONS.items() for reason in text.split()
+}
 
 
 def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Finish:

@@ -7,10 +7,12 @@ data, several values in one event, and plain JSON where events were asked for.
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-
-from .codec import AnyJson
+from typing import Any
 
 __all__ = ["EventDecoder", "read_events"]
+
+# Any: JSON that a server sent, of whatever shape
+type AnyJson = Any
 
 
 class EventDecoder:

@@ -94,11 +94,11 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
 
     def _check_clients(self, client: AnySDK, async_client: AnySDK) -> None:
         """Raises `ValueError` for arguments that name different servers."""
-        both = client is not None and async_client is not None
-        if both and client.base_url != async_client.base_url:
+        bases = {each.base_url for each in (client, async_client) if each is not None}
+        if len(bases) > 1:
             raise ValueError(
-                f"client and async_client must have the same base_url, got {client.base_url} and"
-                f" {async_client.base_url}"
+                "client and async_client must have the same base_url, got"
+                f" {' and '.join(sorted(map(str, bases)))}"
             )
         own = [name for name in ("base_url", "api_key") if self._client_arguments[name] is not None]
         if own and self._has_ready_client:
