@@ -435,7 +435,8 @@ class Evaluation[Out]:
             for message in request.tool_messages:  # noqa: UP028 - `yield from` takes no outcomes
                 yield message
         if journal is not None:
-            answer = journal.ask(request, partial(run, self._requests.send(request)))
+            asking = self._requests.send(request, keep_arrived=False)
+            answer = journal.ask(request, partial(run, asking))
         elif self._recorder is not None:
             answer = yield from self._recorder.ask(self._requests.send(request))
         else:

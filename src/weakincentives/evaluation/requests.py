@@ -35,10 +35,14 @@ class ProviderRequests:
         self._clock = clock
         self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
 
-    def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
+    def send(
+        self, request: ProviderRequest, *, keep_arrived: bool = True
+    ) -> Effects[AssistantMessage]:
         """Asks for a message, by another provider as long as the connection falls back to one.
 
-        The message's usage has that of void ones; an error's notes have the earlier failures.
+        With `keep_arrived` the run keeps what had arrived of an answer that failed. A journal does
+        not record it, so a replay would not have it. The message's usage has that of void ones; an
+        error's notes have the earlier failures.
         """
         spent, notes = _NO_ANSWER.usage, list[str]()
         while True:
@@ -50,6 +54,8 @@ class ProviderRequests:
                     return replace(answer, usage=answer.usage + spent) if notes else answer
                 spent += answer.usage
             except PromptEvaluationError as error:
+                if not keep_arrived:
+                    self._arrived = _NO_ANSWER
                 spent += self._arrived.usage
                 if isinstance(error, LimitError) or not self._fall_back(error, notes):
                     for note in notes:
