@@ -631,7 +631,7 @@ def mcp_levels() -> Picture:
     path = ROOT / "examples/repository_assistant/git.json"
     git = MCPSection("git", title="Git", lock=path, groups=groups)
     reads = [call(("read_section", {"section_key": key})) for key in ("git", "git.history")]
-    adapter = ScriptedAdapter([*reads, say("")])
+    adapter = ScriptedAdapter([*reads, say()])
     prompt = PromptTemplate[str](ns="docs", key="git", sections=[git]).bind()
     adapter.evaluate(prompt, session=Session())
     offered = [

@@ -52,9 +52,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def connect(
     server: ScriptedServer, kind: type[OpenAIAdapter] = OpenAIAdapter, **options: Any
 ) -> OpenAIAdapter:
-    return kind(
-        "test-model", base_url=server.openai_url, api_key="sk-test", max_retries=0, **options
-    )
+    if "client" not in options:
+        options |= {"base_url": server.openai_url, "api_key": "sk-test", "max_retries": 0}
+    return kind("test-model", **options)
 
 
 def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -171,8 +171,10 @@ ROWS = {
     ),
     "w09-cut-text": Row(chat_reply("length", content="I lo"), code="truncated"),
     "w09-filtered": Row(chat_reply("content_filter", content=""), code="content_filter"),
-    "w10-empty": Row(chat_reply("stop", content="")),
-    "w10-reasoning": Row(chat_reply("stop", content="", reasoning_content="I should greet.")),
+    "w10-empty": Row(chat_reply("stop", content=""), code="output"),
+    "w10-reasoning": Row(
+        chat_reply("stop", content="", reasoning_content="I should greet."), code="output"
+    ),
     "w13-reasoning": Row(
         chat_reply(reasoning="hm", tool_calls=calls("{}")["choices"][0]["message"]["tool_calls"]),
         partial(check_chat, reasoning=False),
@@ -215,10 +217,10 @@ ROWS = {
     "w23-before-a-call": Row(
         messages_reply({"type": "text", "text": "\n\n"}, use(), stop="tool_use"), check_messages
     ),
-    "w23-alone": Row(messages_reply({"type": "text", "text": "\n"}), check_messages),
+    "w23-alone": Row(messages_reply({"type": "text", "text": "\n"}), check_messages, code="output"),
     "w24-failing-tool": Row(messages_reply(use("fails"), stop="tool_use"), check_messages),
     "w36-thinking": Row(messages_reply(THINKING, use(), stop="tool_use"), check_messages),
-    "thinking-alone": Row(messages_reply(THINKING), check_messages),
+    "thinking-alone": Row(messages_reply(THINKING), check_messages, code="output"),
     "thinking-unsigned": Row(
         messages_reply({**THINKING, "signature": ""}, use(), stop="tool_use"), check_messages
     ),

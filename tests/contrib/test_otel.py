@@ -493,7 +493,7 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
 
     def meets(params: Args, *, context: ToolContext) -> ToolResult[object]:
         barrier.wait()  # passed only if both run at once
-        inner.evaluate(prompt(), session=context.session)
+        context.evaluate(prompt(), adapter=inner)
         telemetry.inside("http")
         return ToolResult(message="ok")
 

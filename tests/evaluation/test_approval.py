@@ -729,7 +729,12 @@ def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
         context.session.dispatch(Note("x"))
         return ToolResult("ok")
 
-    for failure in (ZeroDivisionError, KeyboardInterrupt, asyncio.CancelledError):
+    failures = {
+        ZeroDivisionError: ZeroDivisionError,
+        KeyboardInterrupt: KeyboardInterrupt,
+        asyncio.CancelledError: RuntimeError,  # nobody has cancelled the run
+    }
+    for failure, raised in failures.items():
 
         def decide(preview: Preview, failure: type[BaseException] = failure) -> Decision:
             raise failure
@@ -737,7 +742,7 @@ def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
         at = Session()
         saved: list[Any] = []
         adapter = ScriptedAdapter([call(("run", {})), say("done")])
-        with pytest.raises(failure):
+        with pytest.raises(raised):
             adapter.evaluate(
                 prompt(asking(handler)), session=at, approver=decide, save=saved.append
             )
@@ -915,7 +920,7 @@ def test_arguments_are_shown_as_the_tool_reads_them() -> None:
         seen.append(params.line)
         return ToolResult("ok")
 
-    text = '{\n\n"line": "ls",\n"line": "\\u0072\\u006d -rf \\u202e"}'
+    text = '{\n\n"line": "\\u0072\\u006d -rf \\u202e"}'
     calls = AssistantMessage(tool_calls=(ToolCall("call_1", "run", text),))
     adapter = ScriptedAdapter([calls, say("done")])
     asked = prompt(asking(handler, "arguments", params=Command))

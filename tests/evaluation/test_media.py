@@ -175,7 +175,12 @@ def test_text_alone_is_written_as_before() -> None:
     response = adapter.evaluate(prompt, session=Session(), message=["Hello", "there"])
     assert response.conversation is not None
     written = json.loads(response.conversation.to_json())["messages"][1]
-    assert written == {"content": "Hello\n\nthere", "repair": False, "kind": "user"}
+    assert written == {
+        "content": "Hello\n\nthere",
+        "repair": False,
+        "refused": False,
+        "kind": "user",
+    }
 
 
 def test_a_section_that_is_read_shows_its_image() -> None:

@@ -201,7 +201,8 @@ def test_resource_without_fork_in_a_handler_that_runs_before_its_approval_is_fou
     ]
     task = MarkdownSection(title="Task", template="Help.", tools=tools)
     prompt = template(task).bind(resources={Bank: Bank(), Ledger: Ledger()})
-    first, second = analyze(prompt).findings
+    findings = analyze(prompt).findings
+    first, second = [each for each in findings if each.code == "effects-not-isolated"]
     assert first == Finding(
         "effects-not-isolated",
         ("task",),

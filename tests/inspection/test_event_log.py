@@ -339,7 +339,7 @@ def test_the_log_holds_all_that_was_said_in_a_conversation() -> None:
     write_events(session.bus, file)
     chat = Chat(MainLoop(ScriptedAdapter(script)), prompt, session=session)
     chat.send("I want my money back.")
-    prompt.bind(Tone("brief"))
+    chat.prompt.bind(Tone("brief"))
     chat.send("And for A-8?")
     assert chat.conversation is not None
     said = [

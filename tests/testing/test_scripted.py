@@ -166,7 +166,10 @@ def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread(
     result = asyncio.run(
         adapter.evaluate_async(a_prompt, session=Session(), bus=None, deadline=None, budget=None)
     )
-    assert result == (a_prompt, ["budget", "bus", "deadline", "session"])
+    assert (result[0].template, result[1]) == (
+        a_prompt.template,
+        ["budget", "bus", "deadline", "session"],
+    )
 
 
 def test_the_default_params_are_used_for_empty_arguments() -> None:

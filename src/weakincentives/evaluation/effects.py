@@ -242,7 +242,7 @@ async def _wait_async(wait: Wait) -> Outcome:
             result, error = await outcome
             return (await result if inspect.isawaitable(result) else result), error
     except BaseException as error:
-        return None, error
+        return None, _failure(error) if is_foreign(error) else error
 
 
 def _run_parallel(parallel: Parallel) -> Outcome:

@@ -38,8 +38,8 @@ def nothing_left_over() -> Generator[None]:
         time.sleep(0.02)
     assert children() == []
     left = {thread.name for thread in set(threading.enumerate()) - before}
-    # The process has one portal, whose event loop looks up names in threads of its own.
-    assert not {name for name in left if not name.startswith(("weakincentives-portal", "asyncio_"))}
+    # The process has one event loop and one pool for handlers, which look up names in threads.
+    assert not {name for name in left if not name.startswith(("weakincentives", "asyncio_"))}
 
 
 @pytest.fixture

@@ -326,13 +326,13 @@ def test_a_server_sees_no_variable_that_its_lock_does_not_name(
     }
 
 
-def test_progress_and_logs_become_events_in_the_thread_of_the_call(tmp_path: Path) -> None:
+def test_progress_and_logs_become_events_in_the_threads_of_the_run(tmp_path: Path) -> None:
     watcher = run(section_of(tmp_path), ("progress", {}))
     (progress,), (log,) = watcher.of(MCPProgress), watcher.of(MCPLogMessage)
     assert (progress.tool, progress.progress, progress.total) == ("progress", 1, 2)
     assert progress.message == "half"
     assert (log.level, log.logger, log.text) == ("warning", "plain", '{"cache": "cold"}')
-    assert watcher.threads == {threading.current_thread().name}
+    assert watcher.threads <= {threading.current_thread().name, "weakincentives-portal"}
     assert watcher.events.index(progress) < watcher.events.index(watcher.of(ToolInvoked)[0])
 
 

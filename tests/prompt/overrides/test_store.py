@@ -434,7 +434,8 @@ def script(text: str) -> str:
 
 def start(text: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", script(text), *map(str, arguments)],
+        # -B: what a full disk cuts off must not be bytecode that others read
+        [sys.executable, "-B", "-c", script(text), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

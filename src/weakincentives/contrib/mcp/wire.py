@@ -54,7 +54,7 @@ type _Message = SessionMessage | Exception
 type _Streams = tuple[ObjectReceiveStream[_Message], ObjectSendStream[SessionMessage]]
 
 
-class LimitError(Exception):
+class MessageLimitError(Exception):
     """A message of the server is over a limit."""
 
 
@@ -81,7 +81,7 @@ class Wire:
         return [piece.strip() for piece in pieces if piece.strip()][-_STDERR_LINES:]
 
     def check(self, message: bytes | bytearray) -> None:
-        """Stops the connection and raises `LimitError` if the message is over a limit."""
+        """Stops the connection and raises `MessageLimitError` if the message is over a limit."""
         if len(message) > _MAX_BYTES:
             self.stop("with more than 16 MiB")
         openings = message.count(b"[") + message.count(b"{")
@@ -97,11 +97,11 @@ class Wire:
                 self.stop(f"with more than {_MAX_TOKENS:,} JSON tokens")
 
     def stop(self, fault: str) -> NoReturn:
-        """Ends the connection because of a message's `fault`, and raises `LimitError`."""
+        """Ends the connection because of a message's `fault`, and raises `MessageLimitError`."""
         self.problem = f"sent a message {fault}"
         if self.reading is not None:
             self.reading.cancel()
-        raise LimitError(self.problem)
+        raise MessageLimitError(self.problem)
 
     async def admit(self, item: _Message) -> None:
         """Waits while too many of the server's requests have no answer yet."""
@@ -301,7 +301,7 @@ async def _read(
 ) -> None:
     """Passes the messages of a server on, one a line, and drops what follows its end."""
     assert process.stdout is not None  # noqa: S101 - a pipe
-    with suppress(LimitError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+    with suppress(MessageLimitError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         async with to_client:
             while to_client.statistics().open_receive_streams:
                 try:
