@@ -6,7 +6,8 @@
     │                                               OverridesStoreError
     │                           resources           ResourceError
     │                           evaluation          ChangedRunError
-    │                           contrib.durable     ReplayError, StepFailedError
+    │                           contrib.durable     ReplayError, StepFailedError,
+    │                                               WaitingRunsError
     │                           contrib.mcp         LockError
     │                           contrib.skills      SkillError
     ├── the model must act      prompt.errors       ToolValidationError, OutputParseError,

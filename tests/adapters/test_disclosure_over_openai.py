@@ -301,7 +301,11 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
         openai.OpenAI(base_url=server.openai_url, api_key="sk-test") as client,
         pytest.raises(VisibilityExpansionRequired) as caught,
     ):
-        run(connect(server, kind, api=api, client=client), manual(disclosure=disclosure), session)
+        run(
+            connect(server, kind, api=api, **({"client": client} if run is evaluate else {})),
+            manual(disclosure=disclosure),
+            session,
+        )
     assert type(caught.value) is VisibilityExpansionRequired
     assert caught.value.__cause__ is None
     assert caught.value.requested_overrides[("more",)] is FULL

@@ -310,7 +310,7 @@ def test_chat_continues_after_the_fault(name: str) -> None:
         fault = partial(play, reply=row.reply)
         return (fault if is_first else partial(play, reply=DONE[row.api], check=row.check))(request)
 
-    with ScriptedServer(*[reply] * 16, strict=False) as server, asyncio.Runner() as runner:
+    with ScriptedServer(*[reply] * 32, strict=False) as server, asyncio.Runner() as runner:
         adapter = connect(server, row)
         for send in WAYS.values():
             chat = Chat(MainLoop(adapter), TEMPLATE.bind(), session=Session())

@@ -504,7 +504,8 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
         )
     else:
         adapter.evaluate(prompt(tool(meets, name="meets")), session=telemetry.session)
-    meeting: Tree = {"execute_tool meets": [{"invoke_agent agent": leaf("chat")}, {"http": []}]}
+    run = {"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}
+    meeting: Tree = {"execute_tool meets": [run, {"http": []}]}
     assert telemetry.tree == [
         {"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}
     ]

@@ -293,10 +293,11 @@ def applied(before: dict[str, str | None], changes: Sequence[Change]) -> dict[st
 
 
 def patched(text: str, diff: str) -> str:
-    """The text after a unified diff of small files, which shows them whole."""
+    """The text after a unified diff with one hunk, before which lines may be left out."""
     if not diff:
         return text
-    lines: list[str] = []
+    start = int(diff.split("\n")[2].removeprefix("@@ -").split(",")[0].split(" ")[0])
+    lines = [f" {line}" for line in text.splitlines(keepends=True)[: max(start - 1, 0)]]
     for line in diff.split("\n")[3:-1]:
         if line.startswith("\\"):
             lines[-1] = lines[-1].removesuffix("\n")

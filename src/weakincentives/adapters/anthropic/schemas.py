@@ -13,7 +13,7 @@ ANTHROPIC = Dialect(
     keywords=frozenset(
         {
             *("$defs", "$ref", "anyOf", "const", "description", "enum", "items", "properties"),
-            *("required", "type"),
+            *("pattern", "required", "type"),
         }
     ),
     described={
