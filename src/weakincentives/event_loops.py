@@ -64,11 +64,16 @@ class Portal:
                 self._inner = self._inner or Portal()
                 return self._inner.loop()
             if self._loop is None:
-                self._loop = self._new_loop()
-                self._thread = threading.Thread(
-                    target=_run, args=(self._loop,), name="weakincentives-portal", daemon=True
+                loop = self._new_loop()
+                thread = threading.Thread(
+                    target=_run, args=(loop,), name="weakincentives-portal", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # the process may start no more threads
+                    loop.close()
+                    raise
+                self._loop, self._thread = loop, thread
             return self._loop
 
     def close(self) -> None:
@@ -120,9 +125,15 @@ def run_on[T](
 def run_to_end(work: Coroutine[Any, Any, None], /) -> None:
     """Runs a coroutine that raises nothing on the loop that all synchronous runs share.
 
-    An interrupt of the caller cancels it, and the caller waits until it has ended.
+    An interrupt of the caller cancels it, and the caller waits until it has ended. Where no thread
+    can start, it runs on a loop of its own in the caller's thread.
     """
-    loop, tasks, ended = _calls.loop(), list[asyncio.Task[None]](), threading.Event()
+    try:
+        loop = _calls.loop()
+    except RuntimeError:
+        asyncio.run(work)
+        return
+    tasks, ended = list[asyncio.Task[None]](), threading.Event()
 
     def start() -> None:
         tasks.append(loop.create_task(work))
