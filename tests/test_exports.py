@@ -92,6 +92,7 @@ EXPORTS = {
         "Slice",
         "SliceOp",
         "StateSlice",
+        "StateView",
         "append_all",
         "reducer",
         "replace_latest",

@@ -1,14 +1,14 @@
 """The messages of a conversation, neutral and append-only, and the outcome of a tool call.
 
-`kind` tells the messages apart in JSON.
+Each message has a `kind`, which tells the messages apart in JSON, and a `text` for readers.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from ..content import Content, ContentStore, Document, Image, media_in
+from ..content import Content, ContentStore, Document, Image, media_in, text_of
 from ..limits import TokenUsage
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.tool import AnyTool
@@ -68,6 +68,11 @@ class Instructions:
     refused: bool = False
     kind: Literal["instructions"] = field(default="instructions", repr=False)
 
+    @property
+    def text(self) -> str:
+        """The text of the prompt; the same as `content`."""
+        return self.content
+
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
@@ -81,6 +86,11 @@ class UserMessage:
     repair: bool = False
     refused: bool = False
     kind: Literal["user"] = field(default="user", repr=False)
+
+    @property
+    def text(self) -> str:
+        """The content as text, with a marker for each image and document."""
+        return text_of(self.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -118,6 +128,11 @@ class ToolMessage:
     refused: bool = False
     kind: Literal["tool"] = field(default="tool", repr=False)
 
+    @property
+    def text(self) -> str:
+        """The text that the model received; the same as `content`."""
+        return self.content
+
     def as_dict(self) -> dict[str, str]:
         """Returns the form that Chat Completions uses."""
         return {"role": "tool", "tool_call_id": self.call_id, "content": self.content}
@@ -128,6 +143,7 @@ class ToolsAdded:
     """These tools are available from here on."""
 
     tools: tuple[StoredToolSpec, ...]
+    text: ClassVar[str] = ""
     kind: Literal["tools_added"] = field(default="tools_added", repr=False)
 
 
@@ -136,6 +152,7 @@ class ToolsRemoved:
     """The tools of these names are no longer available from here on."""
 
     names: tuple[str, ...]
+    text: ClassVar[str] = ""
     kind: Literal["tools_removed"] = field(default="tools_removed", repr=False)
 
 

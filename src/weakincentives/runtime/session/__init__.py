@@ -1,6 +1,6 @@
 """Sessions: typed slices of state, reducers and snapshots."""
 
-from ...protocols import StateSlice
+from ...protocols import StateSlice, StateView
 from .reducers import append_all, reducer, replace_latest, replace_latest_by, upsert_by
 from .session import Session
 from .slices import Append, Reducer, Replace, Slice, SliceOp
@@ -15,6 +15,7 @@ __all__ = [
     "Slice",
     "SliceOp",
     "StateSlice",
+    "StateView",
     "append_all",
     "reducer",
     "replace_latest",
