@@ -1,4 +1,4 @@
-"""The Python blocks of each page, joined in the order in which they run, pass mypy at its strictest.
+"""The Python blocks of each page, joined as they run, pass mypy at its strictest.
 
 A user copies them into a project that is type-checked.
 """
