@@ -150,6 +150,7 @@ def in_a_place(odd: tuple[Any, st.SearchStrategy[Any]], place: str) -> tuple[Any
             return of, values
 
 
+@pytest.mark.claim("N-24")
 @given(
     st.sampled_from(ODD), st.sampled_from(["list", "dict", "optional", "field", "root"]), st.data()
 )

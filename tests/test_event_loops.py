@@ -118,6 +118,7 @@ async def double(params: Args, *, context: ToolContext) -> Result[object]:
 CALLS = call(("double", {"a": 1}), ("double", {"a": 2}), ("double", {"a": 3}))
 
 
+@pytest.mark.claim("N-18")
 @in_each_order
 @pytest.mark.parametrize("face", SYNC)
 def test_pooled_async_client_works_in_all_calls_of_a_sync_run(

@@ -75,6 +75,7 @@ def test_stopped_conversation_of_0_2_continues() -> None:
     assert execution.text == "Both."
 
 
+@pytest.mark.claim("N-30")
 def test_suspension_of_0_2_resumes() -> None:
     suspension = Suspension.from_json(read("suspension.json"))
     session = new_session()

@@ -41,7 +41,7 @@ def program_of(page: Path) -> str:
     )
 
 
-@pytest.mark.claim("TL-43")
+@pytest.mark.claim("TL-43", "N-31")
 def test_blocks_of_every_page_pass_mypy_strict(tmp_path: Path) -> None:
     pages: dict[str, str] = {}
     for page in PAGES:

@@ -321,6 +321,7 @@ def plain(message: Message) -> Message:
             return message
 
 
+@pytest.mark.claim("N-19")
 @given(
     turns=st.lists(st.integers(0, 3), max_size=4),
     failures=st.dictionaries(st.integers(0, 4), st.integers(1, 2), max_size=2),

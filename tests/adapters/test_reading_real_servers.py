@@ -535,6 +535,7 @@ def test_failed_response_keeps_its_code(event: Any) -> None:
 # --- No prompt goes to another server
 
 
+@pytest.mark.claim("N-20")
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
     ("given", "run", "missing"),

@@ -46,6 +46,7 @@ def rejected(chat: Chat[Any], message: Any) -> PromptEvaluationError:
     return caught.value
 
 
+@pytest.mark.claim("N-22")
 @pytest.mark.parametrize("compaction", [None, Compaction(40_000, keep_turns=3)], ids=repr)
 @pytest.mark.parametrize(
     "message", [["What is this?", IMAGE], "x" * 200_000], ids=["image", "long"]

@@ -75,6 +75,7 @@ def _parts_with_properties(value: Any) -> list[Any]:
             return []
 
 
+@pytest.mark.claim("N-23")
 @settings(max_examples=50)
 @given(external_schemas())
 def test_no_codec_sends_a_schema_that_its_provider_rejects(schema: JsonSchema) -> None:

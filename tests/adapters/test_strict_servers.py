@@ -300,6 +300,7 @@ WAYS: dict[str, Send] = {
 }
 
 
+@pytest.mark.claim("N-21")
 @pytest.mark.parametrize("name", ROWS)
 def test_chat_continues_after_the_fault(name: str) -> None:
     row = ROWS[name]

@@ -261,6 +261,7 @@ class Stream:
                 return Restarted(("more",), "why")
 
 
+@pytest.mark.claim("N-26")
 @given(st.data(), st.sampled_from([None, KeyboardInterrupt(), OSError("x")]))
 def test_a_front_end_has_the_runs_messages_in_every_interleaving(
     data: st.DataObject, error: BaseException | None

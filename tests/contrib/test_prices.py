@@ -105,6 +105,7 @@ def test_a_run_within_its_dollars_ends_well() -> None:
     assert response.text == "done"
 
 
+@pytest.mark.claim("N-25")
 def test_a_request_without_a_known_price_is_the_last_one() -> None:
     adapter = priced(PROBE, by("no-such-model", call(("probe", {}))), say("done"))
     with pytest.raises(BudgetExceededError, match="'no-such-model' answered") as caught:

@@ -80,6 +80,7 @@ def evaluate(adapter: ScriptedAdapter, prompt: Any, session: Session, way: str) 
             return last.response
 
 
+@pytest.mark.claim("N-06")
 @pytest.mark.parametrize("way", ["evaluate", "evaluate_async", "stream"])
 @pytest.mark.parametrize("accept", [explain, explain_async])
 def test_a_rejected_answer_is_corrected_and_leaves_no_trace(

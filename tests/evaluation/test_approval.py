@@ -176,6 +176,7 @@ def test_approving_comes_to_what_no_approval_comes_to(calls: list[Program], mode
     assert story(calls, mode, approve_later, "async") == wanted
 
 
+@pytest.mark.claim("N-07")
 @settings(max_examples=50)
 @given(calls=CALLS, mode=st.sampled_from(["arguments", "effects"]))
 def test_denying_changes_nothing_but_the_answer(calls: list[Program], mode: str) -> None:
@@ -306,6 +307,7 @@ def patched(text: str, diff: str) -> str:
     return "".join([line[1:] for line in lines if not line.startswith("-")])
 
 
+@pytest.mark.claim("N-08")
 @pytest.mark.parametrize("kind", ["memory", "host"])
 @settings(max_examples=40)
 @given(

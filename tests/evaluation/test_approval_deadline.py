@@ -58,6 +58,7 @@ def notes(session: Session) -> list[str]:
     return [item.text for item in session[Note].all()]
 
 
+@pytest.mark.claim("N-11")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("approval", ["arguments", "effects"])
 @pytest.mark.parametrize(

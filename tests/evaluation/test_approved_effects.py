@@ -54,6 +54,7 @@ def suspended(tool: Tool[Any, Any], *more: Any) -> Suspension:
 # --- A tool that declares no effect
 
 
+@pytest.mark.claim("N-10")
 def test_undeclared_tool_with_effects_approval_is_rejected_with_both_ways_out() -> None:
     undeclared = Tool[Args, Any](name="run", handler=ok)
     with pytest.raises(PromptValidationError, match=BOTH_WAYS):
@@ -238,6 +239,7 @@ def preview_of(handler: Callable[[ToolContext, int], ToolResult[object]], value:
     return shown[0]
 
 
+@pytest.mark.claim("N-09")
 @pytest.mark.parametrize(
     ("handler", "text"),
     [

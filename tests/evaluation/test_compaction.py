@@ -157,6 +157,7 @@ def open_topics(session: Session) -> set[int]:
     return {topic for topic in range(4) if shown.get((f"topic-{topic}",)) is FULL}
 
 
+@pytest.mark.claim("N-04")
 def test_a_thousand_turns_stay_under_their_bound_with_the_same_tools_and_open_sections() -> None:
     session, bound, turns = Session(), 2_500, 1_000 if sizes.FULL else 250
     conversation: Conversation | None = None

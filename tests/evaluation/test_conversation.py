@@ -3,11 +3,12 @@
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.content import Image
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.main_loop import Execution, MainLoop
@@ -479,3 +480,26 @@ def test_conversation_of_a_later_format_is_rejected() -> None:
     conversation = Conversation(ns="", key="", messages=(UserMessage("Hi."),))
     with pytest.raises(SerdeError, match="version"):
         Conversation.from_json(conversation.to_json().replace('"version":2', '"version":3'))
+
+
+def test_every_kind_of_message_has_a_text() -> None:
+    picture = Image.from_bytes(b"\x89PNG\r\n\x1a\n", name="dot.png")
+    messages: list[Message] = [
+        Instructions("Be kind."),
+        UserMessage("Hello"),
+        UserMessage(("What?", picture)),
+        AssistantMessage(text="A dot."),
+        ToolMessage("call_1", "Done."),
+        ToolsAdded(()),
+        ToolsRemoved(("pay",)),
+    ]
+    assert {type(message) for message in messages} == set(get_args(Message.__value__))
+    assert [message.text for message in messages] == [
+        "Be kind.",
+        "Hello",
+        f"What?\n\n{picture}",
+        "A dot.",
+        "Done.",
+        "",
+        "",
+    ]

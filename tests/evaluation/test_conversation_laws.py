@@ -242,6 +242,7 @@ def test_the_model_has_read_last_what_each_visible_section_says_now(data: st.Dat
             assert first.messages[: len(before.messages)] == before.messages
 
 
+@pytest.mark.claim("N-02")
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_while_nothing_changes_a_turn_adds_the_two_messages_alone(data: st.DataObject) -> None:
@@ -255,6 +256,7 @@ def test_while_nothing_changes_a_turn_adds_the_two_messages_alone(data: st.DataO
     assert (after.tools, after.sections) == (before.tools, before.sections)
 
 
+@pytest.mark.claim("N-01")
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_json_holds_the_whole_conversation(data: st.DataObject) -> None:
@@ -449,6 +451,7 @@ def test_a_stream_closed_at_any_event_leaves_a_conversation_that_goes_on(
     pytest.fail("the stream did not end")
 
 
+@pytest.mark.claim("N-03")
 @WAYS
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_cancellation_at_any_await_leaves_a_conversation_that_goes_on(

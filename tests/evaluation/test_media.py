@@ -100,6 +100,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.claim("N-05")
 @pytest.mark.parametrize("way", WAYS)
 def test_media_reach_the_model_and_nothing_that_is_written_has_their_bytes(way: str) -> None:
     adapter = ScriptedAdapter([call(("find", {})), say("Both are nice.")])

@@ -169,6 +169,7 @@ def within(paths: list[str], path: str) -> int:
     return sum(f"{other}/".startswith(f"{path}/") for other in paths)
 
 
+@pytest.mark.claim("N-14")
 @given(root=RUNS, way=st.sampled_from(WAYS), parallel=st.sampled_from(["in_order", "isolated"]))
 def test_no_budget_is_exceeded_anywhere_and_all_usage_counts(
     root: Run, way: Way, parallel: Any
@@ -645,6 +646,7 @@ def test_run_nested_deeper_than_max_depth_fails_its_call_with_a_remedy(
     assert "[limit/depth]" in response.text
 
 
+@pytest.mark.claim("N-15")
 def test_recursion_without_limits_ends_at_the_default_max_depth() -> None:
     adapter = recursing()
     adapter.evaluate(recursive(adapter), session=Session())

@@ -87,6 +87,7 @@ def waiting(started: Event, release: Event) -> Callable[..., ToolResult[object]]
     return wait
 
 
+@pytest.mark.claim("N-16")
 def test_the_second_run_is_refused_with_the_remedy_and_the_first_goes_on() -> None:
     session, started, release = Session(session_id="s"), Event(), Event()
     loop = MainLoop(ScriptedAdapter([call(("note", {"a": 1})), say("done")]))

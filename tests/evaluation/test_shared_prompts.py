@@ -91,7 +91,7 @@ def assert_served_alone(prompts: Sequence[str], user: str, other: str) -> None:
     assert not any(other in text for text in prompts)
 
 
-@pytest.mark.claim("PS-04")
+@pytest.mark.claim("PS-04", "N-17")
 def test_a_restart_keeps_the_params_of_the_run_when_the_prompt_is_bound_again() -> None:
     prompt = shared()
     adapter = ScriptedAdapter([binding(prompt, "bob", OPEN), say("Done.")])

@@ -515,6 +515,7 @@ def test_waiting_takes_no_time_from_the_limits_of_the_run() -> None:
 # refusals
 
 
+@pytest.mark.claim("N-12")
 def test_a_run_goes_on_once() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)

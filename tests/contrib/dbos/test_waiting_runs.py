@@ -234,6 +234,7 @@ def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStor
     run_in_process(store, work)
 
 
+@pytest.mark.claim("N-13")
 def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
     store = new()
 

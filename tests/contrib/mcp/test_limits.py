@@ -75,6 +75,7 @@ def at_most(kilobytes: int) -> Generator[None]:
     assert peak() - before < kilobytes
 
 
+@pytest.mark.claim("N-29")
 @pytest.mark.parametrize(
     ("tool", "text", "problem"),
     [

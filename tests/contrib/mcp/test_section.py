@@ -50,6 +50,7 @@ def test_a_server_starts_at_the_first_call_and_ends_with_the_prompt(
     assert (tmp_path / "lists").read_text() == "x"
 
 
+@pytest.mark.claim("N-28")
 def test_the_prompt_is_built_from_the_lock_alone(tmp_path: Path) -> None:
     section = MCPSection(
         "plain",

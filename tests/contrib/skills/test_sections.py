@@ -78,6 +78,7 @@ def folder(tmp_path: Path) -> Path:
     return write_skill(tmp_path / "pdf", front_matter() + text)
 
 
+@pytest.mark.claim("N-27")
 def test_a_skill_opens_level_by_level(folder: Path) -> None:
     section = SkillSection(folder, split=2)
     assert keys(section) == [
