@@ -88,7 +88,7 @@ class _Exact:
         definition = self._definitions.get(schema.get("schema_ref", ""), {})
         if key and definition.get("type") == "enum":  # a key is read otherwise than a value
             return self.copy(_inner(definition), key=key)
-        # A dict without a type is no schema but holds some by name, as the fields of a TypedDict.
+        # A dict without a type is not a schema but has some by name, as the fields of a TypedDict.
         literal = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
         copy = {
             name: value if name in literal else self.copy(value, key=name == "keys_schema")
@@ -216,7 +216,7 @@ def _json_value(value: AnyValue) -> AnyValue:
 
 
 def _key_text(value: AnyValue) -> str:
-    """Returns the key in a JSON object that stands for a literal or an enum member."""
+    """Returns the key in a JSON object that represents a literal or an enum member."""
     key = _json_value(value)
     return key if isinstance(key, str) else json.dumps(key)
 
@@ -298,7 +298,7 @@ def _read_exactly(value: object, read: Callable[[object], AnyValue]) -> AnyValue
     """Returns a literal or enum member, unless it only equals the value, as `true` equals 1."""
     member = read(value)
     if isinstance(value, bool) is not isinstance(_json_value(member), bool):
-        read([])  # raises pydantic's error for a value that is none of them
+        read([])  # raises pydantic's error for any other value
     return member
 
 

@@ -81,7 +81,7 @@ def _json_escape(char: str) -> str:
 def visible(line: str) -> str:
     """Writes out the hidden characters of a line, and other spaces and characters without a shape.
 
-    It is for what a person decides about: letters, plain spaces and tabs stay.
+    It is for texts that an approver reads: letters, plain spaces and tabs stay.
     """
     return "".join(
         [

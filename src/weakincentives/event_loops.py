@@ -47,7 +47,7 @@ class Portal:
         self.forget()
 
     def forget(self) -> None:
-        """Starts anew, as a forked process must: it has its parent's portal, but not the thread."""
+        """Starts again in a forked process, which has its parent's portal but not the thread."""
         self._lock = threading.Lock()
         self._inner: Portal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -110,7 +110,7 @@ def run_on[T](
 ) -> T:
     """Runs a coroutine on the loop of another thread, with the caller's context variables.
 
-    Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is
+    Raises `TimeoutError` if the result takes more than `timeout` seconds. The coroutine is
     cancelled then, as it is when the caller is interrupted.
     """
     future = asyncio.run_coroutine_threadsafe(work, loop)
@@ -160,7 +160,7 @@ async def wait_for_all(futures: Iterable[asyncio.Future[Any]]) -> None:
 class closing_shielded:  # noqa: N801 - used like `contextlib.aclosing`
     """Closes something at the end of a block, even while anyio cancels the task at each `await`.
 
-    Without a cancellation there is no shield, since the block may have left scopes open.
+    Without a cancellation it does not shield, since the block may have left scopes open.
     """
 
     def __init__(self, closed: _Closable) -> None:
@@ -175,7 +175,7 @@ class closing_shielded:  # noqa: N801 - used like `contextlib.aclosing`
 
 
 def threads() -> ThreadPoolExecutor:
-    """Returns the threads in which plain functions beside the running event loop are called."""
+    """Returns the threads that call plain functions for the running event loop."""
     loop = asyncio.get_running_loop()
     if (pool := _pools.get(loop)) is None:
         pool = _pools[loop] = ThreadPoolExecutor(_MAX_THREADS, "weakincentives")

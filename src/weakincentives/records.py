@@ -31,7 +31,7 @@ RECORD_TYPES = "a dataclass, a pydantic model or a TypedDict"
 
 
 def unaliased(kind: AnyType) -> AnyType:
-    """Returns the type that a `type` alias or a `NewType` stands for, and any other type as it is.
+    """Returns the type that a `type` alias or a `NewType` represents, and any other type as it is.
 
     An alias of something that is not defined yet is returned as it is, too.
     """
@@ -65,7 +65,7 @@ def _origin(kind: AnyType) -> AnyType:  # get_origin of `Any` is a ParamSpec to 
     return get_origin(kind)
 
 
-_MAX_ALIASES = 100  # an alias may stand for itself
+_MAX_ALIASES = 100  # an alias may refer to itself
 
 
 def record_class(kind: AnyType) -> AnyType:

@@ -286,7 +286,7 @@ def check_unique_keys(subject: str, text: str | bytes) -> None:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        if text.count(":") > 1:  # else there are no two keys
+        if text.count(":") > 1:  # otherwise it has at most one key
             _unique_decoder(subject).raw_decode(text.lstrip())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         return
@@ -341,7 +341,7 @@ def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter
 _DUMPED_BY_PYDANTIC = frozenset({str, int, float, bool, type(None), object})
 
 
-# What ends a dump at once: a value within this one that cannot be dumped, too many levels, and
+# Causes that end a dump: a value within this one that cannot be dumped, too many levels, and
 # interrupts. A second attempt would double the time with each level.
 _FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
 

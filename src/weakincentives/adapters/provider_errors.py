@@ -90,7 +90,7 @@ _CODES_BY_PROVIDER_CODE = {
     }.items()
     for code in codes.split()
 }
-# Kinds that many servers report by their words alone, and more exact than a status. Each pattern
+# Kinds that many servers report only by their words, and more exact than a status. Each pattern
 # comes from the wording of a server: vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral, …
 _CODES_BY_WORDS = {
     "context_length": r"context.{0,9}(length|window|size|limit)|(prompt|input)\b.{0,40} too long"

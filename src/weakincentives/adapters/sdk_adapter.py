@@ -115,7 +115,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
     def client(self) -> Client:
         """Returns the client, made on first use.
 
-        Raises the SDK's own error when there is no key, and `PromptEvaluationError` if only
+        Raises the SDK's own error without a key, and `PromptEvaluationError` if only
         `async_client` was passed.
         """
         with self._lock:

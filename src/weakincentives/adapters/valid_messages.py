@@ -1,8 +1,8 @@
 """Makes the messages of a conversation valid for a provider before a codec writes them.
 
 The stored conversation contains what was said, including the mistakes of models and servers. A
-request must be valid, or the provider rejects it and every later one. `ValidMessages` stands
-between the two. It looks at each message once, and it decides by earlier messages alone, so that
+request must be valid, or the provider rejects it and every later one. `ValidMessages` makes one
+from the other. It looks at each message once, and it decides only by earlier messages, so that
 later requests send the same bytes again. Here are the rules that hold for all providers; a codec
 adds those of its own API.
 """
@@ -164,7 +164,8 @@ class ValidMessages:
 def valid_arguments(text: str) -> str:
     """Returns the arguments of a call as the text of a JSON object that every provider can read.
 
-    Text that is no such object stands in one, in the form that Anthropic's documentation proposes.
+    Text that is not such an object is put into one, in the form that Anthropic's documentation
+    proposes.
     """
     plain = unwrap_arguments(text)
     try:
@@ -173,7 +174,7 @@ def valid_arguments(text: str) -> str:
         value = None
     if not isinstance(value, dict):
         return json.dumps({"INVALID_JSON": text})
-    if "\\ud" in plain or "\\uD" in plain:  # an escaped surrogate may be alone
+    if "\\ud" in plain or "\\uD" in plain:  # an escaped surrogate may lack its pair
         return sendable(json.dumps(value, ensure_ascii=False))
     return plain
 

@@ -108,7 +108,7 @@ def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
 def _known_prompts(target: object) -> str:
     """Returns the names of the prompts in a module, without importing what it would import."""
     values = dict(getattr(target, "__dict__", {}))  # a copy, since it may change meanwhile
-    # `isinstance` would ask an object that stands for an import for its class.
+    # `isinstance` would ask an object that represents an import for its class.
     prompts = [key for key in values if issubclass(type(values[key]), PromptTemplate | Prompt)]
     return f"; prompts there are {', '.join(prompts)}" if prompts else ""
 

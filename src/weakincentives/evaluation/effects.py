@@ -68,9 +68,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Calls a function that may wait for a person; after `seconds` the outcome is `TimeoutError`.
+    """Calls a function that may wait for an approver, and ends the wait after `seconds`.
 
-    `perform` cannot interrupt a plain function, and waits for it.
+    The outcome is then a `TimeoutError`. `perform` cannot interrupt a plain function, and waits
+    for it.
     """
 
     invoke: Invoke

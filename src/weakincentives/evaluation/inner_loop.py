@@ -89,7 +89,7 @@ class InnerLoopConfig:
     tool calls: a deeper run raises `DepthLimitError`, which fails the call that began it.
 
     With `parallel_tool_calls="isolated"` calls of one turn whose tools are `"pure"` or
-    `"repeatable"` run in parallel, each as if it were alone, and take effect in the order of the
+    `"repeatable"` run in parallel, each as if no other ran, and take effect in the order of the
     calls. A call with more than `max_argument_chars` is refused before its arguments are parsed.
     The model reads at most `max_result_chars` of a tool's result, with a note on how much is
     missing; events keep the whole result. `None` means no bound. `prices` says what requests cost,

@@ -589,7 +589,7 @@ class NestedAdapter(ProviderAdapter):
 
 
 def _caller(session: SessionProtocol, *adapters: ProviderAdapter) -> ParentRun:
-    """Returns the run of the first adapter that belongs to one; else an empty one."""
+    """Returns the run of the first adapter that belongs to one, otherwise an empty one."""
     nested = [adapter for adapter in adapters if isinstance(adapter, NestedAdapter)]
     return nested[0].parent if nested else ParentRun(None, session, Meter())
 

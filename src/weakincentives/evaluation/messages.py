@@ -59,7 +59,7 @@ class ToolCall:
 class Instructions:
     """The prompt's text beside a user's message, or later what of the prompt has changed.
 
-    `media` are the images and documents whose markers stand in the text. `refused` says that the
+    `media` are the images and documents whose markers are in the text. `refused` says that the
     provider rejected them: later requests omit the media.
     """
 

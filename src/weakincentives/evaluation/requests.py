@@ -41,8 +41,8 @@ class ProviderRequests:
         """Asks for a message, by another provider as long as the connection falls back to one.
 
         With `keep_arrived` the run keeps what had arrived of an answer that failed. A journal does
-        not record it, so a replay would not have it. The message's usage has that of void ones; an
-        error's notes have the earlier failures.
+        not record it, so a replay would not have it. The message's usage includes discarded
+        answers, and an error's notes the earlier failures.
         """
         spent, notes = _NO_ANSWER.usage, list[str]()
         while True:

@@ -162,7 +162,7 @@ def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
         if tool is not None and tool.description == name:
-            message = f"its tool `{name}` has no description, so the model reads the name alone"
+            message = f"its tool `{name}` has no description, so the model sees only its name"
             remedy = "give the handler a docstring, or pass description="
             yield _finding("description-missing", path, message, remedy)
         # who takes a JSON Schema from others takes their description with it

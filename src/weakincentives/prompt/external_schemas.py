@@ -209,7 +209,7 @@ class _Form:
         for reference in re.findall(r"#/\$defs/\w+", str(schema.get("description", ""))):
             self._reference(reference)
         if "$ref" in form and (outer or rules or "examples" in schema):
-            form = {"anyOf": [form]}  # a reference has nothing beside it
+            form = {"anyOf": [form]}  # a reference has no neighbours
         words = form.pop("description", "")  # of properties that cannot be kept
         form |= outer
         if words:
@@ -366,7 +366,7 @@ def _types(schema: JsonSchema) -> list[str]:
 
 
 def _with_types(schema: _Schema, types: list[str]) -> _Schema:
-    """Returns a member of a union with the types beside the union, unless it has its own."""
+    """Returns a member of a union with the union's own types, unless it has its own."""
     if not types or not isinstance(schema, dict) or schema.keys() & {"type", "$ref", "anyOf"}:
         return schema
     return {**schema, "type": types}

@@ -166,7 +166,7 @@ class Tool[P, R](Parametrized):
     1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200
     at most; params are dataclasses. See `Effect` for `effect`: `MainLoop` does not repeat a call of
     an `"at_most_once"` or `"transactional"` tool when it starts an evaluation again. See `Approval`
-    for `approval`, by which a person decides on calls; by default nobody is asked. `"effects"`
+    for `approval`, by which an approver decides on calls; by default nobody is asked. `"effects"`
     runs the handler before the decision, so it requires `effect="repeatable"` or `"pure"`: the
     promise that all effects of a call go through the session and the resources. Raises
     `PromptValidationError` for anything else, and for a handler that cannot be called as
@@ -354,7 +354,7 @@ class Tool[P, R](Parametrized):
     def parse_params(self, text: str) -> P:
         """Returns the params in JSON `text`, of which none and `null` count as `{}`.
 
-        Raises `SerdeError` with every issue of other text, and if a key stands twice.
+        Raises `SerdeError` with every issue of other text, and if a key appears twice.
         """
         text = "{}" if text.strip() in ("", "null") else text
         serde.check_unique_keys("arguments", text)

@@ -99,7 +99,7 @@ class Instances:
         provider: Callable[[Resources], Any] = binding.provider  # its value, or a coroutine of it
         try:
             with instance.noting_scopes() if binding.asynchronous else nullcontext():
-                # stored at once, so that the value is closed whatever fails next
+                # stored first, so that the value is closed whatever fails next
                 instance.value = provider(resolver)
                 if binding.asynchronous:
                     instance.value = await instance.value

@@ -70,7 +70,7 @@ def _database_errors() -> Generator[None]:
 
 
 def _has_no_tables(error: Exception) -> bool:
-    """Whether no worker has opened the database, which SQLite tells by its text alone."""
+    """Whether no worker has opened the database, which SQLite reports only in words."""
     cause = getattr(error, "orig", error)
     is_missing = type(cause).__name__ == "UndefinedTable" or "no such table" in str(cause)
     return is_missing and "workflow_status" in str(cause).partition("\n")[0]
@@ -203,7 +203,7 @@ def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) ->
 
 @contextmanager
 def open_waiting_runs(database_url: str) -> Generator[WaitingRuns]:
-    """Gives access to the runs that wait in a database, from a process that runs none.
+    """Gives access to the suspended runs of a database, from a process that runs none.
 
     In a database that no worker has opened yet, no run waits. Raises `WaitingRunsError` if the
     database cannot be opened; it creates none.
