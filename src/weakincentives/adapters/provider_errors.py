@@ -257,18 +257,18 @@ def _kind(status: int, message: str, codes: list[_AnyJson]) -> str:
     names = [re.sub(r"[_\s-]|error", "", str(code).lower()) for code in codes]
     kinds = [_CODES_BY_PROVIDER_CODE[name] for name in names if name in _CODES_BY_PROVIDER_CODE]
     words = message[:2000].lower()
-    said = [kind for kind, pattern in _CODES_BY_WORDS.items() if re.search(pattern, words)]
+    by_words = [kind for kind, pattern in _CODES_BY_WORDS.items() if re.search(pattern, words)]
     by_status = _CODES_BY_STATUS.get(status)
     exact = [kind for kind in kinds if kind in _MORE_EXACT]
     if exact or "throttled" in kinds:
         return exact[0] if exact else "throttled"
     if by_status in ("authentication", "throttled"):
-        return "quota" if "quota" in said and not _WAIT.search(words) else by_status
-    if exact := [kind for kind in said if kind in _MORE_EXACT]:
+        return "quota" if "quota" in by_words and not _WAIT.search(words) else by_status
+    if exact := [kind for kind in by_words if kind in _MORE_EXACT]:
         return exact[0]
     if by_status is None and status >= _SERVER_ERRORS:
         return "server_error"
-    likely = [*[kind for kind in kinds if kind != "bad_request"], *said, *kinds]
+    likely = [*[kind for kind in kinds if kind != "bad_request"], *by_words, *kinds]
     return by_status or next(iter(likely), "provider_failed" if status == _OK else "bad_request")
 
 

@@ -333,19 +333,19 @@ class _Form:
             return schema
         parts = [_upgraded(self.resolved(member)) for member in members]
         own = {key: value for key, value in schema.items() if key != "allOf"}
-        whole: JsonSchema = {"properties": {}, "required": []}
+        merged: JsonSchema = {"properties": {}, "required": []}
         count = 0
         for part in [own, *map(self.merged, parts)]:
             rules = part.keys() & (_KEPT | _IN_WORDS)
             if not rules <= _MERGED or part.get("type", "object") != "object":
                 return schema
             properties, required = part.get("properties", {}), part.get("required", ())
-            whole["properties"] |= properties
-            whole["required"] += required
-            whole = {**part, **whole}
+            merged["properties"] |= properties
+            merged["required"] += required
+            merged = {**part, **merged}
             count += len(properties)
         # a property in two members must fit both
-        return schema if len(whole["properties"]) < count else whole
+        return schema if len(merged["properties"]) < count else merged
 
     def target(self, reference: str) -> _Schema:
         """Returns what a JSON pointer leads to, or an empty schema."""
