@@ -53,7 +53,7 @@ CONFIG: PydanticConfig = {
 def make_exact(
     adapter: "TypeAdapter[Any]", dump_any: Callable[..., object], *, allow_extra: bool = False
 ) -> None:
-    """Makes an adapter read and dump as the module serde promises.
+    """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
 
     `dump_any` dumps the values of which a type says `Any`.
     """
