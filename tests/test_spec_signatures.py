@@ -8,7 +8,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,10 @@ def callables() -> dict[str, list[inspect.Signature]]:
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         if "__main__" in parts:
             continue
-        module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+        try:
+            module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+        except ImportError:
+            continue  # its extra is not installed in this environment
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
             members = vars(value).items() if inspect.isclass(value) else ()
@@ -45,9 +48,9 @@ def callables() -> dict[str, list[inspect.Signature]]:
     return found
 
 
-def signatures(target: object) -> Iterator[inspect.Signature]:
+def signatures(target: Callable[..., object]) -> Iterator[inspect.Signature]:
     try:
-        yield inspect.signature(target)  # type: ignore[arg-type]  # it is callable
+        yield inspect.signature(target)
     except (ValueError, TypeError):
         return
 
