@@ -77,10 +77,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
-        if tool_changes not in (None, "inline", "deferred", "list"):
-            raise ValueError(
-                f"tool_changes is {tool_changes!r}; use 'inline', 'deferred' or 'list'"
-            )
+        _check_tool_changes(tool_changes)
         clients = _class_names(client) | _class_names(async_client)
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
@@ -185,6 +182,11 @@ def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
         return "", (0, 0)
     family, major, minor = match.groups()
     return family, (int(major), int(minor or 0))
+
+
+def _check_tool_changes(tool_changes: ToolChanges | None) -> None:
+    if tool_changes not in (None, "inline", "deferred", "list"):
+        raise ValueError(f"tool_changes is {tool_changes!r}; use 'inline', 'deferred' or 'list'")
 
 
 def _tool_changes(family: str, version: tuple[int, int], *, is_own_api: bool) -> ToolChanges:
