@@ -30,7 +30,7 @@ from ..limits import (
 )
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
-from ..prompt.progressive_disclosure import MAX_REASON
+from ..prompt.progressive_disclosure import combine_requests
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from .compaction import request_tokens
 from .conversation import Conversation
@@ -471,7 +471,7 @@ class InnerLoop:
         self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
         calls = self.pending[: self.meter.tool_calls_left(len(self.pending))]
         if not calls:
-            raise _combine(self.requests)
+            raise combine_requests(self.requests)
         return ToolCalls(calls)
 
     def _request(self, now: datetime) -> ProviderRequest:
@@ -588,18 +588,3 @@ def unfinished_error(answer: AssistantMessage) -> PromptEvaluationError | None:
     message, code, remedy = _UNFINISHED[answer.finish]
     message = message.format(answer.text[:_MAX_QUOTED])
     return PromptEvaluationError(message, phase="response", code=code, remedy=remedy)
-
-
-def _combine(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:
-    """Returns one request for all sections that the calls of a turn requested."""
-    if len(requests) == 1:
-        return requests[0]
-    return VisibilityExpansionRequired(
-        requested_overrides={
-            path: visibility
-            for request in requests
-            for path, visibility in request.requested_overrides.items()
-        },
-        reason="; ".join(dict.fromkeys([request.reason for request in requests]))[:MAX_REASON],
-        section_keys=tuple([key for request in requests for key in request.section_keys]),
-    )

@@ -5,7 +5,7 @@ The handlers of `read_section`, `open_sections` and `close_section` render the c
 nothing: the tool executor records which sections their results open and close.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +33,7 @@ __all__ = [
     "OpenSectionsParams",
     "ReadSectionParams",
     "ReadSectionResult",
+    "combine_requests",
     "create_read_section_handler",
     "disclosure_handler",
     "disclosure_tool",
@@ -40,7 +41,7 @@ __all__ = [
     "how_to_open",
 ]
 
-MAX_REASON = 256
+_MAX_REASON = 256
 _MAX_KEY = 500
 _FULL = SectionVisibility.FULL
 _NOTHING: Mapping[SectionPath, SectionVisibility] = {}
@@ -92,12 +93,12 @@ class OpenSectionsParams:
         metadata={
             "description": "Why these sections are needed, in at most 256 characters.",
             # only the model sees this bound; a longer text is cut, not refused
-            "json_schema_extra": {"maxLength": MAX_REASON},
+            "json_schema_extra": {"maxLength": _MAX_REASON},
         }
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", self.reason[:MAX_REASON])
+        object.__setattr__(self, "reason", self.reason[:_MAX_REASON])
 
 
 @dataclass(slots=True, frozen=True)
@@ -337,6 +338,23 @@ def how_to_open(view: PromptView, tool_name: str) -> str | None:
     if tool == READ_SECTION or len(to_open) == 1:  # reading a section also opens those around it
         return f"call {tool} with key '{to_open[-1].key}' first"
     return f"call {tool} with keys {', '.join([repr(node.key) for node in to_open])} first"
+
+
+def combine_requests(
+    requests: Sequence[VisibilityExpansionRequired],
+) -> VisibilityExpansionRequired:
+    """Returns one request for all sections that the calls of a turn requested."""
+    if len(requests) == 1:
+        return requests[0]
+    return VisibilityExpansionRequired(
+        requested_overrides={
+            path: visibility
+            for request in requests
+            for path, visibility in request.requested_overrides.items()
+        },
+        reason="; ".join(dict.fromkeys([request.reason for request in requests]))[:_MAX_REASON],
+        section_keys=tuple([key for request in requests for key in request.section_keys]),
+    )
 
 
 def _bind_handler(tool: AnyTool, view: PromptView) -> AnyTool:
