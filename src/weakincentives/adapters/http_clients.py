@@ -1,6 +1,7 @@
 """HTTP clients of adapters: a client for each event loop, and a bound for the bytes of a reply."""
 
 import asyncio
+import sys
 import weakref
 import zlib
 from collections.abc import (
@@ -14,7 +15,6 @@ from collections.abc import (
 )
 from contextlib import suppress
 from functools import cache, partial
-from importlib import import_module
 from time import monotonic
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -162,7 +162,7 @@ def bound_reply(
     `error` may be a subclass that an SDK passes on. Asynchronous readers get a stream of events in
     small parts and pause for the event loop, so that a flood of events can be cancelled.
     """
-    library = import_module(type(response).__module__.partition(".")[0])
+    library = sys.modules[type(response).__module__.partition(".")[0]]
     kind = _bounded_stream(library.SyncByteStream, library.AsyncByteStream)
     is_stream = "event-stream" in response.headers.get("content-type", "")
     response.stream = kind(
