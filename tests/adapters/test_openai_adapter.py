@@ -21,6 +21,7 @@ from support.agents import Args, nested_adapter, prompt, tool
 from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.server_profile import ServerProfile
 from weakincentives.errors import missing_extra
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -216,7 +217,8 @@ def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
         anything: dict[str, Any]
 
     with ScriptedServer(Say("done")) as server:
-        evaluate(connect(server, api=api), prompt(tool(), tool(name="open", params=Open)))
+        adapter = connect(server, api=api, profile=ServerProfile(strict="each"))
+        evaluate(adapter, prompt(tool(), tool(name="open", params=Open)))
         tools = [request.get("function", request) for request in server.requests[0].json["tools"]]
     assert [(tool["name"], tool["strict"]) for tool in tools] == [("probe", True), ("open", False)]
     assert tools[0]["parameters"]["required"] == ["a"]

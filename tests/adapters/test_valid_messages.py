@@ -36,6 +36,31 @@ VALIDATORS: dict[str, tuple[str, Callable[[], Codec], Check]] = {
         partial(chat_codec, user_after_tool=True),
         partial(check_chat, user_after_tool=True),
     ),
+    "chat-any-order": (
+        "chat",
+        partial(chat_codec, user_after_tool=True, alternating_roles=False),
+        partial(check_chat, user_after_tool=True, alternating_roles=False),
+    ),
+    "chat-reasoning-required": (
+        "chat",
+        partial(chat_codec, reasoning="require", reasoning_field="reasoning_content"),
+        partial(check_chat, reasoning_field="reasoning_content"),
+    ),
+    "chat-named-results": (
+        "chat",
+        partial(chat_codec, named_results=True),
+        partial(check_chat, named_results=True),
+    ),
+    "chat-media-in-results": (
+        "chat",
+        partial(chat_codec, media_in_results=True),
+        partial(check_chat, media_in_results=True),
+    ),
+    "chat-think-tags": (
+        "chat",
+        partial(chat_codec, think_tags=True, reasoning="drop"),
+        partial(check_chat, reasoning=False),
+    ),
     "responses": ("responses", responses_codec, check_responses),
     "responses-stateless": (
         "responses",

@@ -17,15 +17,24 @@ type Body = dict[str, Any]
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 CHAT_FIELDS = {"role", "content", "tool_calls"}
+REASONING_FIELDS = {"reasoning", "reasoning_content"}
 
 
 def check_chat(
-    body: Body, *, call_ids: str = "(?s:.+)", reasoning: bool = True, user_after_tool: bool = False
+    body: Body,
+    *,
+    call_ids: str = "(?s:.+)",
+    reasoning: bool = True,
+    reasoning_field: str = "",
+    user_after_tool: bool = False,
+    alternating_roles: bool = True,
+    named_results: bool = False,
+    media_in_results: bool = False,
 ) -> None:
     """Fails for messages that a strict server rejects: roles alternate, and no text is blank.
 
     `call_ids` is what the ids of calls must match. Without `reasoning`, messages of the model may
-    have the documented fields only.
+    have the documented fields only. With `reasoning_field` a message with calls must have it.
     """
     _check_json(body)
     messages = body["messages"]
@@ -35,16 +44,22 @@ def check_chat(
         messages = messages[1:]
     assert messages, "no message of the user"
     before, waiting, seen = "system", list[str](), set[str]()
+    names: dict[str, str] = {}
     for message in messages:
         role = message["role"]
         if role == "tool":
             assert message["tool_call_id"] in waiting, "a result without a call"
             waiting.remove(message["tool_call_id"])
-            assert message["content"].strip(), "chat content is empty"
+            is_text = isinstance(message["content"], str)
+            assert is_text or media_in_results, "a result is not a text"
+            _check_content(message["content"])
+            name = names[message["tool_call_id"]] if named_results else None
+            assert message.get("name") == name, "the name of a result"
         else:
             assert not waiting, f"calls without results: {waiting}"
         if role == "user":
             allowed = {"system", "assistant"} | ({"tool"} if user_after_tool else set())
+            allowed |= set() if alternating_roles else {"user"}
             assert before in allowed, f"role user after {before}"
             _check_content(message["content"])
         elif role == "assistant":
@@ -55,11 +70,15 @@ def check_chat(
             if "content" in message:
                 _check_content(message["content"])
             assert reasoning or message.keys() <= CHAT_FIELDS, f"unsupported: {[*message]}"
+            if reasoning_field:
+                assert not calls or message[reasoning_field].strip(), "reasoning is missing"
+                assert not REASONING_FIELDS - {reasoning_field} & message.keys(), [*message]
             for call in calls:
                 assert call["type"] == "function"
                 assert call["id"] not in seen, "duplicate id of a call"
                 assert re.fullmatch(call_ids, call["id"]), call["id"]
                 _check_call(call["function"]["name"], call["function"]["arguments"])
+                names[call["id"]] = call["function"]["name"]
                 seen.add(call["id"])
                 waiting.append(call["id"])
         else:

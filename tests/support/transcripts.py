@@ -35,7 +35,18 @@ __all__ = ["FORMATS", "chat_codec", "conversation", "messages_codec", "responses
 
 # Any throughout: replies and arguments of any shape.
 
-TEXTS = ("", " \n", "Hello.", "日本語 🙂", "a\ud800b", "nul\0", '{"a": 1}', "x" * 300)
+TEXTS = (
+    "",
+    " \n",
+    "Hello.",
+    "<think>Hm.</think>\nHello.",
+    "<think>Hm.",
+    "日本語 🙂",
+    "a\ud800b",
+    "nul\0",
+    '{"a": 1}',
+    "x" * 300,
+)
 IDS = ("c1", "c1", "functions.probe:0", "call_2_0", "c00000001", "", None, 7, "a b", "i" * 90, "é")
 NAMES = ("probe", "late", "", None, "functions.probe<|channel|>x", "n" * 90, "mcp.tool", "ñ\0")
 ARGUMENTS = (

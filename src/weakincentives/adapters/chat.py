@@ -1,22 +1,32 @@
 """The Chat Completions codec: what OpenAI and most compatible servers speak."""
 
 import json
+from collections.abc import Sequence
 from io import StringIO
 from operator import itemgetter
 
-from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport
+from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
-from .codec import AnyJson, Codec, Wire, merge_counts, read_call, read_finish, read_usage
+from .codec import (
+    AnyJson,
+    Codec,
+    CodecOptions,
+    Wire,
+    merge_counts,
+    read_call,
+    read_finish,
+    read_usage,
+)
 from .provider_errors import (
     error_from_failure,
     error_from_reply,
     reported_failure,
     unfinished_reply,
 )
-from .schema_dialects import OPENAI, encode_function, encode_output
+from .schema_dialects import encode_output
 
 __all__ = ["ChatCodec", "text_of"]
 
@@ -24,6 +34,8 @@ __all__ = ["ChatCodec", "text_of"]
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
 # the fields of the model's messages that every server accepts
 _FIELDS = frozenset({"role", "content", "tool_calls"})
+_REASONING = ("reasoning_content", "reasoning")
+_NO_REASONING = "(no reasoning)"
 # between the result of a tool and a message of the user
 _WAITING = "(Waiting for the next message.)"
 _MAX_CHECKED = 20_000  # characters of arguments
@@ -39,6 +51,10 @@ class ChatCodec(Codec):
     media = MediaSupport(
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)
     )
+
+    def __init__(self, options: CodecOptions, provider: str) -> None:
+        super().__init__(options, provider)
+        self._names: dict[str, str] = {}  # of calls, by id
 
     def read_text(self, event: AnyJson) -> str:
         return "".join([text_of(_added(choice).get("content")) for choice in _choices(event)])
@@ -104,7 +120,7 @@ class ChatCodec(Codec):
             raise error_from_reply(self.provider, "the content is not text")
         finish = read_finish(self.provider, choice.get("finish_reason"), calls)
         return AssistantMessage(
-            text=refusal or text_of(content),
+            text=refusal or self.shown(text_of(content)),
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
             usage=self.usage_of([reply]),
@@ -133,12 +149,12 @@ class ChatCodec(Codec):
         if output is not None:
             body["response_format"] = {
                 "type": "json_schema",
-                "json_schema": encode_output(output, OPENAI),
+                "json_schema": encode_output(output, self.options.profile.dialect),
             }
         return body
 
     def encode_tool(self, spec: ToolSpec) -> Wire:
-        return {"type": "function", "function": encode_function(spec, OPENAI)}
+        return {"type": "function", "function": self.encode_function(spec)}
 
     def encode(self, request: ProviderRequest) -> Wire:
         written = len(self.items)
@@ -151,15 +167,17 @@ class ChatCodec(Codec):
 
         Neighbours of one role become one message, since many chat templates let roles alternate.
         """
+        profile = self.options.profile
         items: list[Wire] = []
         role = before[0]["role"] if before else ""
         for item in new:
             earlier, role = role, item["role"]
-            if items and role == earlier and role in ("user", "system", "developer"):
+            joins = profile.alternating_roles and role in ("user", "system", "developer")
+            if items and role == earlier and joins:
                 content = self._join(items[-1]["content"], item["content"])
                 items[-1] = {**item, "content": content}
                 continue
-            follows = role in ("tool", "assistant") or self.options.profile.user_after_tool
+            follows = role in ("tool", "assistant") or profile.user_after_tool
             if earlier == "tool" and not follows:
                 items.append({"role": "assistant", "content": _WAITING})
             items.append(item)
@@ -184,21 +202,43 @@ class ChatCodec(Codec):
                 if len(own) == len(calls):
                     item, sent = {**wire}, own
                 break
-        if self.options.profile.reasoning == "drop":
-            item = {key: value for key, value in item.items() if key in _FIELDS}
+        item = self._with_reasoning(item, message)
         if _is_blank(item.get("content")):
             item["content"] = message.text
             if not message.text:  # beside calls
                 del item["content"]
         if calls:
             item["tool_calls"] = [_encode_call(*pair) for pair in zip(calls, sent, strict=True)]
+        if self.options.profile.named_results:
+            self._names |= {call.call_id: call.name for call in calls}
         return [item]
 
+    def _with_reasoning(self, item: Wire, message: AssistantMessage) -> Wire:
+        """Returns a message of the model with the reasoning that the server takes."""
+        profile = self.options.profile
+        if profile.reasoning == "drop":
+            item = {key: value for key, value in item.items() if key in _FIELDS}
+            return item | {"content": message.text} if profile.think_tags else item
+        if profile.reasoning == "send" and profile.reasoning_field is None:
+            return item
+        texts = [text for key in _REASONING if isinstance(text := item.get(key), str)]
+        text = next(filter(str.strip, texts), "")
+        if not text and profile.reasoning == "require" and message.tool_calls:
+            text = _NO_REASONING
+        item = {key: value for key, value in item.items() if key not in _REASONING}
+        return item | {profile.reasoning_field or _REASONING[0]: text} if text else item
+
     def encode_answer(self, message: ToolMessage) -> Wire:
-        """Returns a tool message; its media follow in a user message, since it holds text alone."""
+        """Returns a tool message; its media follow in a user message if it can have only text."""
+        item: Wire = dict(message.as_dict())
+        if self.options.profile.named_results:
+            item["name"] = self._names[message.call_id]
+        if self.options.profile.media_in_results and message.media:
+            parts: Sequence[Part] = (message.content, *message.media)
+            return item | {"content": [self.encode_part(part) for part in parts]}
         for media in message.media:
             self._after_answers += [f"The tool call {message.call_id} returned {media}:", media]
-        return dict(message.as_dict())
+        return item
 
     def encode_media(self, media: Media) -> Wire:
         if isinstance(media, Image):

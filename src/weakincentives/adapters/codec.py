@@ -32,7 +32,9 @@ from ..limits import TokenUsage
 from ..serde import Json
 from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
+from .schema_dialects import encode_function
 from .server_profile import ServerProfile
+from .think_tags import without_thoughts
 from .valid_messages import ValidMessages
 
 __all__ = [
@@ -72,8 +74,8 @@ class CodecOptions:
     that are added later into the conversation instead of the tools list, so that the provider's
     cache still fits. `extra` goes into every request and replaces values there, with two
     exceptions: its tools go before the prompt's tools, and in a mapping such as `response_format`
-    the prompt's keys win. `media` says what the model can see, by default all that the API takes.
-    `profile` says what the server accepts in a conversation.
+    the prompt's keys win. `None` leaves out a field that the codec would send. `media` says what
+    the model can see, by default all that the API takes. `profile` says what the server accepts.
 
     Raises `ValueError` for an unknown role or output mode, and for `extra` that holds the
     conversation or `stream`.
@@ -111,6 +113,10 @@ class CodecOptions:
         body = {"model": self.model, **body}
         for key, value in self.extra.items():
             match key, value, body.get(key):
+                case "stream_options", _, _:
+                    pass  # of streams alone; see `Codec.streamed`
+                case _, None, _ if key in body:
+                    del body[key]
                 case _, Mapping(), dict() as ours:
                     body[key] = {**value, **ours}
                 case "tools", [*theirs], [*ours]:  # ours change, and caches match beginnings
@@ -159,6 +165,11 @@ class Codec(ABC):
         self._encoded = 0
         call_ids = options.profile.call_ids or self.call_ids
         self._valid = ValidMessages(self.wire_format, call_ids)
+        self._functions: dict[str, ToolSpec] = {}
+        self._is_strict = options.profile.strict != "never"
+        # in the conversation they cannot change any more
+        self._is_uniform = options.profile.strict == "uniform" and not options.tools_in_conversation
+        self._has_plain_tools = False
         self._output: OutputSpec | None = None
         self._content: ContentStore | None = None
         if options.media is not None:
@@ -183,8 +194,21 @@ class Codec(ABC):
             self._encode_message(message, prompted, is_first=message is first)
         self._add_after_answers()
         self._encoded, self._output = len(request.transcript), output
+        if self._has_plain_tools and self._is_strict and self._is_uniform:
+            self._is_strict = False
+            self.tools = {name: self.encode_tool(self._functions[name]) for name in self.tools}
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         return self.options.apply({**self.encode_items(declared), **tools})
+
+    def streamed(self, body: Wire) -> Wire:
+        """Returns the request `body` as one that asks for its reply in events."""
+        added = {**self.stream_options}
+        if "stream_options" in self.options.extra:
+            added["stream_options"] = self.options.extra["stream_options"]
+        rejected = self.options.profile.rejected_fields
+        return body | {
+            key: value for key, value in added.items() if value is not None and key not in rejected
+        }
 
     def _encode_message(
         self, message: Message, output: OutputSpec | None, *, is_first: bool
@@ -227,6 +251,8 @@ class Codec(ABC):
         return self._encoded == count and same_output
 
     def _add_text(self, role: PromptRole, content: str, output: OutputSpec | None = None) -> None:
+        if role == "developer" and not self.options.profile.developer_role:
+            role = "system"
         if output is not None and not self.items:
             content = f"{content}\n\n{output_instructions(output)}"
         if content.strip():
@@ -282,6 +308,13 @@ class Codec(ABC):
     def encode_tool(self, spec: ToolSpec) -> Wire:
         """Returns an entry of the tools list."""
 
+    def encode_function(self, spec: ToolSpec) -> Wire:
+        """Returns a tool as OpenAI's APIs describe it, and as strict as the profile allows."""
+        tool = encode_function(spec, self.options.profile.dialect, strict=self._is_strict)
+        self._functions[spec.name] = spec
+        self._has_plain_tools |= not tool.get("strict")
+        return tool
+
     @abstractmethod
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
         """Returns the items that send the model's own message back.
@@ -318,6 +351,10 @@ class Codec(ABC):
     @abstractmethod
     def join_events(self, events: list[AnyJson]) -> object:
         """Builds the reply that `decode` takes from all events of a stream; `None` without one."""
+
+    def shown(self, text: str) -> str:
+        """Returns a text of the model without the reasoning that the server leaves in it."""
+        return without_thoughts(text) if self.options.profile.think_tags else text
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
         """Returns the usage that some events of a reply, or a whole reply, report."""
@@ -380,7 +417,7 @@ def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
     text, usage = "", TokenUsage()
     with suppress(Exception):  # a reply may be anything, and the failure itself is already known
         parts = [_plain(event) if isinstance(event, bytes) else event for event in events]
-        text = sendable("".join(map(codec.read_text, parts)))
+        text = codec.shown(sendable("".join(map(codec.read_text, parts))))
         usage = codec.usage_of(parts)
     return AssistantMessage(text=text, finish="error", usage=usage)
 

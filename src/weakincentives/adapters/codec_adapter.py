@@ -24,6 +24,7 @@ from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply, read_arrive
 from .core import Connection, LoopAdapter
 from .portal import portal, run_on, start_on, yield_from_thread
 from .provider_errors import error_from_failure, redact_error, reported_failure
+from .think_tags import ThoughtFilter
 
 __all__ = ["CodecAdapter"]
 
@@ -147,6 +148,7 @@ class _CodecConnection(Connection):
     _first: Message | None = None
     _answer: AssistantMessage | None = None
     _events: list[AnyJson] = field(default_factory=list[AnyJson])
+    _thoughts: ThoughtFilter | None = None
 
     def close(self) -> None:
         if self._first is not None and self._answer is not None:
@@ -158,6 +160,7 @@ class _CodecConnection(Connection):
             self._first = request.transcript[0]
         self._answer = None  # without an answer to this request, the codec is of no further use
         self._events = []
+        self._thoughts = ThoughtFilter() if self.codec.options.profile.think_tags else None
         return self.codec.encode(request)
 
     def _decode(self, reply: AnyJson) -> AssistantMessage:
@@ -185,7 +188,7 @@ class _CodecConnection(Connection):
             return self._decode(reply)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        body = self._encode(request) | self.codec.stream_options
+        body = self.codec.streamed(self._encode(request))
         has_text = False
         with self._errors():
             with closing(self._replies(body, request.deadline, stream=True)) as replies:
@@ -202,7 +205,7 @@ class _CodecConnection(Connection):
     async def ask_stream_async(
         self, request: ProviderRequest, /
     ) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        body = self._encode(request) | self.codec.stream_options
+        body = self.codec.streamed(self._encode(request))
         has_text = False
         with self._errors():
             stream = await self._send_async(body, request.deadline, stream=True)
@@ -224,7 +227,8 @@ class _CodecConnection(Connection):
         if failure := reported_failure(event):
             raise error_from_failure(self.adapter.name, failure)
         self._events.append(event)
-        return self.codec.read_text(event)
+        text = self.codec.read_text(event)
+        return text if self._thoughts is None else self._thoughts.feed(text)
 
     def _join(self) -> AssistantMessage:
         self._answer = decode_reply(self.codec, self._events, streamed=True)

@@ -11,12 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..prompt.external_schemas import ANY_NAME, describe, map_parts, to_provider_form, walk_parts
 from ..serde import Json, JsonSchema
-from .codec import Wire
+
+if TYPE_CHECKING:  # codecs have profiles, and profiles have dialects
+    from .codec import Wire
 
 __all__ = [
     "OPENAI",
@@ -115,14 +117,16 @@ def encode_schema(schema: JsonSchema, dialect: Dialect) -> EncodedSchema:
     return _encode(marshal.dumps(schema, 2), dialect)
 
 
-def encode_function(spec: ToolSpec, dialect: Dialect) -> Wire:
-    """Returns a tool as OpenAI's APIs describe it."""
+def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> "Wire":
+    """Returns a tool as OpenAI's APIs describe it, without the field `strict` if it is false."""
     schema = encode_schema(spec.parameters, dialect)
+    if not strict:
+        return {**spec.as_dict(), "parameters": schema.plain}
     strict = schema.strict is not None
     return {**spec.as_dict(), "parameters": schema.sent, "strict": strict}
 
 
-def encode_output(spec: OutputSpec, dialect: Dialect) -> Wire:
+def encode_output(spec: OutputSpec, dialect: Dialect) -> "Wire":
     """Returns a declared output as OpenAI's APIs describe it."""
     schema = encode_schema(spec.schema, dialect)
     return {"name": spec.name, "schema": schema.sent, "strict": schema.strict is not None}

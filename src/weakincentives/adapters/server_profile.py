@@ -1,39 +1,153 @@
 """`ServerProfile`: how one server differs from the others that speak the same API."""
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from .schema_dialects import OPENAI, Dialect
 
 __all__ = ["ServerProfile"]
+
+type _Strict = Literal["each", "uniform", "never"]
+type _Reasoning = Literal["send", "require", "drop"]
+_OUTPUT_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
+_NO_KEY = "unused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProfile:
-    """What a server accepts in a conversation.
+    """What a server accepts, and where it is.
 
     The defaults suit the strictest servers, so most servers need no profile of their own.
+    `weakincentives.adapters.profiles` has ready ones; `dataclasses.replace` changes one.
 
-    `user_after_tool` says that a user's message may directly follow the result of a tool. Without
-    it, a short message of the model stands between the two (mistral-vibe#578). With
-    `reasoning="drop"`, only the documented fields of the model's messages are sent back: Groq
-    (gptel#774) and Mistral (crush#1590) reject reasoning, while DeepSeek requires it
-    (DeepSeek-V3#1053). `call_ids` is a regular expression for the ids of tool calls, such as
-    `"[a-zA-Z0-9]{9}"` for Mistral (langchain#24668); the other ids are replaced. By default the
-    server gets the ids back that it has sent.
+    *Requests.* `api` and `structured_output` are the defaults of the adapter's arguments of that
+    name. `strict` sends `strict: true` with `"each"` tool whose schema allows it. With `"uniform"`
+    all tools have the same value, and with `"never"` the field is not sent. `dialect` is that of
+    strict schemas. `developer_role=False` sends the role `system` in place of `developer`.
+    `rejected_fields` are never sent, even if `options` has them. `output_limit` is the name under
+    which Chat Completions gets `max_tokens` or `max_completion_tokens` of `options`.
 
-    Raises `ValueError` for an unknown `reasoning` and for an invalid regular expression.
+    *Messages* of Chat Completions. With `alternating_roles`, neighbours of one role become one
+    message. `user_after_tool` says that a user's message may directly follow the result of a tool.
+    Without it, a short message of the model stands between the two. `call_ids` is a regular
+    expression for the ids of tool calls; the other ids are replaced. By default the server gets
+    the ids back that it has sent. `media_in_results` sends images and documents in a tool's
+    result, and not in a user's message after it. `named_results` sends the tool's name with the
+    result. `reasoning` is sent back, or with `"drop"` only the documented fields of the model's
+    messages are. With `"require"` a message with calls always has some: one of another provider
+    gets a placeholder. `reasoning_field` is the field that has it, by default the one in which it
+    came. `think_tags` says that `<think>…</think>` at the beginning of a text is reasoning.
+
+    *Connection.* The server is at the adapter's `base_url`, else at the value of
+    `base_url_variable`, else at `base_url`. A URL without a path gets that of `base_url`, or
+    `path`.
+    The key is `key_variable`'s, which is read only for the profile's own server; a server with
+    `needs_key=False` gets a placeholder without it. A profile without these fields uses
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+
+    Raises `ValueError` for an unknown value and for an invalid regular expression.
     """
 
+    api: Literal["responses", "chat"] = "responses"
+    structured_output: Literal["native", "prompted"] = "native"
+    strict: _Strict = "uniform"
+    dialect: Dialect = OPENAI
+    developer_role: bool = True
+    rejected_fields: frozenset[str] = frozenset()
+    output_limit: Literal["max_tokens", "max_completion_tokens"] | None = None
+
+    alternating_roles: bool = True
     user_after_tool: bool = False
-    reasoning: Literal["send", "drop"] = "send"
     call_ids: str | None = None
+    media_in_results: bool = False
+    named_results: bool = False
+    reasoning: _Reasoning = "send"
+    reasoning_field: Literal["reasoning", "reasoning_content"] | None = None
+    think_tags: bool = False
+
+    base_url: str = ""
+    base_url_variable: str = ""
+    path: str = ""
+    key_variable: str = ""
+    needs_key: bool = True
 
     def __post_init__(self) -> None:
-        if self.reasoning not in ("send", "drop"):
-            raise ValueError(f"reasoning must be 'send' or 'drop', got {self.reasoning!r}")
+        allowed: dict[str, tuple[object, ...]] = {
+            "api": ("responses", "chat"),
+            "structured_output": ("native", "prompted"),
+            "strict": get_args(_Strict.__value__),
+            "output_limit": (None, "max_tokens", "max_completion_tokens"),
+            "reasoning": get_args(_Reasoning.__value__),
+            "reasoning_field": (None, "reasoning", "reasoning_content"),
+        }
+        for name, values in allowed.items():
+            if (value := getattr(self, name)) not in values:
+                words = ", ".join(map(repr, values[:-1]))
+                raise ValueError(f"{name} must be {words} or {values[-1]!r}, got {value!r}")
         try:
             re.compile(self.call_ids or "")
         except re.error as error:
             raise ValueError(
                 f"call_ids must be a regular expression, got {self.call_ids!r}: {error}"
             ) from error
+
+    def adapt_options(self, options: Mapping[str, object], api: str) -> dict[str, object]:
+        """Returns the options that the server accepts, the output limit under its own name."""
+        sent = {key: value for key, value in options.items() if key not in self.rejected_fields}
+        if self.output_limit and api == "chat":
+            return {
+                self.output_limit if key in _OUTPUT_LIMITS else key: value
+                for key, value in sent.items()
+            }
+        return sent
+
+    def connection(
+        self, base_url: str | None, api_key: str | None
+    ) -> tuple[str | None, str | None]:
+        """Returns the base URL and the key for a client, `None` for those that the SDK reads.
+
+        Raises `ValueError` if one is missing.
+        """
+        if not any([self.base_url, self.base_url_variable, self.key_variable]):
+            url = base_url or os.environ.get("OPENAI_BASE_URL") or None
+            return url, api_key or (None if self.needs_key else _NO_KEY)
+        own = self._complete(os.environ.get(self.base_url_variable, "")) or self.base_url
+        url = self._complete(base_url or "") or own
+        if url == "":
+            variable = f" or set {self.base_url_variable}" if self.base_url_variable else ""
+            raise ValueError(f"base_url is missing; pass base_url={variable}")
+        is_own = _origin(url) == _origin(own)
+        if not api_key and is_own:
+            api_key = os.environ.get(self.key_variable)
+        if api_key or not self.needs_key:
+            return url, api_key or _NO_KEY
+        if is_own and self.key_variable:
+            raise ValueError(f"api_key is missing; pass api_key= or set {self.key_variable}")
+        has_other = own and self.key_variable
+        other = f", since {self.key_variable} is read only for {own}" if has_other else ""
+        raise ValueError(f"api_key is missing; pass api_key= for {url}{other}")
+
+    def _complete(self, url: str) -> str:
+        """Returns a base URL with a scheme, port and path, `""` for an empty one."""
+        if not url:
+            return ""
+        default = urlsplit(self.base_url)
+        if "://" not in url:
+            host, slash, path = url.partition("/")
+            host = host.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - where a server listens
+            has_port = re.search(r":\d+$", host)
+            port = "" if has_port or not default.port else f":{default.port}"
+            url = f"{default.scheme or 'https'}://{host}{port}{slash}{path}"
+        if urlsplit(url).path.strip("/"):
+            return url
+        return url.rstrip("/") + (default.path or self.path)
+
+
+def _origin(url: str) -> tuple[object, ...]:
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
+    return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -1,6 +1,5 @@
 """`OpenAIAdapter`: OpenAI's APIs through the `openai` SDK."""
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -25,21 +24,23 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "chat": (ChatCodec, "/chat/completions"),
 }
 
-_OPENAI = ServerProfile(user_after_tool=True)
+_OPENAI = ServerProfile(strict="each", user_after_tool=True)
 
 
 class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
-    `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak).
-    `api_key` is by default `OPENAI_API_KEY`. `timeout` is in seconds for one request; the SDK does
-    the `max_retries`. Clients that you pass as `client` and `async_client` keep their own key,
-    timeout, retries and base URL. `max_reply_bytes` bounds a reply after decompression. `options`
-    go into every request, such as `{"temperature": 0}`. `profile` says how the server differs from
-    the strictest ones, which the default suits. The other arguments are those of `CodecOptions` and
-    `LoopAdapter`.
+    `profile` says how the server differs from others, and where it is; the module
+    `weakincentives.adapters.profiles` has ready ones. `api` is `"responses"` or `"chat"` (Chat
+    Completions, which most compatible servers speak), by default the profile's. `api_key` is by
+    default the profile's variable, or `OPENAI_API_KEY`. `timeout` is in seconds for one request;
+    the SDK does the `max_retries`. Clients that you pass as `client` and `async_client` keep their
+    own key, timeout, retries and base URL. `max_reply_bytes` bounds a reply after decompression.
+    `options` go into every request, such as `{"temperature": 0}`. The other arguments are those of
+    `CodecOptions` and `LoopAdapter`.
 
-    Raises `ImportError` without the extra `openai`.
+    Raises `ImportError` without the extra `openai`, and `ValueError` if a profile's server needs a
+    base URL or a key and there is none.
     """
 
     name = "openai"
@@ -49,7 +50,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         self,
         model: str,
         *,
-        api: Literal["responses", "chat"] = "responses",
+        api: Literal["responses", "chat"] | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
         timeout: float = 600.0,
@@ -59,7 +60,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         async_client: "openai.AsyncOpenAI | None" = None,
         prompt_role: PromptRole = "user",
         instructions_role: PromptRole | None = None,
-        structured_output: Literal["native", "prompted"] = "native",
+        structured_output: Literal["native", "prompted"] | None = None,
         tools_in_conversation: bool = False,
         options: Mapping[str, object] | None = None,
         media: MediaSupport | None = None,
@@ -67,15 +68,18 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
+        connection = profile or _OPENAI
+        api = api or connection.api
         if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
         codec, self.path = _APIS[api]
         ready: AnySDK = client or async_client
-        # read now, as `origin`: the client is made later, when the variable may have changed
-        variable = None if ready else os.environ.get("OPENAI_BASE_URL")
-        base_url = base_url or variable or None
+        if not ready:
+            # read now, as `origin`: the client is made later, when the variables may have changed
+            base_url, api_key = connection.connection(base_url, api_key)
         url = ready.base_url if ready else base_url
         origin = read_origin(url, "api.openai.com")
+        profile = profile or (ServerProfile() if origin else _OPENAI)
         codec_options = CodecOptions(
             model=model,
             prompt_role=prompt_role,
@@ -83,11 +87,11 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             # many chat templates of open models take a system message only at the beginning
             changes_role="user" if origin and api == "chat" else None,
             origin=origin,
-            structured_output=structured_output,
+            structured_output=structured_output or profile.structured_output,
             tools_in_conversation=tools_in_conversation,
-            extra=dict(options or {}),
+            extra=profile.adapt_options(options or {}, api),
             media=media,
-            profile=profile or (ServerProfile() if origin else _OPENAI),
+            profile=profile,
         )
         arguments: Mapping[str, object] = {
             "base_url": base_url,

@@ -22,7 +22,7 @@ from ..provider_errors import (
     reported_failure,
     unfinished_reply,
 )
-from ..schema_dialects import OPENAI, encode_function, encode_output
+from ..schema_dialects import encode_output
 
 __all__ = ["ResponsesCodec"]
 
@@ -131,7 +131,7 @@ class ResponsesCodec(Codec):
                 case _:
                     raise error_from_reply(self.provider, "an output item has no type")
         return AssistantMessage(
-            text="".join(refusals or texts),
+            text=self.shown("".join(refusals or texts)),
             tool_calls=tuple(calls),
             finish="refusal" if refusals else self._finish(reply, calls),
             usage=self.usage_of([reply]),
@@ -167,11 +167,12 @@ class ResponsesCodec(Codec):
     def encode_items(self, output: OutputSpec | None) -> Wire:
         body: Wire = {"input": self.items}
         if output is not None:
-            body["text"] = {"format": {"type": "json_schema", **encode_output(output, OPENAI)}}
+            form = encode_output(output, self.options.profile.dialect)
+            body["text"] = {"format": {"type": "json_schema", **form}}
         return body
 
     def encode_tool(self, spec: ToolSpec) -> Wire:
-        return {"type": "function", **encode_function(spec, OPENAI)}
+        return {"type": "function", **self.encode_function(spec)}
 
     def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
         items: list[Wire] = []

@@ -1,0 +1,216 @@
+"""Ready values of `ServerProfile`, each for one server.
+
+    OpenAIAdapter("llama-3.3-70b-versatile", profile=profiles.GROQ)
+
+The comments name the sources: documentation, or public issues of other libraries, all read on
+2026-11-25 or 2026-11-26. Nothing here was tried with the live services. UNVERIFIED marks a cautious
+value where the documentation says nothing.
+"""
+
+from dataclasses import replace
+
+from .server_profile import ServerProfile
+
+__all__ = [
+    "AZURE",
+    "CEREBRAS",
+    "DATABRICKS",
+    "DEEPSEEK",
+    "GEMINI",
+    "GLM",
+    "GROQ",
+    "KIMI",
+    "LLAMA_CPP",
+    "LM_STUDIO",
+    "MISTRAL",
+    "OLLAMA",
+    "OPENROUTER",
+    "QWEN",
+    "VLLM",
+    "XAI",
+]
+
+# `developer` is a role of OpenAI's own: DeepSeek (pi#1048), DashScope (cherry-studio#19316) and
+# DeepInfra (pi#1578) reject it. Every server takes `system`.
+_CHAT = ServerProfile(api="chat", developer_role=False)
+_STREAM_OPTIONS = frozenset({"stream_options"})
+
+# learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules at https://NAME.openai.azure.com/openai/v1
+AZURE = ServerProfile(
+    strict="each",
+    user_after_tool=True,
+    base_url_variable="AZURE_OPENAI_ENDPOINT",
+    path="/openai/v1",
+    key_variable="AZURE_OPENAI_API_KEY",
+)
+
+# Some models reject `strict: true` (livekit/agents#3134), and all reject mixed values
+# (kilocode#5189). `parallel_tool_calls` is a 400 (req_llm's guide). Reasoning: UNVERIFIED.
+CEREBRAS = replace(
+    _CHAT,
+    strict="never",
+    reasoning="drop",
+    rejected_fields=frozenset({"parallel_tool_calls"}),
+    base_url="https://api.cerebras.ai/v1",
+    key_variable="CEREBRAS_API_KEY",
+)
+
+# `stream_options` is rejected (opencode#4698). The path is that of docs.databricks.com, Query with
+# the OpenAI client. `strict` and reasoning: UNVERIFIED.
+DATABRICKS = replace(
+    _CHAT,
+    strict="never",
+    reasoning="drop",
+    rejected_fields=_STREAM_OPTIONS,
+    base_url_variable="DATABRICKS_HOST",
+    path="/serving-endpoints",
+    key_variable="DATABRICKS_TOKEN",
+)
+
+# api-docs.deepseek.com, Thinking Mode: reasoning must go back with calls (DeepSeek-V3#1053); Strict
+# Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
+DEEPSEEK = replace(
+    _CHAT,
+    structured_output="prompted",
+    strict="never",
+    output_limit="max_tokens",
+    reasoning="require",
+    reasoning_field="reasoning_content",
+    base_url="https://api.deepseek.com",
+    key_variable="DEEPSEEK_API_KEY",
+)
+
+# ai.google.dev, OpenAI compatibility. A result must have the tool's name (hermes-agent#19728).
+# Older models take no output schema beside tools; `strict`: UNVERIFIED.
+GEMINI = replace(
+    _CHAT,
+    structured_output="prompted",
+    strict="never",
+    named_results=True,
+    base_url="https://generativelanguage.googleapis.com/v1beta/openai",
+    key_variable="GEMINI_API_KEY",
+)
+
+# docs.z.ai, Chat Completion: `max_tokens`, `reasoning_content`, and `json_object` as only format.
+# `strict`: UNVERIFIED.
+GLM = replace(
+    _CHAT,
+    structured_output="prompted",
+    strict="never",
+    output_limit="max_tokens",
+    reasoning_field="reasoning_content",
+    base_url="https://api.z.ai/api/paas/v4",
+    key_variable="ZAI_API_KEY",
+)
+
+# Reasoning is rejected (gptel#774). console.groq.com, Structured Outputs: not beside tools and not
+# in streams (vercel/ai#10023); Reasoning: `reasoning_format: "raw"` puts it into tags.
+GROQ = replace(
+    _CHAT,
+    structured_output="prompted",
+    reasoning="drop",
+    think_tags=True,
+    base_url="https://api.groq.com/openai/v1",
+    key_variable="GROQ_API_KEY",
+)
+
+# A message with calls must have `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
+# schema and `strict`: UNVERIFIED.
+KIMI = replace(
+    _CHAT,
+    structured_output="prompted",
+    strict="never",
+    reasoning="require",
+    reasoning_field="reasoning_content",
+    base_url="https://api.moonshot.ai/v1",
+    key_variable="MOONSHOT_API_KEY",
+)
+
+# README of llama.cpp's server: `--api-key` is LLAMA_API_KEY, and `--reasoning-format none` leaves
+# reasoning in the text.
+LLAMA_CPP = replace(
+    _CHAT,
+    reasoning_field="reasoning_content",
+    think_tags=True,
+    base_url="http://127.0.0.1:8080/v1",
+    key_variable="LLAMA_API_KEY",
+    needs_key=False,
+)
+
+# lmstudio.ai, API Changelog: `reasoning` for gpt-oss, tags for other models; its list of parameters
+# has `max_tokens`.
+LM_STUDIO = replace(
+    _CHAT,
+    output_limit="max_tokens",
+    reasoning_field="reasoning",
+    think_tags=True,
+    base_url="http://127.0.0.1:1234/v1",
+    needs_key=False,
+)
+
+# Ids (langchain#24668), reasoning (crush#1590, OpenMinis#87), `stream_options` (anon-kode#53) and
+# `max_completion_tokens` (eca#231) are rejected.
+MISTRAL = replace(
+    _CHAT,
+    rejected_fields=_STREAM_OPTIONS,
+    output_limit="max_tokens",
+    call_ids="[a-zA-Z0-9]{9}",
+    reasoning="drop",
+    base_url="https://api.mistral.ai/v1",
+    key_variable="MISTRAL_API_KEY",
+)
+
+# docs.ollama.com, OpenAI compatibility: the fields of a request, among them `max_tokens` and no
+# `strict`; the key is ignored. Some models' templates leave reasoning in the text.
+OLLAMA = replace(
+    _CHAT,
+    strict="never",
+    output_limit="max_tokens",
+    reasoning_field="reasoning",
+    think_tags=True,
+    base_url="http://127.0.0.1:11434/v1",
+    base_url_variable="OLLAMA_HOST",
+    needs_key=False,
+)
+
+# openrouter.ai, Reasoning Tokens: `reasoning` and `reasoning_details` go back as they came, since
+# some models behind it require them.
+OPENROUTER = replace(
+    _CHAT,
+    base_url="https://openrouter.ai/api/v1",
+    key_variable="OPENROUTER_API_KEY",
+)
+
+# alibabacloud.com, Model Studio, OpenAI compatible - Chat: the server in Singapore. `strict`, an
+# output schema and reasoning: UNVERIFIED.
+QWEN = replace(
+    _CHAT,
+    structured_output="prompted",
+    strict="never",
+    reasoning="drop",
+    base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+    key_variable="DASHSCOPE_API_KEY",
+)
+
+# `reasoning` (vllm#27752), or tags without `--reasoning-parser` (vllm#17346). docs.vllm.ai,
+# environment variables: the key is VLLM_API_KEY, if the server wants one.
+VLLM = replace(
+    _CHAT,
+    reasoning_field="reasoning",
+    think_tags=True,
+    base_url="http://127.0.0.1:8000/v1",
+    key_variable="VLLM_API_KEY",
+    needs_key=False,
+)
+
+# docs.x.ai, Chat: roles in any order; `max_completion_tokens` is preferred (req_llm's guide).
+# Reasoning: UNVERIFIED.
+XAI = replace(
+    _CHAT,
+    output_limit="max_completion_tokens",
+    alternating_roles=False,
+    user_after_tool=True,
+    reasoning="drop",
+    base_url="https://api.x.ai/v1",
+    key_variable="XAI_API_KEY",
+)
