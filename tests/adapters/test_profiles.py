@@ -61,8 +61,11 @@ def label(params: Labels, *, context: ToolContext) -> ToolResult[object]:
 
 # Any: outputs of both kinds
 def template(output: Any) -> PromptTemplate[Any]:
-    tools = [Tool(name="weather", handler=weather), Tool(name="label", handler=label)]
-    section = MarkdownSection(title="Task", template="Help.", tools=tools)
+    section = MarkdownSection(
+        title="Task",
+        template="Help.",
+        tools=[Tool(name="weather", handler=weather), Tool(name="label", handler=label)],
+    )
     return PromptTemplate[output](ns="tests", key="profiles", sections=[section])
 
 
@@ -78,7 +81,7 @@ def say(request: Request, rules: Rules, text: str = "", *calls: Call) -> Step:
         return Say(text, calls=calls, reasoning="Hm.")
     if rules.tags:
         text = f"<think>\nHm.\n</think>\n\n{text}"
-    made = [
+    made: list[dict[str, Any]] = [
         {
             "id": call.id or f"call_{index}_of_a_length",
             "type": "function",
@@ -86,7 +89,7 @@ def say(request: Request, rules: Rules, text: str = "", *calls: Call) -> Step:
         }
         for index, call in enumerate(calls)
     ]
-    message = {"role": "assistant", "content": text, rules.field: "Hm."}
+    message: dict[str, Any] = {"role": "assistant", "content": text, rules.field: "Hm."}
     message |= {"tool_calls": made} if made else {}
     choice = {"index": 0, "finish_reason": "tool_calls" if calls else "stop"}
     reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
