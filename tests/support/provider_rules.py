@@ -95,7 +95,7 @@ def check_openai_tool(tool: dict[str, Any]) -> bool:
     function = tool.get("function", tool)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", function["name"])
     assert 1 <= len(function["description"]) <= 1_024
-    strict: bool = function["strict"]
+    strict: bool = function.get("strict", False)
     (check_root if strict else check_plain)(function["parameters"])
     return strict
 

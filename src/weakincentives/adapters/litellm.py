@@ -122,7 +122,7 @@ class LiteLLMAdapter(CodecAdapter):
             instructions_role=instructions_role,
             # of most providers LiteLLM moves system messages to the beginning, or marks them
             changes_role=None if is_own else "user",
-            profile=ServerProfile(user_after_tool=is_own),
+            profile=ServerProfile(strict="each" if is_own else "uniform", user_after_tool=is_own),
             origin="/".join(filter(None, [provider, read_origin(base_url)])),
             structured_output=structured_output,
             extra=dict(options or {}),

@@ -35,7 +35,7 @@ __all__ = [
 _CHAT = ServerProfile(api="chat", developer_role=False)
 _STREAM_OPTIONS = frozenset({"stream_options"})
 
-# learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules at https://NAME.openai.azure.com/openai/v1
+# learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules, below the path /openai/v1
 AZURE = ServerProfile(
     strict="each",
     user_after_tool=True,

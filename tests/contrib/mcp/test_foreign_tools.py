@@ -16,6 +16,7 @@ from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
 from support.sent_schemas import sent_tool
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.server_profile import ServerProfile
 from weakincentives.contrib.mcp.client import open_server
 from weakincentives.contrib.mcp.differences import differences
 from weakincentives.contrib.mcp.lock import ServerLock, lock_text, model_names
@@ -73,7 +74,12 @@ def test_openai_refuses_none_of_them(api: Any, monkeypatch: pytest.MonkeyPatch) 
 
     with ScriptedServer(check) as server:
         adapter = OpenAIAdapter(
-            "test-model", api=api, base_url=server.openai_url, api_key="k", max_retries=0
+            "test-model",
+            api=api,
+            base_url=server.openai_url,
+            api_key="k",
+            max_retries=0,
+            profile=ServerProfile(strict="each"),
         )
         adapter.evaluate(foreign_prompt(), session=Session())
     assert strict.keys() == TOOLS.keys()

@@ -68,17 +68,15 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
-        connection = profile or _OPENAI
-        api = api or connection.api
+        api = api or (profile or _OPENAI).api
         if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
         codec, self.path = _APIS[api]
         ready: AnySDK = client or async_client
         if not ready:
             # read now, as `origin`: the client is made later, when the variables may have changed
-            base_url, api_key = connection.connection(base_url, api_key)
-        url = ready.base_url if ready else base_url
-        origin = read_origin(url, "api.openai.com")
+            base_url, api_key = (profile or _OPENAI).connection(base_url, api_key)
+        origin = read_origin(ready.base_url if ready else base_url, "api.openai.com")
         profile = profile or (ServerProfile() if origin else _OPENAI)
         codec_options = CodecOptions(
             model=model,
@@ -93,16 +91,15 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             media=media,
             profile=profile,
         )
-        arguments: Mapping[str, object] = {
-            "base_url": base_url,
-            "api_key": api_key,
-            "timeout": timeout,
-            "max_retries": max_retries,
-        }
         super().__init__(
             codec,
             codec_options,
-            arguments=arguments,
+            arguments={
+                "base_url": base_url,
+                "api_key": api_key,
+                "timeout": timeout,
+                "max_retries": max_retries,
+            },
             client=client,
             async_client=async_client,
             max_reply_bytes=max_reply_bytes,
