@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -197,7 +197,7 @@ def test_conversation_of_another_provider_continues_with_the_profile(name: str) 
 
 
 @contextmanager
-def environment(**variables: str) -> Iterator[None]:
+def environment(**variables: str) -> Generator[None]:
     """These variables alone, of those that a profile or the SDK reads."""
     names = {"OPENAI_BASE_URL", "OPENAI_API_KEY"}
     for profile in READY.values():

@@ -9,7 +9,7 @@ import json
 import marshal
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -114,7 +114,7 @@ def encode_schema(schema: JsonSchema, dialect: Dialect) -> EncodedSchema:
     Equal schemas share their result, so do not change it.
     """
     # a key for the cache in a tenth of the time that JSON takes; version 2 depends only on values
-    return _encode(marshal.dumps(schema, 2), dialect)
+    return _encode(_Content(marshal.dumps(schema, 2), schema), dialect)
 
 
 def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> "Wire":
@@ -132,10 +132,17 @@ def encode_output(spec: OutputSpec, dialect: Dialect) -> "Wire":
     return {"name": spec.name, "schema": schema.sent, "strict": schema.strict is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A schema that is equal to another one if their bytes are."""
+
+    key: bytes
+    schema: JsonSchema = field(compare=False)
+
+
 @lru_cache(maxsize=2048)
-def _encode(content: bytes, dialect: Dialect) -> EncodedSchema:
-    schema: JsonSchema = marshal.loads(content)  # noqa: S302 - written above
-    schema = to_provider_form(schema, names=dialect.names)
+def _encode(content: _Content, dialect: Dialect) -> EncodedSchema:
+    schema = to_provider_form(content.schema, names=dialect.names)
     form = _StrictForm(schema, dialect)
     try:
         if not dialect.recursive and _is_recursive(schema.get("$defs", {})):

@@ -138,7 +138,7 @@ class ServerProfile:
         default = urlsplit(self.base_url)
         if "://" not in url:
             host, slash, path = url.partition("/")
-            host = host.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - where a server listens
+            host = host.replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # nosec B104 - no address to bind
             has_port = re.search(r":\d+$", host)
             port = "" if has_port or not default.port else f":{default.port}"
             url = f"{default.scheme or 'https'}://{host}{port}{slash}{path}"

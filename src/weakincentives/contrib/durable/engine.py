@@ -22,7 +22,7 @@ from .sqlite import SqliteConnection
 from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting
 
 if TYPE_CHECKING:  # an extra
-    from dbos import DBOSConfig
+    from dbos import DBOSConfig  # pyright: ignore[reportMissingImports]
 
 __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
 
@@ -93,7 +93,7 @@ class DurableRuns(WaitingRuns):
 
     def config(
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
-    ) -> "DBOSConfig":
+    ) -> "DBOSConfig":  # pyright: ignore[reportUnknownParameterType]  # DBOS may be missing
         """Returns the configuration for `DBOS(config=…)`.
 
         A worker keeps its `executor_id` when it starts again, and so its runs. The process locks
