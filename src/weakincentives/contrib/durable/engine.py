@@ -91,9 +91,9 @@ class DurableRuns(WaitingRuns):
         self._workflow = workflow
         self.version = combined_version(agents)
 
-    def config(
+    def config(  # pyright: ignore[reportUnknownParameterType]  # DBOS may be missing
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
-    ) -> "DBOSConfig":  # pyright: ignore[reportUnknownParameterType]  # DBOS may be missing
+    ) -> "DBOSConfig":
         """Returns the configuration for `DBOS(config=…)`.
 
         A worker keeps its `executor_id` when it starts again, and so its runs. The process locks
