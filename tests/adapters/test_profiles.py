@@ -278,6 +278,17 @@ def test_variable_of_the_base_url_may_lack_scheme_port_and_path(
         assert connection(profile) == (expected, key)
 
 
+def test_ollama_needs_only_its_profile() -> None:
+    """The variable of its host may lack the scheme and the path."""
+    rules = RULES["OLLAMA"]
+    with ScriptedServer(*answers(rules, "Sunny.", Call("weather", {"city": "Rome"}))) as server:
+        with environment(OLLAMA_HOST=server.url.removeprefix("http://"), OPENAI_API_KEY="sk-open"):
+            adapter = OpenAIAdapter("qwen3", profile=profiles.OLLAMA)
+            assert evaluate(adapter, template(str).bind()).text == "Sunny."
+        assert [request.path for request in server.requests] == ["/v1/chat/completions"] * 2
+        assert server.requests[0].header("authorization") == "Bearer unused"
+
+
 def test_profile_without_a_server_reads_the_variables_of_the_sdk() -> None:
     variables = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "sk-openai"}
     with environment(**variables):
