@@ -6,6 +6,7 @@ A user copies them into a project that is type-checked.
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,10 @@ def program_of(page: Path) -> str:
 def test_blocks_of_every_page_pass_mypy_strict(tmp_path: Path) -> None:
     pages: dict[str, str] = {}
     for page in PAGES:
-        if (program := program_of(page)).strip():
+        program = program_of(page)
+        if "from dbos" in program and find_spec("dbos") is None:
+            continue  # `make test-durable` has it
+        if program.strip():
             name = re.sub(r"\W", "_", page.relative_to(ROOT).as_posix())
             (tmp_path / f"{name}.py").write_text(program)
             pages[f"{tmp_path.name}/{name}.py"] = page.relative_to(ROOT).as_posix()

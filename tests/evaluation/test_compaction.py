@@ -112,7 +112,11 @@ SUMMARIES: PromptTemplate[None] = PromptTemplate(
 def size(request: SeenRequest) -> int:
     """The tokens of a request, of four characters each."""
     said = sum([_length(message) for message in request.messages])
-    return (said + sum([len(str(tool.as_dict())) for tool in request.tools])) // 4
+    return (said + sum(map(_tool_length, request.tools))) // 4
+
+
+def _tool_length(tool: ToolSpec) -> int:
+    return len(tool.name + tool.description + json.dumps(tool.parameters))
 
 
 def _length(message: Message) -> int:
