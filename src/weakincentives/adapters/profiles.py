@@ -2,9 +2,9 @@
 
     OpenAIAdapter("llama-3.3-70b-versatile", profile=profiles.GROQ)
 
-The comments name the sources: documentation, or public issues of other libraries, all read on
-2026-11-25 or 2026-11-26. Nothing here was tried with the live services. UNVERIFIED marks a cautious
-value where the documentation says nothing.
+The comments name the sources, documentation or public issues of other libraries, as of 2026-11-26.
+Nothing was tried with the live services. UNVERIFIED marks a cautious value where the documentation
+says nothing.
 """
 
 from dataclasses import replace
