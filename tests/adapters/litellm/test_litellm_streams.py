@@ -163,7 +163,7 @@ def test_a_stream_that_breaks_off_is_no_answer(run: Stream, model: str) -> None:
 
     with (
         ScriptedServer(broken_off) as server,
-        pytest.raises(PromptEvaluationError, match="the stream broke off") as caught,
+        pytest.raises(PromptEvaluationError, match="the stream ended early") as caught,
     ):
         run(connect(server, model), Session())
     assert (caught.value.code, caught.value.phase) == ("malformed", "response")
