@@ -219,7 +219,7 @@ def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_p
         page.get_by_role("button", name="Send").wait_for()
         send(page, "I want 200 g of Assam, please.")
         page.get_by_role("button", name="Approve").wait_for()
-        assert '+ [0] = {"tea": "Assam", "grams": 200}' in page.locator(".approval").inner_text()
+        assert '+ [0] = {"grams": 200, "tea": "Assam"}' in page.locator(".approval").inner_text()
         page.set_viewport_size({"width": 900, "height": 1000})
         picture(page, "web-chat.png")
         page.set_viewport_size({"width": 400, "height": 760})

@@ -194,7 +194,7 @@ def test_its_own_conversation_goes_on_here_and_at_another_adapter() -> None:
         Say("two"), conversation=Conversation.from_json(text), builtin_tools=["Bash"]
     )
     assert said(request)[1:4:2] == [
-        ("assistant", [("toolu_1", "Bash", {"command": "echo hi"})]),
+        ("assistant", [("c00000001", "Bash", {"command": "echo hi"})]),
         ("assistant", [("toolu_2", "mcp__wink__probe", {"a": 1})]),
     ]
     assert second.conversation is not None
@@ -208,7 +208,7 @@ def test_a_conversation_that_stopped_after_a_call_goes_on_without_a_message() ->
         scripted(call(("probe", {"a": 1})), budget=Budget(max_calls=1))
     response, request = chat(Say("done"), conversation=caught.value.conversation, message=None)
     assert response.text == "done"
-    assert said(request)[2] == ("user", [("call_1", "ok", True)])
+    assert said(request)[2] == ("user", [("c00000001", "ok", True)])
     assert "Go on." in said(request)[-1][1][0]
 
 

@@ -27,6 +27,7 @@ __all__ = ["EncodeMedia", "count_earlier", "encode_new", "media_message", "write
 type EncodeMedia = Callable[[Media], Wire]
 """Returns the block of an image or a document; raises `PromptEvaluationError` without one."""
 
+_NO_ID = "(?!)"  # matches nothing
 _STARTED = "2026-01-01T00:00:00.000Z"  # the CLI reads a time, and does not show it to the model
 
 
@@ -85,7 +86,8 @@ def _encode(
 ) -> list[Wire]:
     """Returns messages of the Messages API."""
     encoded: list[Wire] = []
-    for message in ValidMessages(call_ids="[a-zA-Z0-9_-]+").read(messages, to_be_sent=False):
+    # With new ids: the CLI would take a later call of the same id for one that it has answered.
+    for message in ValidMessages(call_ids=_NO_ID).read(messages, to_be_sent=False):
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
                 blocks: list[AnyJson] = [_text_block(text)] if text else []
