@@ -195,7 +195,7 @@ def test_its_own_conversation_goes_on_here_and_at_another_adapter() -> None:
     )
     assert said(request)[1:4:2] == [
         ("assistant", [("c00000001", "Bash", {"command": "echo hi"})]),
-        ("assistant", [("toolu_2", "mcp__wink__probe", {"a": 1})]),
+        ("assistant", [("c00000002", "mcp__wink__probe", {"a": 1})]),
     ]
     assert second.conversation is not None
     third = scripted(say("three"), conversation=second.conversation, message="And?")
