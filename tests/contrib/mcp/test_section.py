@@ -435,11 +435,14 @@ def deep(depth: int) -> list[dict[str, Any]]:
 
 
 def test_a_schema_that_is_nested_too_deeply_is_refused_or_an_answer(tmp_path: Path) -> None:
-    section = section_of(tmp_path, lock=lock_of(tmp_path, deep(500)))
-    ((_, text),) = answers(run(section, ("echo", {"a": {}})))
-    assert "nested too deeply" in text
-    with pytest.raises(PromptValidationError, match="'plain_echo'"):
-        section_of(tmp_path, lock=lock_of(tmp_path, deep(3_000)))
+    for depth in (500, 3_000):
+        try:
+            section = section_of(tmp_path, lock=lock_of(tmp_path, deep(depth)))
+        except PromptValidationError as error:  # Python's versions differ in how deep they read
+            text = str(error)
+        else:
+            ((_, text),) = answers(run(section, ("echo", {"a": {}})))
+        assert "nested too deeply" in text or (depth == 3_000 and "'plain_echo'" in text)
 
 
 def test_a_server_that_asks_for_sampling_is_refused(tmp_path: Path) -> None:
