@@ -91,6 +91,8 @@ IN_WORDS = re.compile("does not fit (oneOf|minLength|minimum|exclusiveMinimum|fo
 def test_what_a_strict_schema_admits_the_external_schema_admits(
     dialect: Dialect, schema: JsonSchema, data: st.DataObject
 ) -> None:
+    # a validator of the draft that a schema names does not know OpenAPI's null
+    assume("$schema" not in schema or '"nullable"' not in json.dumps(schema))
     one = external(schema)
     strict = encode_schema(tool_to_spec(one).parameters, dialect).strict
     assume(strict is not None)
