@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -510,3 +512,28 @@ def test_stream_of_the_provider_is_closed_while_anyio_cancels_the_reader() -> No
 
     asyncio.run(run())
     assert closed == ["stream", "connection"]
+
+
+WITHOUT_THREADS = """
+import asyncio, threading
+from weakincentives.event_loops import run_to_end
+
+async def note():
+    await asyncio.sleep(0)
+    print(threading.current_thread().name)
+
+threading.stack_size(1 << 46)  # more memory than there is: no thread can start
+run_to_end(note())
+run_to_end(note())
+"""
+
+
+def test_coroutine_runs_in_the_callers_thread_where_no_thread_can_start() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THREADS],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("MainThread\nMainThread\n", "")
