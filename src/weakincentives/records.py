@@ -70,6 +70,8 @@ _MAX_ALIASES = 100  # an alias may refer to itself
 
 def record_class(kind: AnyType) -> AnyType:
     """Returns the class of which instances of a record type are; any other type as it is."""
+    if isinstance(kind, type):
+        return kind
     kind = unaliased(kind)
     while _origin(kind) is Annotated:
         kind = unaliased(get_args(kind)[0])

@@ -53,7 +53,6 @@ from .opening import (
     inner_loop,
     opening,
     render,
-    rules,
     with_disclosure_tools,
     with_provider_tools,
 )
@@ -303,10 +302,11 @@ class Evaluation[Out]:
             return evaluator
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver = self._options.get("approver")
-        parent = ParentRun(self._run, self._session, self.meter, bus, deadline, self._id, approver)
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
         levels = min(levels, outer.levels_left) if outer else levels
-        return NestedAdapter(evaluator, replace(parent, levels_left=levels - 1), self._clock)
+        run, session, meter = self._run, self._session, self.meter
+        parent = ParentRun(run, session, meter, bus, deadline, self._id, approver, levels - 1)
+        return NestedAdapter(evaluator, parent, self._clock)
 
     def __enter__(self) -> Self:
         for event in self._opening:
@@ -585,10 +585,17 @@ class Evaluation[Out]:
 def _config(
     adapter: LoopAdapter, rendered: RenderedPrompt[Any], options: LoopOptions
 ) -> InnerLoopConfig:
-    """Returns the rules of one evaluation."""
-    config = replace(adapter.config, supports_dynamic_tools=adapter.supports_dynamic_tools)
-    return rules(
-        config, options.get("budget") or adapter.budget, adapter.clock(), rendered, options
+    """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
+    budget, parent = options.get("budget") or adapter.budget, options.get("parent")
+    candidates = (
+        *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
+        *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
+    )
+    return replace(
+        adapter.config,
+        supports_dynamic_tools=adapter.supports_dynamic_tools,
+        deadline=min([deadline for deadline in candidates if deadline], default=None),
+        budget=budget,
     )
 
 

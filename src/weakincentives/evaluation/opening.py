@@ -1,12 +1,10 @@
-"""What an evaluation begins with: its conversation, the tools that belong to it, and its rules."""
+"""What an evaluation begins with: its conversation, and the tools that belong to it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from ..content import ContentStore, to_content
-from ..limits import Budget
 from ..prompt.progressive_disclosure import disclosure_tool
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
@@ -21,7 +19,6 @@ __all__ = [
     "inner_loop",
     "opening",
     "render",
-    "rules",
     "with_disclosure_tools",
     "with_provider_tools",
 ]
@@ -92,22 +89,6 @@ def with_provider_tools(
             "suspended run; pass approver="
         )
     return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
-
-
-# Any: as above
-def rules(
-    config: InnerLoopConfig,
-    budget: Budget | None,
-    now: datetime,
-    rendered: RenderedPrompt[Any],
-    options: LoopOptions,
-) -> InnerLoopConfig:
-    """Returns an adapter's rules with the budget and the earliest deadline of one evaluation."""
-    parent = options.get("parent")
-    deadlines = [options.get("deadline"), rendered.deadline, parent.deadline if parent else None]
-    candidates = (*deadlines, config.deadline, budget and budget.deadline(now))
-    deadline = min([deadline for deadline in candidates if deadline], default=None)
-    return replace(config, deadline=deadline, budget=budget)
 
 
 # Any: as above

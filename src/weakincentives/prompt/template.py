@@ -224,6 +224,7 @@ class Prompt(Parametrized, Generic[OutputT]):
                 f"Prompt takes a template or the arguments of one, not both"
             )
         self.template = template
+        self._has_store = overrides_store is not None
         self._read_overrides: Callable[[], PromptOverride | None] = partial(
             _overrides, template, overrides_store, overrides_tag
         )
@@ -297,7 +298,8 @@ class Prompt(Parametrized, Generic[OutputT]):
 
     def for_run(self) -> Self:
         """Returns a copy with the current bindings, for one run; it reads the overrides once."""
-        return self._copy(_read_overrides=cache(self._read_overrides))
+        once = {"_read_overrides": cache(self._read_overrides)} if self._has_store else {}
+        return self._copy(**once)
 
     # Any: attributes of all types
     def _copy(self, **changes: Any) -> Self:
