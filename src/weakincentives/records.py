@@ -120,7 +120,8 @@ def field_names(record: object) -> frozenset[str]:
     kind: Any = record if isinstance(record, type) else type(record)  # Any: see `RecordType`
     if _is_model(kind):
         return frozenset(kind.__pydantic_fields__)
-    return frozenset(kind.__annotations__) if is_typed_dict(kind) else frozenset()
+    # Not `__annotations__`: they may name what is not defined yet.
+    return kind.__required_keys__ | kind.__optional_keys__ if is_typed_dict(kind) else frozenset()
 
 
 def requires(kind: RecordType) -> frozenset[str]:

@@ -3,8 +3,10 @@
 import copy
 import functools
 import pickle
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from types import MethodType
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -117,6 +119,23 @@ def test_a_partial_says_the_types_of_what_is_left() -> None:
     # functools.partial has no signature that a type checker could match against a keyword-only
     # context
     handler: Any = functools.partial(with_prefix, "p")
+    assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
+
+
+def test_method_made_by_partial_says_the_types() -> None:
+    """A partial in a class is a method since Python 3.14; `MethodType` does that on each."""
+    of_partial: Any = MethodType(functools.partial(Lookups.method), Lookups())
+    assert types(Tool(name="lookup", handler=of_partial)) == (Lookup, Found)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="there is no Placeholder")
+def test_partial_with_a_placeholder_says_the_types() -> None:
+    def with_suffix(params: Lookup, suffix: str, *, context: ToolContext) -> ToolResult[Found]:
+        return ToolResult(message=suffix)
+
+    # Any: as above
+    placeholder: Any = vars(functools)["Placeholder"]
+    handler: Any = functools.partial(with_suffix, placeholder, "s")
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
 

@@ -16,7 +16,7 @@ from collections.abc import (
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, wraps
-from inspect import Parameter, iscoroutinefunction, markcoroutinefunction, signature
+from inspect import Parameter, iscoroutinefunction, markcoroutinefunction
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack, cast
 
 from ..content import MediaSupport, Part, to_content
@@ -28,6 +28,7 @@ from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from ..runs import Run
 from ..runtime.events import Operation
+from ..signatures import signature_of
 from .approval import Approver
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
@@ -363,7 +364,7 @@ def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[objec
 @lru_cache(maxsize=256)
 def parameters_of(evaluate: Callable[..., Any]) -> KeysView[str]:
     """Returns the names of the arguments that an adapter's `evaluate` takes."""
-    parameters = signature(evaluate).parameters
+    parameters = signature_of(evaluate).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return LoopOptions.__annotations__.keys()
     return parameters.keys()

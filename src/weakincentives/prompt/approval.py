@@ -6,6 +6,7 @@ from inspect import Parameter
 from typing import Any, Literal, get_args
 
 from ..protocols import StateView
+from ..signatures import signature_of
 from .context import ToolContext
 from .errors import PromptValidationError
 
@@ -42,7 +43,7 @@ def check_approval(subject: str, approval: object) -> None:
     positional, keywords = _parameters(approval)
     if positional > 1 or not keywords <= _KEYWORDS:
         raise PromptValidationError(
-            f"{subject}: approval= takes {inspect.signature(approval)}; use {_FORMS}"
+            f"{subject}: approval= takes {signature_of(approval)}; use {_FORMS}"
         )
 
 
@@ -64,7 +65,7 @@ def approval_mode(
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, set[str]]:
     """Returns the number of positional parameters, and the names of the others."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     by_position = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
     positional = sum(
         parameter.kind in by_position and parameter.name not in _KEYWORDS

@@ -6,6 +6,7 @@ from inspect import Parameter
 from typing import Any, NamedTuple
 
 from ..protocols import StateView
+from ..signatures import signature_of
 from ..visibility import SectionPath
 from .errors import PromptRenderError
 
@@ -53,7 +54,7 @@ def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
             f"use a plain function"
         )
     try:
-        signature = inspect.signature(selector)
+        signature = signature_of(selector)
     except ValueError as error:
         raise TypeError(
             f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"

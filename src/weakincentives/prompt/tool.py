@@ -35,6 +35,7 @@ from ..records import (
     record_class,
 )
 from ..serde import Json, JsonSchema
+from ..signatures import signature_of
 from .approval import Approval, check_approval
 from .context import ToolContext
 from .errors import PromptValidationError
@@ -465,7 +466,7 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
         if isinstance(handler, MethodType):
             yields = _method_yields(handler.__func__)
         else:
-            inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
+            signature_of(handler, follow_wrapped=False).bind(None, context=None)
             yields = _yields(handler) or _yields(type(handler).__call__)
     except (TypeError, ValueError) as error:
         raise PromptValidationError(
@@ -480,7 +481,7 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
 @lru_cache(maxsize=256)  # the handlers of a hundred foreign tools are methods of one class
 def _method_yields(function: Callable[..., object]) -> bool:
     """Returns whether a method yields; raises `TypeError` unless it fits a handler's call."""
-    inspect.signature(function, follow_wrapped=False).bind(None, None, context=None)
+    signature_of(function, follow_wrapped=False).bind(None, None, context=None)
     return _yields(function)
 
 
@@ -506,7 +507,7 @@ def _find_types(
     problem = "there is no handler to take the types from"
     if handler is not None:
         # `signature` follows decorators to the wrapped function, which may take no params
-        first = next(iter(inspect.signature(handler).parameters), "params")
+        first = next(iter(signature_of(handler).parameters), "params")
         problem = f"handler {_handler_name(handler)} has no type annotation for {first!r}"
         function = _annotated_function(handler)
         try:
@@ -529,7 +530,8 @@ def _find_types(
 
 def _annotated_function(handler: AnyHandler) -> AnyHandler:
     """Returns the function whose annotations are those of a handler."""
-    function = handler.func if isinstance(handler, partial) else handler
+    function = handler.__func__ if isinstance(handler, MethodType) else handler
+    function = function.func if isinstance(function, partial) else function
     return function if inspect.isroutine(function) else type(function).__call__
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import WeakIncentivesError
 from ..protocols import Resources
+from ..signatures import signature_of
 
 __all__ = [
     "Bindable",
@@ -84,7 +85,7 @@ class Binding[T]:
                 f"the binding of {name} has {option} and {self.scope}; use Scope.SINGLETON"
             )
         try:
-            inspect.signature(self.provider).bind(None)
+            signature_of(self.provider).bind(None)
         except TypeError as error:
             raise ValueError(
                 f"the provider of {name} cannot be called with the resources ({error}); "

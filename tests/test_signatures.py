@@ -1,0 +1,105 @@
+"""Annotations of Python 3.14 may name what is defined later, or for type checkers only."""
+
+import sys
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
+from weakincentives.runtime.session import Session
+from weakincentives.signatures import signature_of
+from weakincentives.testing import ScriptedAdapter, call, say
+
+# Text, since older versions raise NameError for it.
+SOURCE = """
+from dataclasses import dataclass
+from typing import TypedDict
+
+from weakincentives.adapters.core import ProviderAdapter
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolResult
+
+
+@dataclass(frozen=True)
+class Params:
+    number: int
+
+
+class Order(TypedDict):
+    total: Price
+
+
+def handler(params: Params, *, context: Missing) -> Missing:
+    return ToolResult(message=f"number {params.number}")
+
+
+def enabled(params: Order, *, session: Missing) -> bool:
+    return True
+
+
+def approval(params: Params, *, session: Missing) -> Missing:
+    return None
+
+
+def provider(resources: Missing) -> Missing:
+    return "a resource"
+
+
+class Adapter(ProviderAdapter):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def evaluate(self, prompt: Missing, /, *, session: Missing, **options: Missing) -> Missing:
+        return self.inner.evaluate(prompt, session=session, **options)
+
+
+tool = Tool[Params, str](name="tell", handler=handler, approval=approval)
+section = MarkdownSection[Order](
+    title="Order", key="order", template="It is ${total}.", enabled=enabled, tools=[tool]
+)
+template = PromptTemplate(ns="tests", key="later", sections=[section])
+
+
+@dataclass(frozen=True)
+class Price:
+    euros: int
+"""
+needs_lazy_annotations = pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="annotations are evaluated where they are written"
+)
+
+
+# Any: the names of the source
+@pytest.fixture
+def later() -> Any:
+    module = ModuleType("later")
+    sys.modules["later"] = module
+    exec(SOURCE, module.__dict__)  # noqa: S102 - our own source
+    yield module
+    del sys.modules["later"]
+
+
+@needs_lazy_annotations
+def test_prompt_with_annotations_that_name_nothing_runs(later: Any) -> None:
+    adapter = ScriptedAdapter([call(("tell", {"number": 3})), say("done")])
+    prompt = later.template.bind({"total": later.Price(5)})
+    assert "euros" in prompt.render(session=Session()).text
+    assert MainLoop(later.Adapter(adapter)).execute(prompt, session=Session()).text == "done"
+    assert "number 3" in str(adapter.requests[1].messages)
+
+
+@needs_lazy_annotations
+def test_provider_with_annotations_that_name_nothing_provides(later: Any) -> None:
+    with ResourceContext(ResourceRegistry.of(Binding(str, later.provider))) as resources:
+        assert resources.get(str) == "a resource"
+
+
+def test_signature_is_that_of_inspect() -> None:
+    def function(first: int, *, second: str = "") -> None: ...
+
+    assert str(signature_of(function)) == "(first: int, *, second: str = '') -> None"
+    assert str(signature_of(partial(function, 1))) == "(*, second: str = '') -> None"
+    with pytest.raises(TypeError, match="not a callable"):
+        signature_of(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
