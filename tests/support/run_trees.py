@@ -10,19 +10,18 @@ entry point, and `Cuts` suspend the run or interrupt it.
 import asyncio
 import json
 import re
-import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
-from support.agents import Note, text_of
-from weakincentives import serde
+from support.agents import Note
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.content import Image, MemoryContentStore, Part
@@ -172,6 +171,8 @@ def draw(rng: Random, shape: Shape) -> Tree:
             wrong += ["wrong"] * rng.randint(0 if level else 1, 2)
         if "accept" in features:
             wrong += ["rejected"] * rng.randint(0 if level else 1, 2)
+        if level:  # a nested run that ends in an error has no answer that tells what it did
+            wrong = wrong[:2]
         fails = {"failure", "fallback"} & features and rng.random() < (0.3 if level else 0.7)
         fails_at = rng.randint(0, len(turns)) if fails else None
         return Script(tuple(map(tuple, turns)), (*wrong, "right"), fails_at)
@@ -189,18 +190,33 @@ def draw(rng: Random, shape: Shape) -> Tree:
 class Outside:
     """Everything that outlives a process: files, facts and what the provider was asked.
 
-    `paid` is the fact file, which nothing rolls back. `interrupt_at` counts the beginnings and ends
-    of requests and tool calls; the process is interrupted when it reaches that number.
+    The fact file in `folder` is never rolled back. `asked` are the places in the tree of the
+    requests that were answered, `spent` the tokens before each of them, `used` those of all.
+    `moments` are the beginnings and ends of requests and tool calls; the process is interrupted at
+    number `interrupt_at` of them.
     """
 
     folder: Path
     content: MemoryContentStore = field(default_factory=MemoryContentStore)
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     asked: list[str] = field(default_factory=list[str])
-    used: TokenUsage = TokenUsage()
-    moments: int = 0
+    spent: list[int] = field(default_factory=list[int])
+    used: TokenUsage = field(default_factory=TokenUsage)
+    moments: list[str] = field(default_factory=list[str])
     interrupt_at: int = 0
     suspensions: int = 0
+
+    def copied(self, folder: Path) -> "Outside":
+        """Returns a copy with the same facts, whose fact file is in another folder."""
+        copytree(self.folder, folder)
+        return replace(
+            self,
+            folder=folder,
+            files=dict(self.files),
+            asked=[*self.asked],
+            spent=[*self.spent],
+            moments=[*self.moments],
+        )
 
     @property
     def facts(self) -> list[str]:
@@ -212,10 +228,10 @@ class Outside:
         with (self.folder / "paid").open("a") as file:
             file.write(f"paid {number}\n")
 
-    def pass_moment(self) -> None:
+    def pass_moment(self, name: str) -> None:
         """Raises `KeyboardInterrupt` if this is the moment for it."""
-        self.moments += 1
-        if self.moments == self.interrupt_at:
+        self.moments.append(name)
+        if len(self.moments) == self.interrupt_at:
             raise KeyboardInterrupt
 
 
@@ -288,10 +304,10 @@ def _call(step: Step, address: str, turn: int, index: int, *, injects: bool) -> 
 
 def reply(tree: Tree, out: Outside, seen: SeenRequest, *, provider: str) -> Any:
     """Returns the model's answer to a request, or the provider's failure."""
-    out.pass_moment()
     first = seen.messages[0].text
     usage = TokenUsage(40 * len(seen.messages), 5)
     address, later = _place(seen.messages)
+    out.pass_moment(f"request of {address}")
     if first.endswith("Summarize."):
         answer, place = AssistantMessage(text=f"{len(first)} characters.", usage=usage), "summary"
     else:
@@ -311,9 +327,10 @@ def reply(tree: Tree, out: Outside, seen: SeenRequest, *, provider: str) -> Any:
         else:
             text, place = _final_text(tree, script, later, place)
             answer = AssistantMessage(text=text, usage=usage)
+    out.pass_moment(f"request of {address}")
     out.asked.append(place)
+    out.spent.append(out.used.total_tokens)
     out.used += usage
-    out.pass_moment()
     return replace(answer, model=provider)
 
 
@@ -390,9 +407,9 @@ class Worker:
 
     def _tool(self, name: str, does: str, **options: Any) -> Tool[Any, Any]:
         def handler(params: Work, *, context: ToolContext) -> ToolResult[object]:
-            self.out.pass_moment()
+            self.out.pass_moment(f"call of {name}")
             result = self.act(does, params, context)
-            self.out.pass_moment()
+            self.out.pass_moment(f"call of {name}")
             return result
 
         async def coroutine(params: Work, *, context: ToolContext) -> ToolResult[object]:
@@ -518,7 +535,7 @@ class Process:
     def __init__(
         self, tree: Tree, out: Outside, state: str | None = None, asked_for: str = "Asks."
     ) -> None:
-        self.tree, self.out = tree, out
+        self.tree, self.out, self.asked_for = tree, out, asked_for
         self.files = InMemoryFilesystem(out.files)
         self.session = Session(content=out.content)
         template = Worker(tree, out, asked_for).template
@@ -566,6 +583,20 @@ class Process:
         whole: PromptResponse[Any] = getattr(result, "whole_response", result)
         return whole
 
+    def has_message(self, number: int) -> bool:
+        """Whether the chat's conversation has the user's message of this number."""
+        said = self.chat.conversation
+        texts = (
+            [item.text for item in said.messages if isinstance(item, UserMessage)] if said else []
+        )
+        return any(text.startswith(f"root#{number} ") for text in texts)
+
+    def next(self, *, keeps_session: bool) -> "Process":
+        """Ends this process; returns the one that comes after it."""
+        self.end()
+        state = self.session.snapshot().to_json() if keeps_session else None
+        return Process(self.tree, self.out, state, self.asked_for)
+
     def end(self) -> None:
         """Saves the files; the process has ended."""
         self.out.files = {
@@ -590,7 +621,7 @@ def _result(face: Face, method: Any, arguments: list[Any], options: dict[str, An
             return asyncio.run(awaited())
         case "stream":
             event = list(method(*arguments, **options))[-1]
-        case "stream_async":
+        case _:
             event = asyncio.run(last())
     assert isinstance(event, Completed)
     return event.response
@@ -601,6 +632,10 @@ def message_of(tree: Tree, number: int) -> str | Sequence[Part]:
     return [text, PICTURE] if "media" in tree.features else text
 
 
+def ignore(process: Process, suspension: str) -> None:
+    """Looks at a process that ends early, and does nothing."""
+
+
 def play(
     tree: Tree,
     out: Outside,
@@ -609,34 +644,44 @@ def play(
     faces: Sequence[Face] = ("evaluate",),
     suspends: bool = False,
     decides_all: bool = True,
+    forks: bool = False,
+    approver: Callable[[Preview], Decision] = decide,
+    watch: Callable[[Process, str], object] = ignore,
+    resumed: str = "",
 ) -> Outcome:
-    """Runs a tree to its end.
+    """Runs a tree to its end, in as many processes as it takes; each run uses the next of `faces`.
 
-    With `suspends` nobody approves calls while the run lasts: each time it is suspended, another
-    process resumes it from JSON by the next of `faces`, with the decisions on all pending calls or
-    on the first.
+    With `suspends` nobody approves calls while the run lasts: another process resumes it from JSON,
+    with the decisions on all pending calls or on the first. A chat that is interrupted, at
+    `out.interrupt_at`, continues in another process, too; with `forks` so does each message.
+    `watch` sees each process that ends early, and the JSON of its suspension. `resumed` is such
+    JSON, with which the first script continues.
     """
     process, conversation = Process(tree, out), None
-    answers, usage, turn = list[str](), TokenUsage(), 0
+    answers, usage, lives = list[str](), TokenUsage(), 0
     for number in range(len(tree.scripts)):
-        options: dict[str, Any] = {
-            "message": message_of(tree, number),
-            "conversation": conversation,
-        }
+        if number and forks:
+            process = process.next(keeps_session=True)
+        message = message_of(tree, number)
+        options: dict[str, Any] = {"message": message, "conversation": conversation}
+        if resumed and number == 0:
+            options = resumption(resumed, approver, decides_all=decides_all)
         while True:
             if not suspends:
-                options["approver"] = decide
-            face, turn = faces[turn % len(faces)], turn + 1
+                options["approver"] = approver
+            face, lives = faces[lives % len(faces)], lives + 1
             try:
                 response = process.run(way, face, options)
             except RunSuspended as suspended:
                 out.suspensions += 1
-                process.end()
-                text, state = suspended.suspension.to_json(), None
-                if way == "Chat":
-                    state = process.session.snapshot().to_json()
-                process = Process(tree, out, state)
-                options = resumption(text, decides_all=decides_all)
+                text = suspended.suspension.to_json()
+                watch(process, text)
+                process = process.next(keeps_session=way == "Chat")
+                options = resumption(text, approver, decides_all=decides_all)
+            except KeyboardInterrupt:
+                watch(process, "")
+                process = process.next(keeps_session=True)
+                options = {} if process.has_message(number) else {"message": message}
             except PromptEvaluationError as error:
                 answers.append(f"{type(error).__name__}: {error}")
                 usage += error.usage
@@ -653,23 +698,29 @@ def play(
     return outcome(process, answers, conversation, usage)
 
 
-def resumption(text: str, *, decides_all: bool = True) -> dict[str, Any]:
+def resumption(
+    text: str, approver: Callable[[Preview], Decision] = decide, *, decides_all: bool = True
+) -> dict[str, Any]:
     """Returns the options that resume a suspension from its JSON."""
     suspension = Suspension.from_json(text)
     pending = suspension.pending if decides_all else suspension.pending[:1]
-    return {"suspension": suspension, "decisions": {item.call_id: decide(item) for item in pending}}
+    decisions = {preview.call_id: approver(preview) for preview in pending}
+    return {"suspension": suspension, "decisions": decisions}
 
 
 def outcome(
     process: Process, answers: Sequence[str], conversation: Conversation | None, usage: TokenUsage
 ) -> Outcome:
     out = process.out
+    said = json.loads("null" if conversation is None else conversation.to_json())
+    if said is not None:  # a restart records the sections in another order than a resumed run
+        said["sections"].sort(key=lambda record: record["path"])
     return Outcome(
         answers=answers,
-        conversation=conversation and json.loads(conversation.to_json()),
+        conversation=said,
         state=[note.text for note in process.session[Note].all()],
         files=out.files,
         usage=asdict(usage),
-        facts=out.facts,
+        facts=sorted(out.facts),
         asked=sorted(out.asked),
     )
