@@ -9,7 +9,9 @@ entry point, and `Cuts` suspend the run or interrupt it.
 
 import asyncio
 import json
+import pickle
 import re
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +22,8 @@ from random import Random
 from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
+
+from hypothesis import strategies as st
 
 from support.agents import Note
 from weakincentives.adapters.core import LoopAdapter
@@ -183,6 +187,11 @@ def draw(rng: Random, shape: Shape) -> Tree:
     return Tree(scripts, frozenset(features), max_tokens)
 
 
+def trees(shape: Shape) -> st.SearchStrategy[Tree]:
+    """Returns a strategy for trees of this shape."""
+    return st.builds(draw, st.randoms(use_true_random=False), st.just(shape))
+
+
 # ---------------------------------------------------------------------------- outside of a process
 
 
@@ -315,7 +324,6 @@ def reply(tree: Tree, out: Outside, seen: SeenRequest, *, provider: str) -> Any:
         turn = _turn(tree, script, first, later)
         place = f"{address}:{turn}"
         if turn == script.fails_at and provider == "first":
-            out.asked.append(f"{place} failed")
             return PromptEvaluationError("down", phase="request", code="server_error")
         if turn < len(script.turns):
             injects = "restart" not in tree.features
@@ -698,6 +706,17 @@ def play(
     return outcome(process, answers, conversation, usage)
 
 
+def suspend(tree: Tree, out: Outside) -> str:
+    """Runs the first message of a tree until it is suspended; returns the suspension's JSON."""
+    process = Process(tree, out)
+    try:
+        process.run("MainLoop", "evaluate", {"message": message_of(tree, 0)})
+    except RunSuspended as suspended:
+        process.end()
+        return suspended.suspension.to_json()
+    raise AssertionError("the run was not suspended")
+
+
 def resumption(
     text: str, approver: Callable[[Preview], Decision] = decide, *, decides_all: bool = True
 ) -> dict[str, Any]:
@@ -724,3 +743,14 @@ def outcome(
         facts=sorted(out.facts),
         asked=sorted(out.asked),
     )
+
+
+def main(file: Path) -> None:
+    """Resumes the run that another process has suspended and left in `file`."""
+    tree, out, suspension, face = pickle.loads(file.read_bytes())
+    end = play(tree, out, faces=[face], suspends=True, resumed=suspension)
+    file.write_bytes(pickle.dumps(tuple(end)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
