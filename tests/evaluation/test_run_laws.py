@@ -46,12 +46,12 @@ from support.run_trees import (
     Way,
     decide,
     done_calls,
-    draw,
     ignore,
     message_of,
     outside,
     play,
     resumption,
+    seeded,
     suspend,
     trees,
 )
@@ -63,7 +63,7 @@ LIBRARY = Path(weakincentives.__file__).parent
 ENGINE = tuple(str(LIBRARY / name) for name in ("evaluation", "runtime", "filesystem", "resources"))
 TOOL_ID = 4  # of sys.monitoring: none of those that debuggers, coverage and profilers use
 CUTS = int(os.environ.get("CUTS", "0"))
-law = settings(max_examples=CUTS or 15, derandomize=not CUTS)
+law = settings(max_examples=CUTS or 10, derandomize=not CUTS)
 
 TOOLS = ("note", "write", "look", "fail", "pay", "ask", "show", "read", "open", "close", "keep")
 NESTING = (*TOOLS, "delegate")
@@ -74,7 +74,12 @@ SUSPENDED = Shape(
     always=APPROVED,
 )
 ONE_MESSAGE = Shape(NESTING, ("coroutines", "repair", "accept"), always=APPROVED)
-RESTARTED = Shape(NESTING, ("repeats", "repair", "accept"), APPROVED, certain=("restart",))
+RESTARTED = Shape(
+    tuple(tool for tool in NESTING if tool != "close"),  # see the fault below
+    ("repeats", "repair", "accept"),
+    APPROVED,
+    certain=("restart",),
+)
 SIBLINGS = Shape(  # runs in parallel that do not read what the others write
     ("note", "pay", "fail", "ask", "delegate"),
     ("coroutines", "chat", "failure"),
@@ -93,7 +98,7 @@ def fault(entry: str, reason: str, error: type[Exception] = AssertionError) -> p
 
 def drawn(shape: Shape, count: int) -> Iterator[Tree]:
     """Draws the same trees each time."""
-    yield from [draw(Random(seed), shape) for seed in range(count)]
+    yield from [seeded(shape, seed) for seed in range(count)]
 
 
 def uncut(tree: Tree) -> Outcome:
@@ -141,9 +146,7 @@ def test_suspended_run_sends_no_request_and_pays_nothing_twice(
 def test_run_suspended_after_a_restart_ends_as_one_that_was_never_cut(
     tree: Tree, faces: list[Face]
 ) -> None:
-    kept = [step.tool for script in tree.scripts for turn in script.turns for step in turn]
-    if not {"open", "close"} <= {*kept}:  # see the fault below
-        assert suspended(tree, faces=faces)[0] == uncut(tree)
+    assert suspended(tree, faces=faces)[0] == uncut(tree)
 
 
 @fault("H2", "the conversation before the restart is saved when the run is suspended", ValueError)
@@ -154,13 +157,9 @@ def test_chat_suspended_after_a_restart_ends_as_one_that_was_never_cut() -> None
 
 @fault("new", "a run resumed after a restart forgets that the model opened a section")
 def test_run_suspended_after_a_restart_can_close_the_section() -> None:
-    shape = Shape(
-        ("open", "close", "ask", "note"),
-        always=(("open", "close", "ask"),),
-        certain=("restart", "repeats"),
-    )
-    for tree in drawn(shape, 30):
-        assert suspended(tree)[0] == uncut(tree)
+    turn = Step("ask", 4), Step("open", 0), Step("close", 0)
+    tree = Tree((Script((turn,)),), frozenset({"restart", "repeats"}))
+    assert suspended(tree)[0] == uncut(tree)
 
 
 @fault("new", "a resumed run asks the first provider again, which has failed before")
@@ -171,7 +170,7 @@ def test_run_suspended_after_a_fallback_stays_at_the_provider() -> None:
 
 
 def test_run_resumes_in_another_process(tmp_path: Path) -> None:
-    tree, face = draw(Random(1), ONE_MESSAGE), "stream_async"
+    tree, face = seeded(ONE_MESSAGE, 1), "stream_async"
     file, out = tmp_path / "cut", Outside(tmp_path)
     suspension = suspend(tree, out)
     file.write_bytes(pickle.dumps((tree, out, suspension, face)))
@@ -428,7 +427,7 @@ def interrupt_turn(at: int) -> int:
         except KeyboardInterrupt:
             try:
                 check_agreement(process)
-                if "right" not in str(process.chat.conversation):
+                if not process.is_answered:
                     begun, process = process.has_message(0), process.next(keeps_session=True)
                     process.run("Chat", "evaluate", {"approver": decide} if begun else message)
                     check_agreement(process)
@@ -447,7 +446,8 @@ def interrupt_turn(at: int) -> int:
 def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode() -> None:
     try:
         whole = in_own_thread(partial(interrupt_turn, 0))
-        for at in Random(0).sample(range(1, whole), CUTS or 100):
+        rng = Random(0)  # noqa: S311 - chance that can be repeated
+        for at in rng.sample(range(1, whole), min(CUTS or 100, whole - 1)):
             in_own_thread(partial(interrupt_turn, at))
     finally:
         gc.collect()  # in this test, which ignores its warnings

@@ -187,6 +187,11 @@ def draw(rng: Random, shape: Shape) -> Tree:
     return Tree(scripts, frozenset(features), max_tokens)
 
 
+def seeded(shape: Shape, seed: int) -> Tree:
+    """Draws the tree of this number, the same each time."""
+    return draw(Random(seed), shape)  # noqa: S311 - chance that can be repeated
+
+
 def trees(shape: Shape) -> st.SearchStrategy[Tree]:
     """Returns a strategy for trees of this shape."""
     return st.builds(draw, st.randoms(use_true_random=False), st.just(shape))
@@ -590,6 +595,13 @@ class Process:
         result = _result(face, method, arguments, options)
         whole: PromptResponse[Any] = getattr(result, "whole_response", result)
         return whole
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the chat's conversation ends with the model's answer."""
+        said = self.chat.conversation
+        last = said.messages[-1] if said else None
+        return isinstance(last, AssistantMessage) and not last.tool_calls
 
     def has_message(self, number: int) -> bool:
         """Whether the chat's conversation has the user's message of this number."""
