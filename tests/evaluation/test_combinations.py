@@ -11,17 +11,8 @@ from functools import cache
 import pytest
 
 from support.combinations import read_table
-from support.run_trees import (
-    FACES,
-    WAYS,
-    Face,
-    Outcome,
-    Shape,
-    Way,
-    outside,
-    play,
-    seeded,
-)
+from support.cut_runs import FACES, WAYS, Face, Outcome, Way, play
+from support.run_trees import Shape, outside, seeded
 from support.sizes import FULL
 
 ASKED = (("ask",),)

@@ -3,7 +3,7 @@
 A run is cut by a suspension and by Ctrl-C, and continues in another process by another entry point.
 The part of a law in which today's engine is wrong is a test of its own with the mark `fault`:
 remove the mark, or widen the shape of the law above it, with the change that makes it pass.
-`make test-cuts CUTS=4000` tries that many trees and interrupts.
+`make test-cuts` tries 4,000 trees for each law and as many interrupts.
 
 Without durable runs, L11 and L13 have no crashes. L15 is stated for the positions that today's
 values can name: the end of a chat's message, and a suspension. Forks at other entries, and forks
@@ -25,37 +25,29 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from types import CodeType
-from typing import Self
+from typing import Any, Self
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import weakincentives
 from support.agents import Note
-from support.own_thread import in_own_thread
-from support.run_trees import (
+from support.cut_runs import (
     FACES,
     Face,
     Outcome,
-    Outside,
     Process,
-    Script,
-    Shape,
-    Step,
-    Tree,
     Way,
     decide,
-    done_calls,
     ignore,
     message_of,
-    outside,
     play,
     resumption,
-    seeded,
     suspend,
-    trees,
 )
+from support.own_thread import in_own_thread
+from support.run_trees import Outside, Script, Shape, Step, Tree, done_calls, outside, seeded, trees
 from weakincentives.evaluation.approval import Approve, Decision, Deny
 from weakincentives.evaluation.nested_runs import ChangedRunError
 from weakincentives.evaluation.suspension import Suspension
@@ -64,7 +56,7 @@ LIBRARY = Path(weakincentives.__file__).parent
 ENGINE = tuple(str(LIBRARY / name) for name in ("evaluation", "runtime", "filesystem", "resources"))
 TOOL_ID = 4  # of sys.monitoring: none of those that debuggers, coverage and profilers use
 CUTS = int(os.environ.get("CUTS", "0"))
-law = settings(max_examples=CUTS or 10, derandomize=not CUTS)
+CUTS_SEED = int(os.environ.get("CUTS_SEED", "0"))
 
 TOOLS = ("note", "write", "look", "fail", "pay", "ask", "show", "read", "open", "close", "keep")
 NESTING = (*TOOLS, "delegate")
@@ -101,6 +93,12 @@ def scripted(*turns: str) -> Script:
 TURN = Tree((scripted("note fail", "pay show"),))
 INTERRUPTED = Shape(NESTING, ("coroutines", "repair", "accept", "media"), certain=("chat",))
 NOT_REPAIRED = replace(INTERRUPTED, features=("coroutines", "media"))
+
+
+# Any: a law of any arguments
+def law(test: Callable[..., Any]) -> Any:
+    """Takes `CUTS` examples, which are others for each `CUTS_SEED`."""
+    return seed(CUTS_SEED)(settings(max_examples=CUTS or 10)(test))
 
 
 def fault(entry: str, reason: str, error: type[Exception] = AssertionError) -> pytest.MarkDecorator:
@@ -191,7 +189,7 @@ def test_run_resumes_in_another_process(tmp_path: Path) -> None:
     file, out = tmp_path / "cut", Outside(tmp_path)
     suspension = suspend(tree, out)
     file.write_bytes(pickle.dumps((tree, out, suspension, face)))
-    command = [sys.executable, "-m", "support.run_trees", str(file)]
+    command = [sys.executable, "-m", "support.cut_runs", str(file)]
     subprocess.run(command, cwd=Path(__file__).parents[1], check=True, timeout=60)
     assert pickle.loads(file.read_bytes()) == uncut(tree)
 
@@ -463,7 +461,7 @@ def interrupt_turn(at: int) -> int:
 def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode() -> None:
     try:
         whole = in_own_thread(partial(interrupt_turn, 0))
-        rng = Random(0)  # noqa: S311 - chance that can be repeated
+        rng = Random(CUTS_SEED)  # noqa: S311 - chance that can be repeated
         for at in rng.sample(range(1, whole), min(CUTS or 100, whole - 1)):
             in_own_thread(partial(interrupt_turn, at))
     finally:
