@@ -250,7 +250,7 @@ def test_chat_interrupted_in_a_call_ends_as_one_that_was_never_cut() -> None:
 
 
 @law
-@given(tree=trees(INTERRUPTED), data=st.data())
+@given(tree=trees(replace(INTERRUPTED, tools=TOOLS)), data=st.data())
 def test_interrupted_chat_sends_no_request_and_pays_nothing_twice(
     tree: Tree, data: st.DataObject
 ) -> None:
@@ -258,6 +258,17 @@ def test_interrupted_chat_sends_no_request_and_pays_nothing_twice(
     cut, out = interrupted(tree, at, data.draw(a_face))
     assert len({*out.asked}) == len(out.asked)
     assert len({*cut.facts}) == len(cut.facts)
+
+
+@fault(
+    "new", "an interrupted nested run starts again, and pays again, if the model repeats the call"
+)
+def test_interrupted_nested_run_pays_nothing_twice() -> None:
+    inner = Step("delegate", 0, Script(((Step("pay", 1),), (Step("note", 2),))))
+    tree = Tree((Script(((inner,),)),))
+    for at in range(1, len(moments(tree)) + 1):
+        cut, _ = interrupted(tree, at)
+        assert len({*cut.facts}) == len(cut.facts)
 
 
 # -------------------------------------------------------------------------- L13: nested in parallel

@@ -46,8 +46,8 @@ class Step:
 class Script:
     """The model's turns after one message, and then its answers, until one is accepted.
 
-    An answer is `"wrong"` JSON, `"rejected"` by `accept=`, or `"right"`. The request of turn
-    `fails_at` fails at the first provider.
+    An answer is `"wrong"` JSON, `"rejected"` by `accept=`, or `"right"`; `"asks"` is a call of
+    `ask` in its place. The request of turn `fails_at` fails at the first provider.
     """
 
     turns: tuple[tuple[Step, ...], ...]
@@ -120,6 +120,8 @@ def draw(rng: Random, shape: Shape) -> Tree:
                 wrong += [answer] * rng.randint(0 if level else 1, 2)
         if level:  # a nested run that ends in an error has no answer that tells what it did
             wrong = wrong[:2]
+        if wrong and rng.random() < 0.5:
+            wrong.insert(1, "asks")
         fails = {"failure", "fallback"} & features and rng.random() < (0.3 if level else 0.7)
         fails_at = rng.randint(0, len(turns)) if fails else None
         return Script(tuple(map(tuple, turns)), (*wrong, "right"), fails_at)
@@ -200,7 +202,7 @@ def outside() -> Generator[Outside]:
 
 # ------------------------------------------------------------------------------------------- model
 
-_ID = re.compile(r"(\d+)\.\d+$")
+_TURN = re.compile(r":(\d+)\.\d+\b")
 _DONE = re.compile(r"\b(?:noted|wrote|paid|asked|showed|kept) \d+")
 OPEN = "The drawer is open."
 PICTURE = Image.from_bytes(b"GIF89a")
@@ -222,14 +224,12 @@ def _place(messages: Sequence[Message]) -> tuple[str, list[Message]]:
 
 
 def _turn(tree: Tree, script: Script, first: str, later: Sequence[Message]) -> int:
-    """Returns the turn that comes next; after a restart, that after the one which opened."""
-    turns = [
-        int(match[1])
-        for message in later
-        if isinstance(message, AssistantMessage)
-        for call in message.tool_calls
-        if (match := _ID.search(call.call_id))
-    ]
+    """Returns the turn that comes next; after a restart, that after the one which opened.
+
+    The model's answers count as turns after those of the script.
+    """
+    said = [message for message in later if isinstance(message, AssistantMessage)]
+    turns = [int(match[1]) for message in said for match in _TURN.finditer(_marks(message))]
     if not turns and OPEN in first and "repeats" not in tree.features:
         turns = [
             number
@@ -237,6 +237,21 @@ def _turn(tree: Tree, script: Script, first: str, later: Sequence[Message]) -> i
             if any(step.tool == "open" for step in turn)
         ]
     return max(turns, default=-1) + 1
+
+
+def _marks(message: AssistantMessage) -> str:
+    """Returns the texts that tell the turn of a message: the call ids, or the answer."""
+    return " ".join([message.text, *[call.call_id for call in message.tool_calls]])
+
+
+def _unknown_calls(later: Sequence[Message]) -> list[ToolCall]:
+    """Returns the last calls whose outcome is unknown, unless the model has repeated them."""
+    calls = [
+        call for item in later if isinstance(item, AssistantMessage) for call in item.tool_calls
+    ]
+    unknown = [item.call_id for item in later if isinstance(item, ToolMessage) and item.unknown]
+    ids = [call.call_id for call in calls]
+    return [call for call in calls if call.call_id in unknown and ids.count(call.call_id) == 1]
 
 
 _ARGUMENTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -273,16 +288,16 @@ def reply(tree: Tree, out: Outside, seen: SeenRequest, *, provider: str) -> Any:
         place = f"{address}:{turn}"
         if turn == script.fails_at and provider == "first":
             return PromptEvaluationError("down", phase="request", code="server_error")
-        if turn < len(script.turns):
+        if calls := _unknown_calls(later):
+            answer, place = _calling(calls, usage), f"{place} again"
+        elif turn < len(script.turns):
             injects = "restart" not in tree.features
-            calls = [
-                _call(step, address, turn, index, injects=injects)
-                for index, step in enumerate(script.turns[turn])
-            ]
-            answer = AssistantMessage(tool_calls=tuple(calls), finish="tool_calls", usage=usage)
+            steps = enumerate(script.turns[turn])
+            calls = [_call(step, address, turn, n, injects=injects) for n, step in steps]
+            answer = _calling(calls, usage)
         else:
-            text, place = _final_text(tree, script, later, place)
-            answer = AssistantMessage(text=text, usage=usage)
+            kind = script.answers[min(turn - len(script.turns), len(script.answers) - 1)]
+            answer = _answer(kind, place, usage, done_calls(later), as_json=uses_json(tree))
     out.pass_moment(f"request of {address}")
     out.asked.append(place)
     out.spent.append(out.used.total_tokens)
@@ -295,17 +310,17 @@ def uses_json(tree: Tree) -> bool:
     return bool({"repair", "accept"} & tree.features)
 
 
-def _final_text(
-    tree: Tree, script: Script, later: Sequence[Message], place: str
-) -> tuple[str, str]:
-    repairs = sum(isinstance(item, UserMessage) and item.repair for item in _after_calls(later))
-    kind = script.answers[min(repairs, len(script.answers) - 1)]
-    text = f"{kind}: {'; '.join(done_calls(later))}"
-    if uses_json(tree) and kind != "wrong":
+def _calling(calls: Sequence[ToolCall], usage: TokenUsage) -> AssistantMessage:
+    return AssistantMessage(tool_calls=tuple(calls), finish="tool_calls", usage=usage)
+
+
+def _answer(
+    kind: str, place: str, usage: TokenUsage, done: Sequence[str], *, as_json: bool
+) -> AssistantMessage:
+    """Returns an answer that says what the calls have done."""
+    if kind == "asks":
+        return _calling([ToolCall(f"{place}.0", "ask", '{"number": 40}')], usage)
+    text = f"{kind} {place}.0: {'; '.join(done)}"
+    if as_json and kind != "wrong":
         text = json.dumps({"text": text})
-    return text, f"{place}~{repairs}"
-
-
-def _after_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    ends = [number for number, item in enumerate(messages) if isinstance(item, ToolMessage)]
-    return messages[ends[-1] + 1 if ends else 0 :]
+    return AssistantMessage(text=text, usage=usage)
