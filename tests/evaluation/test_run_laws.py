@@ -151,6 +151,16 @@ def test_suspended_run_sends_no_request_and_pays_nothing_twice(
 
 
 @law
+@given(tree=trees(SUSPENDED), suspends=st.booleans())
+def test_denied_calls_and_replaced_arguments_leave_no_trace(tree: Tree, *, suspends: bool) -> None:
+    with outside() as out:
+        end = play(tree, out, suspends=suspends)
+    done = [*end.state, *end.files.get("log.txt", b"").decode().splitlines()]
+    approved = [text for text in done if text.startswith(("asked", "showed"))]
+    assert not [text for text in approved if int(text.split()[1]) % 4 > 1]
+
+
+@law
 @given(tree=trees(RESTARTED), faces=some_faces)
 def test_run_suspended_after_a_restart_ends_as_one_that_was_never_cut(
     tree: Tree, faces: list[Face]
