@@ -119,6 +119,10 @@ test-wasm: $(VENV)/.test-stamp .pyodide/.wheels-stamp ## the quick tests that ne
 test-transcripts: $(VENV)/.test-stamp ## hold requests of 10,000 conversations to each provider's rules (TRANSCRIPTS=1000 for fewer)
 	TRANSCRIPTS=$${TRANSCRIPTS:-10000} $(PY) -m pytest -n auto tests/adapters/test_valid_messages.py $(PYTEST_ARGS)
 
+.PHONY: test-cuts
+test-cuts: $(VENV)/.test-stamp ## cut 4,000 runs for each law of runs, and a chat's turn before 4,000 bytecodes (CUTS=400 for fewer)
+	FULL=yes CUTS=$${CUTS:-4000} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py tests/evaluation/test_combinations.py $(PYTEST_ARGS)
+
 .PHONY: test-adapters
 test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own
 	@for sdk in litellm claude; do \
@@ -161,8 +165,8 @@ soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make 
 	tail -n 8 .soak-ours.log .soak-litellm.log .soak-claude.log; test -z "$$failed"
 
 .PHONY: ledger
-ledger: $(VENV)/.made-stamp ## print each claim of tests/ledger.toml with its tests; a claim without a test fails
-	@$(PY) tests/support/ledger.py
+ledger: $(VENV)/.made-stamp ## print each claim of tests/ledger.toml with its tests, and the table of combinations; a claim without a test fails
+	@PYTHONPATH=tests $(PY) -m support.ledger
 
 .PHONY: static
 static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers

@@ -1,9 +1,9 @@
 """The ledger of claims, made from the tests: a test that checks a claim says so by
 `@pytest.mark.claim("DT-13")`.
 
-`tests/ledger.toml` holds the claims. Run as a program this module prints each with its tests; it
-exits with 1 and says on standard error what is wrong: a claim without a test, a mark without a
-claim.
+`tests/ledger.toml` holds the claims. Run as a program this module prints each with its tests, and
+then the table of combinations; it exits with 1 and says on standard error what is wrong: a claim
+without a test, a mark without a claim.
 """
 
 import ast
@@ -11,6 +11,8 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from support.combinations import read_table, table_lines
 
 TESTS = Path(__file__).parents[1]
 
@@ -97,6 +99,7 @@ def main() -> int:
     for claim, text in claims.items():
         lines = [f"{claim}  {text}", *(f"    {test}" for test in marks.get(claim, ()))]
         sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"{line}\n" for line in ("", *table_lines(read_table())))
     faults = list(find_faults(claims, counts, marks))
     sys.stderr.writelines(f"{fault}\n" for fault in faults)
     return 1 if faults else 0

@@ -1,0 +1,130 @@
+"""The table of combinations: each feature of a run by each entry point, uncut and cut once.
+
+`tests/combinations.toml` has the rows, with the cells that are empty or fail today. Each cell draws
+trees from the generator and compares them with the oracle, which runs by `MainLoop.execute` and is
+never cut.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from support.combinations import read_table
+from support.cut_runs import FACES, WAYS, Face, Outcome, Way, play
+from support.run_trees import Shape, outside, seeded
+from support.sizes import FULL
+
+ASKED = (("ask",),)
+SECTIONS = ("read", "open", "close", "keep", "note", "ask")
+NESTED = Shape(("note", "write", "look", "fail", "pay", "delegate"), always=(("ask", "delegate"),))
+SHAPES = {
+    "tools in order": Shape(("note", "write", "look", "fail"), always=ASKED),
+    "tools in parallel": Shape(
+        ("note", "write", "look", "fail"), always=(("ask", "note", "look"),), certain=("parallel",)
+    ),
+    "sections by injection": Shape(SECTIONS, always=(("ask", "open", "keep"),)),
+    "sections by restart": Shape(
+        SECTIONS, always=(("ask", "ask", "open"),), certain=("restart",), most_turns=4
+    ),
+    "chat of several turns": Shape(("note", "write", "ask"), always=ASKED, certain=("chat",)),
+    "compaction": Shape(
+        ("note", "write"), always=(("note",) * 3 + ("ask",),), certain=("chat", "compaction")
+    ),
+    "fallback": Shape(("note", "fail"), always=ASKED, certain=("fallback",)),
+    "repair": Shape(("note", "write"), always=ASKED, certain=("repair",)),
+    "accept": Shape(("note", "write"), always=ASKED, certain=("accept",)),
+    "at most once": Shape(("note", "pay"), always=(("ask", "pay"),)),
+    "nested run": NESTED,
+    "nested in parallel": Shape(
+        ("note", "pay", "fail", "delegate"),
+        always=(("delegate", "delegate"), ("ask",)),
+        certain=("parallel",),
+        most_turns=2,
+    ),
+    "approval by arguments": Shape(("note", "pay", "ask"), always=(("ask", "ask"),)),
+    "approval by effects": Shape(("note", "write", "show"), always=(("show", "show"),)),
+    "approval inside a nested run": replace(NESTED, always=(("delegate",), ("ask", "show"))),
+    "media": Shape(("note", "look"), always=(("ask", "look"),), certain=("media",)),
+    "MCP": Shape(
+        ("note", "mcp_echo", "mcp_append"), always=(("mcp_append", "ask"),), certain=("mcp",)
+    ),
+    "skills": Shape(("note", "read_skill"), always=(("read_skill", "ask"),), certain=("skill",)),
+}
+SLOW = {"MCP"}  # each run starts a server
+TABLE = read_table()
+
+
+def runs(row: str) -> range:
+    return range(1 if row in SLOW else 8 if FULL else 2)
+
+
+@cache
+def oracle(row: str, seed: int) -> Outcome:
+    with outside() as out:
+        return play(seeded(SHAPES[row], seed), out)
+
+
+def cells(*, cut: bool) -> list[object]:
+    """Returns the cells of the table that are not empty; a cell that fails is marked."""
+    found = list[object]()
+    for row in TABLE:
+        for way in WAYS:
+            reason = row.fault.get(way, "") if cut else ""
+            mark = pytest.mark.xfail(
+                strict=True, raises=(AssertionError, ValueError), reason=reason
+            )
+            for face in FACES if way not in row.empty else ():
+                id_ = f"{row.name}-{way}.{face}"
+                found.append(
+                    pytest.param(row.name, way, face, id=id_, marks=[mark] if reason else [])
+                )
+    return found
+
+
+def test_table_has_the_rows_that_are_tried() -> None:
+    assert [row.name for row in TABLE] == list(SHAPES)
+    for row in TABLE:
+        assert {*row.empty, *row.fault} <= {*WAYS}
+        assert not row.empty.keys() & row.fault.keys()
+
+
+@pytest.mark.parametrize(("row", "way", "face"), cells(cut=False))
+def test_run_by_any_entry_point_ends_as_the_oracle(row: str, way: Way, face: Face) -> None:
+    for seed in runs(row):
+        with outside() as out:
+            assert play(seeded(SHAPES[row], seed), out, way=way, faces=[face]) == oracle(row, seed)
+
+
+@pytest.mark.parametrize(("row", "way", "face"), cells(cut=True))
+def test_run_that_is_suspended_ends_as_the_oracle(row: str, way: Way, face: Face) -> None:
+    suspensions = 0
+    for seed in runs(row):
+        with outside() as out:
+            tree = seeded(SHAPES[row], seed)
+            end = play(tree, out, way=way, faces=[face], suspends=True)
+            suspensions += out.suspensions
+            assert end == oracle(row, seed)
+    assert suspensions > 0
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ("sections by injection", "tools_added"),
+        ("sections by restart", "The drawer is open."),
+        ("compaction", "summary"),
+        ("fallback", "'model': 'second'"),
+        ("repair", "'repair': True"),
+        ("accept", "Not good enough."),
+        ("at most once", "paid"),
+        ("nested run", "said right"),
+        ("nested in parallel", "said right"),
+        ("approval by effects", "showed"),
+        ("media", "image/gif"),
+        ("MCP", "append"),
+        ("skills", "Read the file."),
+    ],
+)
+def test_runs_of_a_row_have_what_its_name_says(row: str, text: str) -> None:
+    assert any(text in str(oracle(row, seed)) for seed in runs(row))
