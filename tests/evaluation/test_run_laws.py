@@ -483,7 +483,7 @@ def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode()
     try:
         whole = in_own_thread(partial(interrupt_turn, 0))
         rng = Random(CUTS_SEED)  # noqa: S311 - chance that can be repeated
-        for at in rng.sample(range(1, whole), min(CUTS or 100, whole - 1)):
+        for at in rng.sample(range(1, whole), min(max(CUTS, 100), whole - 1)):
             in_own_thread(partial(interrupt_turn, at))
     finally:
         gc.collect()  # in this test, which ignores its warnings
