@@ -287,19 +287,14 @@ def check_unique_keys(subject: str, text: str | bytes) -> None:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        if not _has_unique_keys(text):
+        keys = [key for key, colon in _STRING.findall(text) if colon]
+        if "\\" in text or len(set(keys)) < len(keys):  # two objects may have the same keys
             _unique_decoder(subject).raw_decode(text.lstrip())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         return
 
 
 _STRING = re.compile(r'"([^"]*)"(\s*:)?')
-
-
-def _has_unique_keys(text: str) -> bool:
-    """Tells whether all keys of the JSON `text` differ, where that takes no parser."""
-    keys = [key for key, colon in _STRING.findall(text) if colon]
-    return "\\" not in text and len(set(keys)) == len(keys)
 
 
 @lru_cache(maxsize=64)

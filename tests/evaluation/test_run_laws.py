@@ -181,7 +181,6 @@ def test_second_message_suspended_after_a_restart_can_close_the_section() -> Non
     assert suspended(tree)[0] == uncut(tree)
 
 
-@fault("new", "a call that opens a section after others gets the decision of the turn's last call")
 def test_decision_is_not_applied_to_a_call_that_opens_a_section() -> None:
     tree = Tree((scripted("ask open read ask"),), frozenset({"restart"}))
     assert suspended(tree)[0] == uncut(tree)

@@ -287,7 +287,7 @@ class OpenCalls:
         self.meters: dict[str, Meter] = {}
         self._logs: dict[str, CallLog] = {}
         self._turn += 1
-        self._ids = approval_ids(calls)
+        self._calls, self._ids = tuple(calls), approval_ids(calls)
         self.decisions: dict[str, Decision] = {}
         self.shown: dict[str, Preview] = {}
         if waited is not None:
@@ -296,8 +296,16 @@ class OpenCalls:
             self.shown = {preview.call_id: preview for preview in waited.pending}
 
     def ids(self, calls: Sequence[ToolCall]) -> tuple[str, ...]:
-        """Returns the approval ids of `calls`, which are the last of the turn."""
-        return self._ids[len(self._ids) - len(calls) :]
+        """Returns the approval ids of the last calls of the turn; some of them may not run."""
+        count = len(self._ids) - len(calls)
+        if tuple(calls) == self._calls[count:]:
+            return self._ids[count:]
+        left, ids = list(zip(self._calls, self._ids, strict=True)), list[str]()
+        for call in reversed(calls):
+            while left[-1][0] != call:
+                left.pop()
+            ids.append(left.pop()[1])
+        return tuple(reversed(ids))
 
     def forget(self, approval_id: str) -> None:
         """Drops the decision on a call that has an outcome."""
