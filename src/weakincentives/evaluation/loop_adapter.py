@@ -38,24 +38,12 @@ from .conversation import Conversation
 from .effects import Effects, perform, perform_async, run
 from .errors import CompactionRequired, PromptEvaluationError
 from .evaluation_events import opening_events, stop_event
-from .inner_loop import (
-    Action,
-    Finished,
-    InnerLoopConfig,
-    ProviderRequest,
-    ToolCalls,
-)
+from .inner_loop import Action, Finished, InnerLoopConfig, ProviderRequest, ToolCalls
 from .journal import Journal
 from .main_loop import NestedAdapter
 from .messages import ToolCall, ToolExecutionOutcome, UserMessage
 from .nested_runs import ChangedRunError, NestedCall, UndecidedError, Waiting
-from .opening import (
-    inner_loop,
-    opening,
-    render,
-    with_disclosure_tools,
-    with_provider_tools,
-)
+from .opening import inner_loop, opening, render, with_disclosure_tools, with_provider_tools
 from .requests import ProviderRequests
 from .response import (
     AnswerRejected,
