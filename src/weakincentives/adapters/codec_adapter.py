@@ -33,6 +33,9 @@ _GRACE = 0.25
 
 _END = object()
 
+_being_read = set[object]()
+"""Streams on the portal: the garbage collector would finalize them from another thread."""
+
 # Any: bytes of JSON, JSON values, or an SDK's stream of events.
 type AnyReply = Any
 
@@ -271,13 +274,14 @@ class _CodecConnection(Connection):
         if not stream:
             yield reply
             return
+        source = aiter(reply)
+        _being_read.add(source)
         try:
-            source = aiter(reply)
             while (event := run_on(loop, self._next_event(source, deadline), limit())) is not _END:
                 yield event
         finally:
             # not awaited: the garbage collector may close this generator on the loop's thread
-            start_on(loop, self._end_quietly(reply))
+            start_on(loop, self._end_quietly(reply, source))
 
     async def _send_async(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> AnyReply:
         left = self.adapter.seconds_left(deadline)
@@ -298,9 +302,10 @@ class _CodecConnection(Connection):
         self.adapter.check_deadline(deadline)
         return event
 
-    async def _end_quietly(self, stream: AnyReply) -> None:
-        with suppress(Exception):  # such as that the garbage collector has begun to close it
+    async def _end_quietly(self, stream: AnyReply, source: object) -> None:
+        with suppress(Exception):
             await self.adapter.end_async(stream)
+        _being_read.discard(source)
 
     @contextmanager
     def _errors(self) -> Generator[None]:
