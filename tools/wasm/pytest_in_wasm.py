@@ -2,7 +2,7 @@
 
 WebAssembly has no threads, processes or sockets. A test that fails after it asked for one of them,
 or for a package that is not installed there, is left out: it is reported as skipped. Tests that
-miss something else are listed in `tests/not_in_wasm.txt`, each below the reason. Any other failure
+miss something else are listed in `tests/not-in-wasm.txt`, each below the reason. Any other failure
 fails the run, as does an entry of the list that names nothing.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-_LIST = Path("tests/not_in_wasm.txt")
+_LIST = Path("tests/not-in-wasm.txt")
 _NOT_INSTALLED = {
     *("ag_ui", "aiohttp", "anthropic", "anyio", "bm25s", "boto3", "dbos", "genai_prices"),
     *("httpx", "httpx2", "jsonschema", "jsonschema_rs", "litellm", "markdown_it", "mcp"),
