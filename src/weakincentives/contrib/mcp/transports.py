@@ -138,23 +138,25 @@ async def connect_http(
 ) -> AsyncGenerator[Streams]:
     """Opens a session with a server over HTTP; the block's end ends it."""
 
+    async def limit_end(request: httpx2.Request) -> None:
+        if request.method == "DELETE":  # it ends the session, for which nobody waits long
+            request.extensions["timeout"] = httpx2.Timeout(_END_SECONDS).as_dict()
+
     async def limit(response: httpx2.Response) -> None:
         response.stream = _LimitedBody(response, state)
 
     # The first versions of the SDK have no limit of their own.
     has_limit = "max_sse_event_size" in signature(streamable_http_client).parameters
     more: dict[str, Any] = {"max_sse_event_size": _MAX_BYTES} if has_limit else {}
-    async with httpx2.AsyncClient(
-        headers={"Accept-Encoding": ACCEPTED_ENCODINGS, **headers},
-        timeout=_HTTP_TIMEOUT,
-        event_hooks={"response": [limit]},
-    ) as client:
-        with anyio.CancelScope() as scope:
-            async with streamable_http_client(url, http_client=client, **more) as streams:
-                try:
-                    yield streams[0], _Writer(streams[1].send, state)
-                finally:  # the end of the session, for which nobody waits long
-                    scope.deadline = anyio.current_time() + _END_SECONDS
+    async with (
+        httpx2.AsyncClient(
+            headers={"Accept-Encoding": ACCEPTED_ENCODINGS, **headers},
+            timeout=_HTTP_TIMEOUT,
+            event_hooks={"request": [limit_end], "response": [limit]},
+        ) as client,
+        streamable_http_client(url, http_client=client, **more) as streams,
+    ):
+        yield streams[0], _Writer(streams[1].send, state)
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
@@ -165,8 +167,11 @@ class _LimitedBody(httpx2.AsyncByteStream):
         self._stream = cast("httpx2.AsyncByteStream", response.stream)  # of an async client
         self._state = state
         self._has_events = "event-stream" in response.headers.get("content-type", "")
+        self._is_ignored = response.request.method == "DELETE"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_ignored:
+            return
         try:
             async for message in self._messages():
                 self._state.check(message)
