@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime, time, timezone
 from decimal import Decimal
 from enum import Enum, Flag
@@ -27,7 +28,6 @@ from pydantic_core import (
     core_schema,
     to_jsonable_python,
 )
-from pydantic_core.core_schema import ValidationInfo
 
 from .json_validation import comparable
 from .serde import Json
@@ -144,8 +144,8 @@ _plain = core_schema.plain_serializer_function_ser_schema
 
 
 # Any, in both: functions of every kind of value.
-def _before(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
-    return core_schema.with_info_before_validator_function(function, _inner(schema))
+def _before(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
+    return core_schema.no_info_before_validator_function(function, _inner(schema))
 
 
 def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
@@ -201,9 +201,8 @@ def _key_text(member: AnyValue) -> AnyValue:
 # --- reading
 
 
-type _Numbers = dict[float, set[Decimal]]
-"""The numbers of a text by their floats, if a float could not keep one of them."""
-
+# the numbers of the text that is read, by their floats, if a float could not keep one of them
+_numbers: ContextVar[dict[float, set[Decimal]]] = ContextVar("numbers")
 _LONG_NUMBER = re.compile(r"[\d.]{16}")  # a float keeps 15 digits
 
 
@@ -214,37 +213,36 @@ class _DecimalValidator:
         self._validator = validator
 
     def validate_json(self, text: str | bytes) -> AnyValue:
-        numbers: _Numbers = {}
-        _add_numbers(numbers, text)
-        return self._validator.validate_json(text, context=numbers)
+        token = _numbers.set({})
+        try:
+            return self._validator.validate_json(_note_digits(text))
+        finally:
+            _numbers.reset(token)
 
 
-def _add_numbers(numbers: _Numbers, text: str | bytes) -> None:
-    def add(number: str) -> float:
+def _note_digits[T](text: T) -> T:
+    """Returns a value that may be JSON text, of which the numbers are added to the others."""
+    numbers = _numbers.get()
+
+    def note(number: str) -> float:
         value = float(number)
         numbers.setdefault(value, set()).add(Decimal(number))
         return value
 
-    if _LONG_NUMBER.search(text.decode(errors="replace") if isinstance(text, bytes) else text):
+    if isinstance(text, str | bytes) and _LONG_NUMBER.search(f"{text!r}"):
         with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic explains such a text
-            json.loads(text, parse_float=add, parse_int=len)
+            json.loads(text, parse_float=note, parse_int=len)
+    return text
 
 
-def _note_digits(value: object, info: ValidationInfo[_Numbers]) -> object:
-    """Returns a value that may be JSON text, of which the numbers are added to the others."""
-    if isinstance(value, str):
-        _add_numbers(info.context, value)
-    return value
-
-
-def _with_all_digits(value: object, info: ValidationInfo[_Numbers]) -> object:
+def _with_all_digits(value: object) -> object:
     """Returns a number with the digits of the text, of which a float may have lost some."""
     if isinstance(value, str):
         with suppress(ArithmeticError):  # pydantic's error is the better one
             return Decimal(value)
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, bool | list) else value
-    numbers = info.context.get(value, {Decimal(repr(value))})
+    numbers = _numbers.get().get(value, {Decimal(repr(value))})
     if len(numbers) > 1:
         raise ValueError("Several numbers here differ only in their last digits; send strings")
     (number,) = numbers

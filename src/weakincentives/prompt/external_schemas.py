@@ -352,19 +352,18 @@ def _with_types(schema: _Schema, types: list[str]) -> _Schema:
 
 
 def _type_of(value: object) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "number"
-        case str():
-            return "string"
-        case None:
-            return "null"
-        case _:
-            return "array" if isinstance(value, list) else "object"
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    return _TYPES_IN_JSON.get(type(value), "object")
+
+
+_TYPES_IN_JSON: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    str: "string",
+    list: "array",
+    type(None): "null",
+}
 
 
 def _types_of_values(schema: JsonSchema) -> list[str]:
