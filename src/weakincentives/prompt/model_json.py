@@ -27,32 +27,19 @@ WRAPPED_VALUE = "value"
 # A line that begins a fenced block or, without a language, ends one. Compiled on first use;
 # possessive, since a model can write text that makes a pattern backtrack for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
-_THOUGHT_END = r"</think(?:ing)?\s*+>"
-_MAX_THOUGHTS = 10
+_THOUGHT_END = r"(?is)</think(?:ing)?\s*+>"
+_THOUGHTS = r"(?is)\A(?:\s*+<think.*?</think(?:ing)?\s*+>)++"
 _STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
 _NO_INTEGER = "Input should be a valid integer"
 
 
 def json_text(output_text: str) -> str:
     """Returns the JSON of an answer, without the reasoning that some models write before it."""
-    for _ in range(_MAX_THOUGHTS):
-        thinks = output_text[:100].lstrip().lower().startswith("<think")
-        # the opening tag is often a part of the model's template, and not of its answer
-        if not thinks and ("</think" not in output_text.lower() or _is_json(output_text)):
-            break
-        rest = re.split(_THOUGHT_END, output_text, maxsplit=1, flags=re.IGNORECASE)[1:]
-        if not rest:
-            break
-        output_text = rest[0]
-    return _fenced(output_text)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(_fenced(text))
-    except (ValueError, RecursionError):
-        return False
-    return True
+    text = re.sub(_THOUGHTS, "", output_text)
+    # the opening tag is often a part of the model's template, and not of its answer
+    if "</think" in text.lower() and _load(_fenced(text)) is None:
+        text = re.split(_THOUGHT_END, text, maxsplit=1)[-1]
+    return _fenced(text)
 
 
 def _fenced(output_text: str) -> str:
