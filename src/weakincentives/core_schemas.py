@@ -8,7 +8,7 @@ module on first use, because it imports pydantic.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, time, timezone
@@ -119,7 +119,7 @@ class _Exact:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
             case {"type": "generator"}:  # as a list: pydantic would read the items only once, later
                 schema = {**schema, "type": "list"}
-                write = core_schema.wrap_serializer_function_ser_schema(_dump_iterable)
+                write = _plain(self._dump_any, info_arg=True)
             case {"type": "decimal"} if not key:
                 lax = {**schema, "strict": False}  # else no Python value is read
                 write, read = _plain(_dump_decimal), _before(_with_all_digits, lax)
@@ -215,7 +215,8 @@ class _DecimalValidator:
     def validate_json(self, text: str | bytes) -> AnyValue:
         token = _numbers.set({})
         try:
-            return self._validator.validate_json(_note_digits(text))
+            _note_digits(text if isinstance(text, str) else text.decode(errors="replace"))
+            return self._validator.validate_json(text)
         finally:
             _numbers.reset(token)
 
@@ -229,7 +230,7 @@ def _note_digits[T](text: T) -> T:
         numbers.setdefault(value, set()).add(Decimal(number))
         return value
 
-    if isinstance(text, str | bytes) and _LONG_NUMBER.search(f"{text!r}"):
+    if isinstance(text, str) and _LONG_NUMBER.search(text):
         with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic explains such a text
             json.loads(text, parse_float=note, parse_int=len)
     return text
@@ -289,15 +290,6 @@ def _check_finite[T](value: T) -> T:
 
 
 # --- writing
-
-
-def _dump_iterable(value: object, dump_items: Callable[[object], object]) -> object:
-    if isinstance(value, Iterator):
-        problem = f"a {type(value).__name__} can be read but once; make a list of it"
-        raise ValueError(problem)  # noqa: TRY004 - as other values that JSON lacks
-    if not isinstance(value, Iterable):
-        raise _unexpected("iterable")
-    return dump_items(list(value))
 
 
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
