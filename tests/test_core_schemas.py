@@ -218,6 +218,18 @@ def test_number_that_is_no_combination_of_flags_is_rejected(number: str) -> None
         parse_json(Gap, "2")
 
 
+@dataclass
+class Flagged:
+    gap: Gap
+    by_gap: dict[Gap, int]
+    other: Any = (1,)  # a tuple, which is dumped but not read back
+
+
+def test_flags_are_dumped_without_being_read_back() -> None:
+    both = Gap.FIRST | Gap.THIRD
+    assert dump(Flagged(both, {both: 1})) == {"gap": 5, "by_gap": {"5": 1}, "other": [1]}
+
+
 def test_schema_of_flags_names_them() -> None:
     assert json_schema(Access) == {
         "type": "integer",

@@ -111,6 +111,7 @@ class _Exact:
         match schema:
             case {"type": "enum", "cls": kind} if issubclass(kind, Flag):
                 read = _after(partial(_flags_in, kind), core_schema.int_schema(ge=0, strict=True))
+                write, key = _plain(partial(_dump_flags, kind)), False
             case {"type": "literal", "expected": members} | {"type": "enum", "members": members}:
                 schema, read = _with_members(schema, members, key=key)
                 if schema["type"] == "literal" and any(map(_is_member, members)):
@@ -310,6 +311,12 @@ def _dump_member(members: list[object], value: object) -> object:
     if value not in members:
         raise _unexpected("literal")
     return _json_value(value)
+
+
+def _dump_flags(kind: type[Flag], value: object) -> AnyValue:
+    if not isinstance(value, kind):
+        raise _unexpected("enum")
+    return value.value
 
 
 def _dump_decimal(value: object) -> str:
