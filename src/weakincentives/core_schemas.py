@@ -67,10 +67,9 @@ def make_exact(
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
     validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
-    with_digits = cast(
-        SchemaValidator, _DecimalValidator(validator)
-    )  # has the one method that we use
-    adapter.validator = with_digits if exact.has_decimals else validator
+    if exact.has_decimals:  # the wrapper has the one method that we use
+        validator = cast(SchemaValidator, _DecimalValidator(validator))
+    adapter.validator = validator
 
 
 class _Exact:
@@ -114,7 +113,9 @@ class _Exact:
                 write, key = _plain(partial(_dump_flags, kind)), False
             case {"type": "literal", "expected": members} | {"type": "enum", "members": members}:
                 schema, read = _with_members(schema, members, key=key)
-                if schema["type"] == "literal" and any(map(_is_member, members)):
+                if schema["type"] == "literal" and any(
+                    isinstance(member, Enum) for member in members
+                ):
                     write = _plain(partial(_dump_member, members))
             case {"type": "set" | "frozenset"}:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
@@ -184,10 +185,6 @@ _OUTER = ("ref", "serialization")
 
 def _inner(schema: CoreSchema) -> CoreSchema:
     return {name: schema[name] for name in schema if name not in _OUTER}
-
-
-def _is_member(value: object) -> bool:
-    return isinstance(value, Enum)
 
 
 def _json_value(member: AnyValue) -> AnyValue:
