@@ -8,14 +8,14 @@ module on first use, because it imports pydantic.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime, time, timezone
 from decimal import Decimal
 from enum import Enum, Flag
 from functools import partial, reduce
 from operator import or_
-from threading import local
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -28,6 +28,9 @@ from pydantic_core import (
     core_schema,
     to_jsonable_python,
 )
+
+from .json_validation import comparable
+from .serde import Json
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
@@ -64,10 +67,9 @@ def make_exact(
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
     validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
-    with_digits = cast(
-        SchemaValidator, _DecimalValidator(validator)
-    )  # has the one method that we use
-    adapter.validator = with_digits if exact.has_decimals else validator
+    if exact.has_decimals:  # the wrapper has the one method that we use
+        validator = cast(SchemaValidator, _DecimalValidator(validator))
+    adapter.validator = validator
 
 
 class _Exact:
@@ -106,25 +108,31 @@ class _Exact:
         write: CoreSchema = None
         read: CoreSchema = None
         match schema:
-            case {"type": "literal" | "enum"}:
-                schema, read, write = _members_adjusted(schema, key=key)
-                key = key and write is None
+            case {"type": "enum", "cls": kind} if issubclass(kind, Flag):
+                read = _after(partial(_flags_in, kind), core_schema.int_schema(ge=0, strict=True))
+                write, key = _plain(partial(_dump_flags, kind)), False
+            case {"type": "literal", "expected": members} | {"type": "enum", "members": members}:
+                schema, read = _with_members(schema, members, key=key)
+                if schema["type"] == "literal" and any(
+                    isinstance(member, Enum) for member in members
+                ):
+                    write = _plain(partial(_dump_member, members))
             case {"type": "set" | "frozenset"}:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
             case {"type": "generator"}:  # as a list: pydantic would read the items only once, later
                 schema = {**schema, "type": "list"}
-                write = core_schema.wrap_serializer_function_ser_schema(_dump_iterable)
+                write = _plain(self._dump_any, info_arg=True)
             case {"type": "decimal"} if not key:
                 lax = {**schema, "strict": False}  # else no Python value is read
                 write, read = _plain(_dump_decimal), _before(_with_all_digits, lax)
                 self.has_decimals = True
-            case {"type": "json"}:
+            case {"type": "json"} if self.has_decimals:
                 read = _before(_note_digits, schema)
             case {"type": "any"}:
                 write, read = _plain(self._dump_any, info_arg=True), _after(_check_finite, schema)
             case {"type": "datetime" | "time"}:
                 read = _after(_with_standard_zone, schema)
-            case {"type": "tagged-union", "choices": choices} if any(map(_is_member, choices)):
+            case {"type": "tagged-union", "choices": choices}:
                 schema = {**schema, "choices": {_json_value(tag): choices[tag] for tag in choices}}
             case _:
                 pass
@@ -137,7 +145,7 @@ class _Exact:
 _plain = core_schema.plain_serializer_function_ser_schema
 
 
-# Any, in the three: functions of every kind of value.
+# Any, in both: functions of every kind of value.
 def _before(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_before_validator_function(function, _inner(schema))
 
@@ -146,51 +154,29 @@ def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_after_validator_function(function, _inner(schema))
 
 
-def _around(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
-    return core_schema.no_info_wrap_validator_function(function, _inner(schema))
+def _with_members(
+    schema: CoreSchema, members: list[AnyValue], *, key: bool
+) -> tuple[CoreSchema, CoreSchema]:
+    """Returns a literal or an enum without aliases, and how it is read if pydantic cannot do it.
 
-
-def _members_adjusted(
-    schema: CoreSchema, *, key: bool
-) -> tuple[CoreSchema, CoreSchema, CoreSchema]:
-    """Returns a literal or an enum, how it is read, and how it is dumped.
-
-    Keys are texts, and pydantic finds no member of an enum that a literal names by its value.
+    pydantic finds no members by values that JSON writes otherwise, no numbers in keys, and no enum
+    members of a literal; and it takes `true` for 1.
     """
-    name = "members" if schema["type"] == "enum" else "expected"
-    members = schema[name]
-    if name == "members":  # without aliases
+    texts = members
+    if schema["type"] == "enum":
         members = [*dict.fromkeys(members)]
-        schema = {**schema, name: members}
-    if issubclass(schema.get("cls", object), Flag):
-        return schema, _around(partial(_read_flags, _all_flags(schema["cls"]), key), schema), None
-    if not key and (name == "members" or not any(map(_is_member, members))):
-        return schema, _read_exactly_in(schema, members), None
-    values = {(_key_text if key else _json_value)(member): member for member in members}
-    literal = core_schema.literal_schema([*values])
-    read = _after(values.__getitem__, _read_exactly_in(literal, [*values]) or literal)
-    return schema, read, _plain(partial(_dump_member, members, key))
-
-
-def _read_exactly_in(schema: CoreSchema, members: list[AnyValue]) -> CoreSchema:
-    values = list(map(_json_value, members))
-    if not all(isinstance(_raw_value(member), _Scalar) for member in members):
-        return _around(
-            partial(_read_by_text, dict(zip(map(_text, values), members, strict=True))), schema
-        )
-    has_integer = any(isinstance(value, int) for value in values)
-    return _around(_read_exactly, schema) if has_integer else None
-
-
-_Scalar = str | int | float | None
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _all_flags(kind: type[Flag]) -> int:
-    return reduce(or_, [member.value for member in kind], 0)
+        schema = {**schema, "members": members}
+        texts = [member.value for member in members]
+    if {str}.issuperset(map(type, texts)):
+        return schema, None
+    values = [*map(_key_text if key else _json_value, members)]
+    by_value = dict(zip(map(comparable, values), members, strict=True))
+    if len(by_value) < len(members):
+        raise TypeError("two of its values are the same in JSON; remove one of them")
+    explain = schema if schema["type"] == "enum" else core_schema.literal_schema(values)
+    return schema, core_schema.no_info_wrap_validator_function(
+        partial(_read_member, by_value), _inner(explain)
+    )
 
 
 # references point to the outermost schema, and serializers are looked up there
@@ -201,37 +187,20 @@ def _inner(schema: CoreSchema) -> CoreSchema:
     return {name: schema[name] for name in schema if name not in _OUTER}
 
 
-def _is_member(value: object) -> bool:
-    return isinstance(value, Enum)
+def _json_value(member: AnyValue) -> AnyValue:
+    return to_jsonable_python(member, bytes_mode="base64")
 
 
-def _raw_value(value: AnyValue) -> AnyValue:
-    return value.value if isinstance(value, Enum) else value
-
-
-def _json_value(value: AnyValue) -> AnyValue:
-    """Returns how JSON writes a member of an enum or a literal."""
-    value = _raw_value(value)
-    return value if isinstance(value, _Scalar) else to_jsonable_python(value, bytes_mode="base64")
-
-
-def _key_text(value: AnyValue) -> str:
-    """Returns the key in a JSON object that represents a literal or an enum member."""
-    key = _json_value(value)
-    return key if isinstance(key, str) else json.dumps(key)
+def _key_text(member: AnyValue) -> AnyValue:
+    (key,) = to_jsonable_python({member: None}, bytes_mode="base64")
+    return key
 
 
 # --- reading
 
 
-class _Reading(local):
-    """The numbers in the text that this thread reads, if a float could not keep one of them."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[float, set[Decimal]] = {}
-
-
-_reading = _Reading()
+# the numbers of the text that is read, by their floats, if a float could not keep one of them
+_numbers: ContextVar[dict[float, set[Decimal]]] = ContextVar("numbers")
 _LONG_NUMBER = re.compile(r"[\d.]{16}")  # a float keeps 15 digits
 
 
@@ -242,29 +211,27 @@ class _DecimalValidator:
         self._validator = validator
 
     def validate_json(self, text: str | bytes) -> AnyValue:
-        outer, _reading.numbers = _reading.numbers, {}
+        token = _numbers.set({})
         try:
-            return self._validator.validate_json(_note_digits(text))
+            _note_digits(text if isinstance(text, str) else text.decode(errors="replace"))
+            return self._validator.validate_json(text)
         finally:
-            _reading.numbers = outer
+            _numbers.reset(token)
 
 
-def _note_digits[Text](text: Text) -> Text:
-    """Returns `text`, and notes its numbers if a float could not keep one of them."""
+def _note_digits[T](text: T) -> T:
+    """Returns a value that may be JSON text, of which the numbers are added to the others."""
+    numbers = _numbers.get()
 
     def note(number: str) -> float:
         value = float(number)
-        _reading.numbers.setdefault(value, set()).add(Decimal(number))
+        numbers.setdefault(value, set()).add(Decimal(number))
         return value
 
-    if isinstance(text, str | bytes) and _LONG_NUMBER.search(_as_text(text)):
+    if isinstance(text, str) and _LONG_NUMBER.search(text):
         with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic explains such a text
             json.loads(text, parse_float=note, parse_int=len)
     return text
-
-
-def _as_text(text: str | bytes) -> str:
-    return text if isinstance(text, str) else text.decode(errors="replace")
 
 
 def _with_all_digits(value: object) -> object:
@@ -274,40 +241,34 @@ def _with_all_digits(value: object) -> object:
             return Decimal(value)
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, bool | list) else value
-    numbers = _reading.numbers.get(value, {Decimal(repr(value))})
+    numbers = _numbers.get().get(value, {Decimal(repr(value))})
     if len(numbers) > 1:
         raise ValueError("Several numbers here differ only in their last digits; send strings")
     (number,) = numbers
     return value if number == Decimal(repr(value)) else number
 
 
-def _read_flags(
-    flags: int,
-    key: bool,  # noqa: FBT001 - private
-    value: AnyValue,
-    read: Callable[[object], AnyValue],
+def _flags_in(kind: type[Flag], value: int) -> Flag:
+    """Returns the combination of flags; their class may take unknown ones."""
+    if value & ~_all_flags(kind):
+        members = " or ".join([f"{member.value}" for member in kind])
+        raise PydanticKnownError("enum", {"expected": f"{members}, or a sum of them"})
+    return kind(value)
+
+
+def _all_flags(kind: type[Flag]) -> int:
+    return reduce(or_, [member.value for member in kind], 0)
+
+
+def _read_member(
+    members: Mapping[object, AnyValue], value: Json, read: Callable[[object], AnyValue]
 ) -> AnyValue:
-    """Returns a combination of `flags`; pydantic would take unknown ones and negative numbers."""
-    if (key and value.isdecimal()) or (isinstance(value, float) and value.is_integer()):
-        value = int(value)
-    fits = isinstance(value, int) and not isinstance(value, bool) and not value & ~flags
-    return read(value if fits else [])  # a list raises pydantic's error
-
-
-def _read_exactly(value: object, read: Callable[[object], AnyValue]) -> AnyValue:
-    """Returns a literal or enum member, unless it only equals the value, as `true` equals 1."""
-    member = read(value)
-    if isinstance(value, bool) is not isinstance(_json_value(member), bool):
-        read([])  # raises pydantic's error for any other value
-    return member
-
-
-def _read_by_text(
-    members: Mapping[str, AnyValue], value: object, read: Callable[[object], AnyValue]
-) -> AnyValue:
-    """Returns the member whose value JSON writes so, such as a tuple or a date."""
-    text = _text(value)
-    return members[text] if text in members else read([])  # raises pydantic's error
+    """Returns the member that JSON writes as `value`, or what an enum's `_missing_` makes of it."""
+    found = comparable(value)
+    if found in members:
+        return members[found]
+    member = read(value)  # raises pydantic's error, unless an enum has a `_missing_`
+    return read([]) if _json_value(member) == value else member  # `true` equals 1
 
 
 def _with_standard_zone[T: (datetime, time)](value: T) -> T:
@@ -329,15 +290,6 @@ def _check_finite[T](value: T) -> T:
 # --- writing
 
 
-def _dump_iterable(value: object, dump_items: Callable[[object], object]) -> object:
-    if isinstance(value, Iterator):
-        problem = f"a {type(value).__name__} can be read but once; make a list of it"
-        raise ValueError(problem)  # noqa: TRY004 - as other values that JSON lacks
-    if not isinstance(value, Iterable):
-        raise _unexpected("iterable")
-    return dump_items(list(value))
-
-
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
     """Returns the items sorted, so that equal sets have equal text."""
     if not isinstance(value, set | frozenset):
@@ -352,10 +304,16 @@ def _sort_key(item: object) -> tuple[float, str]:
     return math.inf, json.dumps(item, sort_keys=True, default=str)
 
 
-def _dump_member(members: list[object], key: bool, value: object) -> object:  # noqa: FBT001 - private
+def _dump_member(members: list[object], value: object) -> object:
     if value not in members:
         raise _unexpected("literal")
-    return _key_text(value) if key else _json_value(value)
+    return _json_value(value)
+
+
+def _dump_flags(kind: type[Flag], value: object) -> AnyValue:
+    if not isinstance(value, kind):
+        raise _unexpected("enum")
+    return value.value
 
 
 def _dump_decimal(value: object) -> str:
@@ -387,38 +345,28 @@ class JsonSchemas(GenerateJsonSchema):
         raise TypeError("an Iterable or Generator can be read but once; declare list[…]")
 
     def dict_schema(self, schema: CoreSchema) -> JsonSchema:
-        keys = schema.get("keys_schema")
-        if keys is not None and not self._is_text(self.generate_inner(keys)):
+        types = self._types(self.generate_inner(schema.get("keys_schema", {"type": "any"})))
+        if types & {"array", "object", "null"}:
             raise TypeError(
                 "a dict has keys that no text of JSON stands for; declare keys of type str, int, "
                 "an Enum or the like, or a list of pairs"
             )
-        return super().dict_schema(schema)
-
-    def _is_text(self, keys: JsonSchema) -> bool:
-        if (reference := keys.get("$ref")) is not None:
-            keys = self.get_schema_from_definitions(reference) or {}
-        options: list[JsonSchema] = keys.get("anyOf", [])
-        return keys.get("type") not in _NO_TEXT and all(map(self._is_text, options))
-
-    def tuple_schema(self, schema: CoreSchema) -> JsonSchema:
-        described = super().tuple_schema(schema)
-        if not {"items", "prefixItems"} & described.keys():
-            described["items"] = _NOTHING  # strict decoders want a type of items for `()` too
+        described = super().dict_schema(schema)
+        if types != {"string"}:  # the rule is one for numbers, and keys are texts
+            described.pop("propertyNames", None)
         return described
 
-    def literal_schema(self, schema: CoreSchema) -> JsonSchema:
-        _check_values([*schema["expected"]])
-        return super().literal_schema(schema)
+    def _types(self, schema: JsonSchema) -> set[str]:
+        if (reference := schema.get("$ref")) is not None:
+            schema = self.get_schema_from_definitions(reference) or {}
+        inner = map(self._types, schema.get("anyOf", ()))
+        return {schema.get("type", "any")}.union(*inner)
 
     def enum_schema(self, schema: CoreSchema) -> JsonSchema:
-        members = [*dict.fromkeys(schema["members"])]  # without aliases
-        _check_values(members)
         if not issubclass(schema["cls"], Flag):
+            members = [*dict.fromkeys(schema["members"])]  # without aliases
             unique: CoreSchema = {**schema, "members": members}
-            described = {**super().enum_schema(unique), "enum": list(map(_json_value, members))}
-            is_array = described.get("type") == "array"
-            return described | _array_type(described["enum"]) if is_array else described
+            return {**super().enum_schema(unique), "enum": [*map(_json_value, members)]}
         names = ", ".join(f"{member.value} {member.name}" for member in schema["cls"])
         return {
             "type": "integer",
@@ -426,39 +374,3 @@ class JsonSchemas(GenerateJsonSchema):
             "maximum": _all_flags(schema["cls"]),
             "description": f"The sum of any of: {names}",
         }
-
-
-_NO_TEXT = ("array", "object", "null")
-_NOTHING = {"type": "null"}
-
-
-def _array_type(values: list[AnyValue]) -> JsonSchema:
-    """Returns the type of arrays with the types of their items, which strict decoders want."""
-    items = [item for value in values for item in value]
-    arrays = [item for item in items if isinstance(item, list)]
-    types = [
-        {"type": kind} for kind in sorted({_JSON_TYPES[type(item)] for item in items} - {"array"})
-    ]
-    types += [_array_type(arrays)] if arrays else []
-    return {
-        "type": "array",
-        "items": types[0] if len(types) == 1 else {"anyOf": types or [_NOTHING]},
-    }
-
-
-_JSON_TYPES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "array",
-    dict: "object",
-    type(None): "null",
-}
-
-
-def _check_values(members: list[AnyValue]) -> None:
-    """Raises `TypeError` for members that are the same in JSON."""
-    values = list(map(_json_value, members))
-    if len(set(map(_text, values))) < len(values):
-        raise TypeError("two of its values are the same in JSON; remove one of them")

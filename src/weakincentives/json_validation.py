@@ -22,7 +22,7 @@ from . import serde
 from .errors import SerdeError, ValidationIssue, missing_extra
 from .serde import Json, JsonSchema
 
-__all__ = ["check_schema", "parse_object", "validation_issues"]
+__all__ = ["check_schema", "comparable", "parse_object", "validation_issues"]
 
 # Any, in the four: jsonschema may not be installed where the type checkers run.
 type _Validator = Any
@@ -225,17 +225,17 @@ def _check_type(
 
 def _check_unique(_: _Validator, unique: Json, value: Json, *__: object) -> Iterator[_Error]:
     """Does what jsonschema does, in linear time."""
-    if unique and isinstance(value, list) and len(set(map(_hashable, value))) < len(value):
+    if unique and isinstance(value, list) and len(set(map(comparable, value))) < len(value):
         yield _jsonschema().ValidationError("not unique")
 
 
-def _hashable(value: Json) -> object:
+def comparable(value: Json) -> object:
     """Returns a value with the equality of JSON Schema: 1 is 1.0, and true is not 1."""
     match value:
         case dict():
-            return frozenset([(key, _hashable(item)) for key, item in value.items()])
+            return frozenset([(key, comparable(item)) for key, item in value.items()])
         case list():
-            return tuple(map(_hashable, value))
+            return tuple(map(comparable, value))
         case bool():
             return bool, value
         case _:

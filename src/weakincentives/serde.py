@@ -11,7 +11,7 @@ value is dumped as it would be on its own. JSON leaves out fields with `init=Fal
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial, wraps
 from types import GenericAlias
@@ -36,6 +36,7 @@ __all__ = [
     "json_schema",
     "line_matcher",
     "load_unique",
+    "map_parts",
     "parse",
     "parse_json",
 ]
@@ -448,40 +449,36 @@ def _json_schema(of: AnyType) -> JsonSchema:
     except Exception as error:  # pydantic names types without a schema, such as callables
         message = f"has no JSON schema: {message_of(error).partition('\n')[0]}"
         raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
-    return cast(JsonSchema, _tidied(schema, schema.get("$defs", {})))
+    return cast(JsonSchema, _without_titles(schema))
 
 
-def _tidied(schema: object, defs: Mapping[str, JsonSchema]) -> object:
-    """Returns a schema without titles and without rules for keys that no JSON key could satisfy.
+_PARTS_BY_NAME = {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
+_PARTS = {
+    *("items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedProperties"),
+    *("unevaluatedItems", "contains", "propertyNames", "anyOf", "oneOf", "allOf", "not", "if"),
+    *("then", "else"),
+}
 
-    Properties named `title` stay, and so do titles within defaults and examples.
-    """
-    if isinstance(schema, list):
-        return [_tidied(item, defs) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    tidied: dict[str, object] = {}
+
+def map_parts(schema: JsonSchema, change: Callable[[Any], Any]) -> JsonSchema:
+    """Returns a copy of the schema, with `change` applied to each schema directly inside it."""
+    mapped = dict(schema)
     for keyword, value in schema.items():
-        match keyword:
-            case "title" if isinstance(value, str):
-                pass
-            case "propertyNames" if not _admits_strings(value, defs):
-                pass
-            case "properties" | "$defs" if isinstance(value, Mapping):
-                tidied[keyword] = {name: _tidied(inner, defs) for name, inner in value.items()}
-            case "default" | "const" | "enum" | "examples":
-                tidied[keyword] = value
-            case _:
-                tidied[keyword] = _tidied(value, defs)
-    return tidied
+        if keyword in _PARTS_BY_NAME and isinstance(value, dict):
+            mapped[keyword] = {name: change(part) for name, part in value.items()}
+        elif keyword in _PARTS and isinstance(value, dict):
+            mapped[keyword] = change(value)
+        elif keyword in _PARTS and isinstance(value, list):
+            mapped[keyword] = [change(part) for part in value]
+    return mapped
 
 
-def _admits_strings(schema: JsonSchema, defs: Mapping[str, JsonSchema]) -> bool:
-    """Tells whether a schema of keys admits strings; pydantic's for an `IntEnum` does not."""
-    schema = defs.get(schema.get("$ref", "").rpartition("/")[2], schema)
-    return schema.get("type", "string") == "string" and all(
-        isinstance(member, str) for member in schema.get("enum", ())
-    )
+# Any: a part may also be `true` or `false`
+def _without_titles(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    own = {keyword: value for keyword, value in schema.items() if keyword != "title"}
+    return map_parts(own, _without_titles)
 
 
 # --- patterns

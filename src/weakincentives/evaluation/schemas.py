@@ -83,26 +83,18 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
 def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
     """Returns the spec of a declared output, named after its type."""
     item_type: Any = config.item_type  # Any: see `_schema_of_type`
-    if config.wrapper is None:
-        schema = _schema_of_type(item_type)
-    else:
-        wrapped = _wrap(serde.json_schema(item_type), config.wrapper, config.container == "array")
-        schema = to_provider_form(wrapped, names=ANY_NAME)
+    schema = serde.json_schema(item_type)
+    if config.wrapper is not None:
+        part = {"type": "array", "items": schema} if config.container == "array" else schema
+        schema = {
+            "type": "object",
+            "properties": {config.wrapper: part},
+            "required": [config.wrapper],
+            "additionalProperties": False,
+            "$defs": schema.get("$defs", {}),
+        }
     name = re.sub(r"[^A-Za-z0-9_-]", "_", getattr(item_type, "__name__", "answer"))[:64]
-    return OutputSpec(name, schema)
-
-
-def _wrap(schema: JsonSchema, wrapper: str, array: bool) -> JsonSchema:  # noqa: FBT001 - private
-    """Returns the schema of an object whose one property fits `schema`, or is an array of such."""
-    definitions = schema.get("$defs")
-    item = {key: value for key, value in schema.items() if key != "$defs"}
-    return {
-        "type": "object",
-        "properties": {wrapper: {"type": "array", "items": item} if array else item},
-        "required": [wrapper],
-        "additionalProperties": False,
-        **({"$defs": definitions} if definitions else {}),
-    }
+    return OutputSpec(name, to_provider_form(schema, names=ANY_NAME))
 
 
 @lru_cache(maxsize=4096)

@@ -9,12 +9,12 @@ checked against the schema itself. A rule that the form cannot keep moves into a
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 from urllib.parse import unquote
 
-from ..serde import JsonSchema
+from ..serde import JsonSchema, map_parts
 
 __all__ = [
     "ANY_NAME",
@@ -27,14 +27,6 @@ __all__ = [
 ]
 
 type _Schema = Any  # Any: an external schema, which may contain anything anywhere
-
-# Keywords that contain schemas: by name, and one or a list of them.
-_NAMED_PARTS = {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
-_PARTS = {
-    *("items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedProperties"),
-    *("unevaluatedItems", "contains", "propertyNames", "anyOf", "oneOf", "allOf", "not", "if"),
-    *("then", "else"),
-}
 
 ANY_NAME = re.compile("(?s:.*)")
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # Anthropic's rule for properties
@@ -64,19 +56,6 @@ _IN_WORDS = {
 }
 _NOT_AT_ROOT = {"oneOf", "anyOf", "allOf", "enum", "const"}
 _MERGED = {"type", "properties", "required"}
-
-
-def map_parts(schema: JsonSchema, change: Callable[[_Schema], _Schema]) -> JsonSchema:
-    """Returns a copy of the schema, with `change` applied to each schema directly inside it."""
-    mapped = dict(schema)
-    for keyword, value in schema.items():
-        if keyword in _NAMED_PARTS and isinstance(value, dict):
-            mapped[keyword] = {name: change(part) for name, part in value.items()}
-        elif keyword in _PARTS and isinstance(value, dict):
-            mapped[keyword] = change(value)
-        elif keyword in _PARTS and isinstance(value, list):
-            mapped[keyword] = [change(part) for part in value]
-    return mapped
 
 
 def walk_parts(schema: JsonSchema, depth: int = 0) -> Iterator[tuple[JsonSchema, int]]:
@@ -373,19 +352,18 @@ def _with_types(schema: _Schema, types: list[str]) -> _Schema:
 
 
 def _type_of(value: object) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "number"
-        case str():
-            return "string"
-        case None:
-            return "null"
-        case _:
-            return "array" if isinstance(value, list) else "object"
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    return _TYPES_IN_JSON.get(type(value), "object")
+
+
+_TYPES_IN_JSON: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    str: "string",
+    list: "array",
+    type(None): "null",
+}
 
 
 def _types_of_values(schema: JsonSchema) -> list[str]:

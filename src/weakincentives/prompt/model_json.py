@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import isfinite
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -26,32 +27,19 @@ WRAPPED_VALUE = "value"
 # A line that begins a fenced block or, without a language, ends one. Compiled on first use;
 # possessive, since a model can write text that makes a pattern backtrack for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
-_THOUGHT_END = r"</think(?:ing)?\s*+>"
-_MAX_THOUGHTS = 10
+_THOUGHT_END = r"(?is)</think(?:ing)?\s*+>"
+_THOUGHTS = r"(?is)\A(?:\s*+<think.*?</think(?:ing)?\s*+>)++"
 _STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
 _NO_INTEGER = "Input should be a valid integer"
 
 
 def json_text(output_text: str) -> str:
     """Returns the JSON of an answer, without the reasoning that some models write before it."""
-    for _ in range(_MAX_THOUGHTS):
-        thinks = output_text[:100].lstrip().lower().startswith("<think")
-        # the opening tag is often a part of the model's template, and not of its answer
-        if not thinks and ("</think" not in output_text.lower() or _is_json(output_text)):
-            break
-        rest = re.split(_THOUGHT_END, output_text, maxsplit=1, flags=re.IGNORECASE)[1:]
-        if not rest:
-            break
-        output_text = rest[0]
-    return _fenced(output_text)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(_fenced(text))
-    except (ValueError, RecursionError):
-        return False
-    return True
+    text = re.sub(_THOUGHTS, "", output_text)
+    # the opening tag is often a part of the model's template, and not of its answer
+    if "</think" in text.lower() and _load(_fenced(text)) is None:
+        text = re.split(_THOUGHT_END, text, maxsplit=1)[-1]
+    return _fenced(text)
 
 
 def _fenced(output_text: str) -> str:
@@ -96,12 +84,10 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         cause = error.__cause__ if isinstance(error, OutputParseError) else error
         if not isinstance(cause, SerdeError):
             raise
-        root = [_load(text)]
-        nulls, _ = _rejected_nulls(root[0], cause.issues)
-        numbers = [issue.path for issue in cause.issues if issue.message == _NO_INTEGER]
-        converted = [_make_integer(root, (0, *path)) for path in numbers]
-        value = root[0]
-        if not nulls and not any(converted):
+        lacks_integer = any(issue.message == _NO_INTEGER for issue in cause.issues)
+        value = _load(text, _integer_or_number if lacks_integer else _Number)
+        nulls, _ = _rejected_nulls(value, cause.issues)
+        if not nulls and not lacks_integer:
             raise
         for null in nulls:
             *parents, key = null.path
@@ -155,22 +141,6 @@ def _rejected_nulls(
     return nulls, explained
 
 
-def _make_integer(value: Json, path: JsonPath) -> bool:
-    """Makes the number at `path` an integer if it has no fraction, and says whether it did."""
-    parent: Json = None
-    key: str | int = ""
-    for part in path:
-        child = _child(value, part)
-        if child is not ...:  # else the part is the label of a union's member
-            parent, key, value = value, part, child
-    if not isinstance(value, _Number) or not float(value.text).is_integer():
-        return False
-    from decimal import Decimal
-
-    parent[key] = int(Decimal(value.text))
-    return True
-
-
 def _has(value: Json, path: JsonPath) -> bool:
     for part in path:
         value = _child(value, part)
@@ -191,9 +161,18 @@ class _Number:
     text: str
 
 
-def _load(text: str) -> Json:
+def _integer_or_number(text: str) -> int | _Number:
+    from decimal import Decimal
+
+    if not isfinite(float(text)):  # its integer could have millions of digits
+        return _Number(text)
+    number = Decimal(text)
+    return integer if (integer := int(number)) == number else _Number(text)
+
+
+def _load(text: str, read_number: Callable[[str], int | _Number] = _Number) -> Json:
     try:
-        return json.loads(text, parse_float=_Number)
+        return json.loads(text, parse_float=read_number)
     except (ValueError, RecursionError):
         return None
 
