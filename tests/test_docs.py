@@ -104,7 +104,8 @@ def test_a_page_that_uses_wink_says_with_which_extra_it_comes(page: Path) -> Non
 
 def test_no_text_installs_the_package_of_this_name_from_an_index() -> None:
     texts = {path: path.read_text() for path in [*PAGES, *PACKAGE.rglob("*.py")]}
-    assert [where(path) for path, text in texts.items() if "install 'weakincentives[" in text] == []
+    by_name = re.compile(r"\b(install|add)( -[-\w]+)* ['\"]?weakincentives\b(?![-./])")
+    assert [where(path) for path, text in texts.items() if by_name.search(text)] == []
 
 
 def prints(page: Path) -> list[tuple[str, str]]:

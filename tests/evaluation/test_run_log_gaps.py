@@ -13,6 +13,7 @@ from weakincentives.evaluation.approval import Approve, Deny
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.response import TextDelta
 from weakincentives.evaluation.suspension import RunSuspended
@@ -193,3 +194,23 @@ def test_requests_inside_a_call_that_waits_are_among_the_events_of_the_session()
     with pytest.raises(RunSuspended):
         MainLoop(adapter).execute(delegating("effects"), session=session)
     assert len(session[ProviderCalled]) == len(adapter.requests) == 2
+
+
+@gap("H14", "a run that is repeated because its fork does not merge has lost its events")
+def test_requests_inside_parallel_calls_that_conflict_are_among_the_events_of_the_session() -> None:
+    inner = prompt(text="Inner.")
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.evaluate(inner)
+        context.session.dispatch(Note(f"{params.a} after {len(context.session[Note])}"))
+        return ToolResult("ok")
+
+    agent = Tool[Args, object](name="agent", description="a", handler=delegate, effect="repeatable")
+    calls = call(("agent", {"a": 1}), ("agent", {"a": 2}))
+    adapter = ScriptedAdapter(
+        [calls, *[say("Inner.")] * 3, say("Done.")],
+        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+    )
+    session = Session()
+    MainLoop(adapter).execute(prompt(agent), session=session)
+    assert len(session[ProviderCalled]) == len(adapter.requests)

@@ -4,6 +4,7 @@ response.
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -239,3 +240,14 @@ def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_an
     assert sent[3] == sent[1]
     assert [block["type"] for block in sent[3][0]["content"]] == [block["type"] for block in BLOCKS]
     assert (response.usage, response.text) == (expected.usage, expected.text)
+
+
+@drivers
+def test_time_to_read_an_event_of_ten_megabytes_is_short(run: Stream) -> None:
+    text = "x" * 10_000_000
+    with ScriptedServer(Say("Short."), Say(text)) as server:
+        run(connect(server), Session())  # LiteLLM loads much with the first stream
+        start = time.thread_time()
+        events = run(connect(server), Session())
+    assert len(events[-1].response.text) == len(text)
+    assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
