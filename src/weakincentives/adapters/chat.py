@@ -15,8 +15,8 @@ from .codec import (
     Codec,
     CodecOptions,
     Wire,
-    merge_counts,
     read_call,
+    read_counts,
     read_finish,
     read_usage,
 )
@@ -88,18 +88,10 @@ class ChatCodec(Codec):
             case _:
                 pass
         choices = [{"message": message, **choice}]
-        return {"choices": choices, "usage": self._counts(events), "model": model}
-
-    def _counts(self, events: list[AnyJson]) -> Wire:
-        """Returns the counts of all events; some servers report them in a choice."""
-        usage: Wire = {}
-        for event in events:
-            for holder in (*_choices(event), event):
-                merge_counts(usage, holder.get("usage") if isinstance(holder, dict) else None)
-        return usage
+        return {"choices": choices, "usage": read_counts(events), "model": model}
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
-        return read_usage(self._counts(events), "prompt_tokens", "completion_tokens")
+        return read_usage(read_counts(events), "prompt_tokens", "completion_tokens")
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
         """Reads the choice of index 0."""
@@ -130,17 +122,11 @@ class ChatCodec(Codec):
         )
 
     def _read_call(self, item: AnyJson, index: int) -> ToolCall:
-        """Reads a call and writes its id into `item`, which goes back to the provider."""
         match item:
             case {"function": {"name": name, **function}}:
-                call = read_call(
-                    item.get("id"),
-                    name,
-                    function.get("arguments"),
-                    fallback_id=f"c{len(self.items):05}{index:03}",
-                )
-                item["id"] = call.call_id
-                return call
+                fallback_id = f"c{len(self.items):05}{index:03}"
+                arguments = function.get("arguments")
+                return read_call(item.get("id"), name, arguments, fallback_id=fallback_id)
             case _:
                 raise error_from_reply(self.provider, "a tool call without a function")
 
@@ -286,16 +272,8 @@ def _add(message: Wire, delta: Wire) -> None:
         before = message.get(key)
         if isinstance(chunk, list) or (isinstance(before, list) and isinstance(chunk, str | dict)):
             message[key] = items = _to_list(before)
-            text_part = {"type": "text", "text": chunk}
-            chunks = (
-                chunk
-                if isinstance(chunk, list)
-                else [text_part if isinstance(chunk, str) else chunk]
-            )
-            if key == "tool_calls":
-                _add_calls(items, chunks)
-            else:
-                _add_parts(items, chunks)
+            add = _add_calls if key == "tool_calls" else _add_parts
+            add(items, _to_list(chunk))
         elif isinstance(chunk, str):
             if isinstance(before, StringIO):
                 before.write(chunk)
@@ -314,10 +292,11 @@ def _add(message: Wire, delta: Wire) -> None:
 
 
 def _to_list(value: AnyJson) -> list[AnyJson]:
-    """Returns what has come as a list; a text becomes its first part."""
-    if isinstance(value, StringIO):
-        return [{"type": "text", "text": value}] if value.tell() else []
-    return value if isinstance(value, list) else []
+    """Returns what has come as a list of parts."""
+    if isinstance(value, str | StringIO):
+        is_empty = not (value if isinstance(value, str) else value.tell())
+        return [] if is_empty else [{"type": "text", "text": value}]
+    return value if isinstance(value, list) else [value] if isinstance(value, dict) else []
 
 
 def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "read_arrived",
     "read_call",
     "read_count",
+    "read_counts",
     "read_finish",
     "read_hour_writes",
     "read_usage",
@@ -420,6 +421,20 @@ def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
         text = codec.shown(sendable("".join(map(codec.read_text, parts))))
         usage = codec.usage_of(parts)
     return AssistantMessage(text=text, finish="error", usage=usage)
+
+
+def read_counts(events: list[AnyJson]) -> Wire:
+    """Returns the counts of all events, or of a whole reply, wherever a server reports them."""
+    usage: Wire = {}
+    for event in events:
+        if not isinstance(event, dict):
+            continue
+        choices = event.get("choices")
+        inner = choices if isinstance(choices, list) else ()
+        for holder in (*inner, event.get("message"), event.get("response"), event):
+            if isinstance(holder, dict) and "usage" in holder:
+                merge_counts(usage, holder["usage"])
+    return usage
 
 
 def merge_counts(usage: Wire, counts: AnyJson) -> None:

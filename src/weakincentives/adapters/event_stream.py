@@ -93,13 +93,12 @@ def _values(data: list[bytes]) -> list[bytes]:
 
 
 def _failure(text: bytes) -> AnyJson:
-    """Returns the data of an event named `error`, so that it says that it is one."""
+    """Returns the data of an event named `error`, marked as a failure."""
     try:
         value = json.loads(text)
     except ValueError:
         value = text.decode(errors="replace")
-    is_marked = isinstance(value, dict) and (value.get("error") or value.get("type") == "error")
-    return value if is_marked else {"error": value}
+    return {"error": value}
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[AnyJson]:

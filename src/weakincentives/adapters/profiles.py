@@ -33,6 +33,9 @@ __all__ = [
 # `developer` is a role of OpenAI's own: DeepSeek (pi#1048), DashScope (cherry-studio#19316) and
 # DeepInfra (pi#1578) reject it. Every server takes `system`.
 _CHAT = ServerProfile(api="chat", developer_role=False)
+# The output is requested in the prompt's text, and no tool is strict.
+_WITHOUT_SCHEMAS = replace(_CHAT, structured_output="prompted", strict="never")
+_LOCAL = replace(_CHAT, think_tags=True, needs_key=False)
 _STREAM_OPTIONS = frozenset({"stream_options"})
 
 # learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules, below the path /openai/v1
@@ -70,9 +73,7 @@ DATABRICKS = replace(
 # api-docs.deepseek.com, Thinking Mode: reasoning must go back with calls (DeepSeek-V3#1053); Strict
 # Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
 DEEPSEEK = replace(
-    _CHAT,
-    structured_output="prompted",
-    strict="never",
+    _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
     reasoning="require",
     reasoning_field="reasoning_content",
@@ -83,9 +84,7 @@ DEEPSEEK = replace(
 # ai.google.dev, OpenAI compatibility. A result must have the tool's name (hermes-agent#19728).
 # Older models take no output schema beside tools; `strict`: UNVERIFIED.
 GEMINI = replace(
-    _CHAT,
-    structured_output="prompted",
-    strict="never",
+    _WITHOUT_SCHEMAS,
     named_results=True,
     base_url="https://generativelanguage.googleapis.com/v1beta/openai",
     key_variable="GEMINI_API_KEY",
@@ -94,9 +93,7 @@ GEMINI = replace(
 # docs.z.ai, Chat Completion: `max_tokens`, `reasoning_content`, and `json_object` as only format.
 # `strict`: UNVERIFIED.
 GLM = replace(
-    _CHAT,
-    structured_output="prompted",
-    strict="never",
+    _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
     reasoning_field="reasoning_content",
     base_url="https://api.z.ai/api/paas/v4",
@@ -117,9 +114,7 @@ GROQ = replace(
 # A message with calls must have `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
 # schema and `strict`: UNVERIFIED.
 KIMI = replace(
-    _CHAT,
-    structured_output="prompted",
-    strict="never",
+    _WITHOUT_SCHEMAS,
     reasoning="require",
     reasoning_field="reasoning_content",
     base_url="https://api.moonshot.ai/v1",
@@ -129,23 +124,19 @@ KIMI = replace(
 # README of llama.cpp's server: `--api-key` is LLAMA_API_KEY, and `--reasoning-format none` leaves
 # reasoning in the text.
 LLAMA_CPP = replace(
-    _CHAT,
+    _LOCAL,
     reasoning_field="reasoning_content",
-    think_tags=True,
     base_url="http://127.0.0.1:8080/v1",
     key_variable="LLAMA_API_KEY",
-    needs_key=False,
 )
 
 # lmstudio.ai, API Changelog: `reasoning` for gpt-oss, tags for other models; its list of parameters
 # has `max_tokens`.
 LM_STUDIO = replace(
-    _CHAT,
+    _LOCAL,
     output_limit="max_tokens",
     reasoning_field="reasoning",
-    think_tags=True,
     base_url="http://127.0.0.1:1234/v1",
-    needs_key=False,
 )
 
 # Ids (langchain#24668), reasoning (crush#1590, OpenMinis#87), `stream_options` (anon-kode#53) and
@@ -163,14 +154,12 @@ MISTRAL = replace(
 # docs.ollama.com, OpenAI compatibility: the fields of a request, among them `max_tokens` and no
 # `strict`; the key is ignored. Some models' templates leave reasoning in the text.
 OLLAMA = replace(
-    _CHAT,
+    _LOCAL,
     strict="never",
     output_limit="max_tokens",
     reasoning_field="reasoning",
-    think_tags=True,
     base_url="http://127.0.0.1:11434/v1",
     base_url_variable="OLLAMA_HOST",
-    needs_key=False,
 )
 
 # openrouter.ai, Reasoning Tokens: `reasoning` and `reasoning_details` go back as they came, since
@@ -184,9 +173,7 @@ OPENROUTER = replace(
 # alibabacloud.com, Model Studio, OpenAI compatible - Chat: the server in Singapore. `strict`, an
 # output schema and reasoning: UNVERIFIED.
 QWEN = replace(
-    _CHAT,
-    structured_output="prompted",
-    strict="never",
+    _WITHOUT_SCHEMAS,
     reasoning="drop",
     base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
     key_variable="DASHSCOPE_API_KEY",
@@ -195,12 +182,10 @@ QWEN = replace(
 # `reasoning` (vllm#27752), or tags without `--reasoning-parser` (vllm#17346). docs.vllm.ai,
 # environment variables: the key is VLLM_API_KEY, if the server wants one.
 VLLM = replace(
-    _CHAT,
+    _LOCAL,
     reasoning_field="reasoning",
-    think_tags=True,
     base_url="http://127.0.0.1:8000/v1",
     key_variable="VLLM_API_KEY",
-    needs_key=False,
 )
 
 # docs.x.ai, Chat: roles in any order; `max_completion_tokens` is preferred (req_llm's guide).

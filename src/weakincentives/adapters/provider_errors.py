@@ -133,7 +133,8 @@ def error_from_failure(
     header in seconds.
     """
     parts = list(_parts(failure))
-    words = "; ".join(dict.fromkeys(_sentences(parts))) or "no message"
+    sentences = [part.removesuffix(".") for part in parts if isinstance(part, str)]
+    words = "; ".join(dict.fromkeys(sentences)) or "no message"
     codes = [part[key] for part in parts if isinstance(part, dict) for key in _CODES if key in part]
     statuses = [code for code in codes if isinstance(code, int) and 400 <= code < 600]  # noqa: PLR2004
     own = status if status is not None and status != _OK else next(iter(statuses), None)
@@ -147,7 +148,7 @@ def error_from_failure(
     error.status = own
     if status is None or status == _OK:
         error.phase = "response"
-    param = next((_param(part) for part in parts if _param(part)), "")
+    param = next(filter(None, map(_param, parts)), "")
     if error.code == "bad_request" and param:
         error.remedy = f"change {param!r}, or leave it out of the request"
         if param not in error.message:
@@ -186,12 +187,6 @@ def _parts(value: object, depth: int = 0) -> Iterator[_AnyJson]:
         for key in _ERRORS:
             if value.get(key):
                 yield from _parts(value[key], depth + 1)
-
-
-def _sentences(parts: list[_AnyJson]) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, str):
-            yield part.removesuffix(".")
 
 
 def _param(part: _AnyJson) -> str:

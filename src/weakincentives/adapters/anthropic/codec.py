@@ -21,9 +21,9 @@ from ..codec import (
     Codec,
     CodecOptions,
     Wire,
-    merge_counts,
     read_call,
     read_count,
+    read_counts,
     read_finish,
     read_hour_writes,
 )
@@ -322,7 +322,9 @@ class MessagesCodec(Codec):
                 case {"type": "text", "text": value} if value is not None:
                     raise error_from_reply(self.provider, "a text block's text is not a string")
                 case {"type": "tool_use"}:
-                    calls.append(self._read_call(block, index))
+                    fields = (block.get(key) for key in ("id", "name", "input"))
+                    fallback_id = f"c{len(self.items):05}{index:03}"
+                    calls.append(read_call(*fields, fallback_id=fallback_id))
                 case {"type": _}:
                     pass  # thinking, and blocks of the provider's own tools, go back as they are
                 case _:
@@ -339,17 +341,6 @@ class MessagesCodec(Codec):
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
         )
-
-    def _read_call(self, block: Wire, index: int) -> ToolCall:
-        """Reads a call, and makes its block fit to go back to the provider."""
-        arguments = block.get("input")
-        fallback_id = f"c{len(self.items):05}{index:03}"
-        call = read_call(block.get("id"), block.get("name"), arguments, fallback_id=fallback_id)
-        block["id"] = call.call_id
-        if not isinstance(arguments, dict):
-            # the form that Anthropic's documentation proposes for text that is no JSON object
-            block["input"] = {"INVALID_JSON": call.arguments}
-        return call
 
     def read_text(self, event: AnyJson) -> str:
         match event:
@@ -386,19 +377,10 @@ class MessagesCodec(Codec):
         if reply["stop_reason"] is None:
             raise unfinished_reply(self.provider, "the stop_reason")
         content = [_join_block(blocks[index], pieces[index]) for index in sorted(blocks)]
-        return {**reply, "content": content, "usage": _counts(events)}
+        return {**reply, "content": content, "usage": read_counts(events)}
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
-        return _read_usage(_counts(events))
-
-
-def _counts(events: list[AnyJson]) -> Wire:
-    """Returns the counts that events, or a whole reply, report."""
-    usage: Wire = {}
-    for event in events:
-        for holder in (event, event.get("message")) if isinstance(event, dict) else ():
-            merge_counts(usage, holder.get("usage") if isinstance(holder, dict) else None)
-    return usage
+        return _read_usage(read_counts(events))
 
 
 def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:

@@ -6,15 +6,7 @@ from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, M
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
-from ..codec import (
-    AnyJson,
-    Codec,
-    CodecOptions,
-    Wire,
-    merge_counts,
-    read_call,
-    read_usage,
-)
+from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_counts, read_usage
 from ..provider_errors import (
     error_from_failure,
     error_from_reply,
@@ -93,11 +85,7 @@ class ResponsesCodec(Codec):
         return {**reply, "output": items}
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
-        usage: Wire = {}
-        for event in events:
-            reply = event.get("response", event) if isinstance(event, dict) else None
-            merge_counts(usage, reply.get("usage") if isinstance(reply, dict) else None)
-        return read_usage(usage, "input_tokens", "output_tokens")
+        return read_usage(read_counts(events), "input_tokens", "output_tokens")
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
         if failure := reported_failure(reply):
@@ -118,14 +106,9 @@ class ResponsesCodec(Codec):
                 case {"type": "message", "content": parts} if parts is not None:
                     self._read_parts(parts, texts, refusals)
                 case {"type": "function_call"}:
-                    call = read_call(
-                        item.get("call_id"),
-                        item.get("name"),
-                        item.get("arguments"),
-                        fallback_id=f"c{len(self.items):05}{index:03}",
-                    )
-                    item["call_id"] = call.call_id
-                    calls.append(call)
+                    fields = (item.get(key) for key in ("call_id", "name", "arguments"))
+                    fallback_id = f"c{len(self.items):05}{index:03}"
+                    calls.append(read_call(*fields, fallback_id=fallback_id))
                 case {"type": _}:
                     pass  # reasoning and items of built-in tools go back as they are
                 case _:
