@@ -10,8 +10,9 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,9 @@ from .cancellation import shielded
 
 __all__ = [
     "Portal",
+    "call_in_thread",
     "closing_shielded",
+    "portal",
     "run_on",
     "run_to_end",
     "threads",
@@ -174,6 +177,21 @@ class closing_shielded:  # noqa: N801 - used like `contextlib.aclosing`
             await self._closed.aclose()
 
 
+async def call_in_thread[T](function: Callable[[], T], name: str) -> T:
+    """Calls a function in a thread of its own, which a cancellation leaves behind."""
+    result = Future[T]()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:  # raised where the result is awaited
+            result.set_exception(error)
+
+    result.set_running_or_notify_cancel()
+    threading.Thread(target=copy_context().run, args=(call,), name=name, daemon=True).start()
+    return await asyncio.wrap_future(result)
+
+
 def threads() -> ThreadPoolExecutor:
     """Returns the threads that call plain functions for the running event loop."""
     loop = asyncio.get_running_loop()
@@ -184,8 +202,13 @@ def threads() -> ThreadPoolExecutor:
 
 # The threads of a pool end with their loop.
 _pools = WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]()
-_calls = Portal()  # and not that of requests and MCP servers, which a slow handler would stop
 
-atexit.register(_calls.close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_calls.forget)
+portal = Portal()
+"""The portal of requests and MCP servers, which a slow handler must not stop."""
+
+_calls = Portal()
+
+for _portal in (_calls, portal):
+    atexit.register(_portal.close)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_portal.forget)

@@ -18,7 +18,7 @@ TOOLS: list[Json] = [
     tool(name, {"text": {"type": "string"}}, readOnlyHint=True)
     for name in (
         *("blocks", "child", "deep", "echo", "huge", "log", "mute_pings", "nested", "newlines"),
-        *("pings", "same_ping", "table"),
+        *("pings", "questions", "same_ping", "table"),
     )
 ]
 
@@ -63,6 +63,11 @@ class HostileServer(Server):
 
     def same_ping(self, _: str) -> NoReturn:
         self.flood(json.dumps({"jsonrpc": "2.0", "id": "same", "method": "ping"}))
+
+    def questions(self, _: str) -> NoReturn:
+        form = {"message": "x" * 100_000, "requestedSchema": {"type": "object", "properties": {}}}
+        question = {"jsonrpc": "2.0", "id": "%s", "method": "elicitation/create", "params": form}
+        self.flood(json.dumps(question), answered=True)
 
     def newlines(self, _: str) -> NoReturn:
         self.flood("")

@@ -5,15 +5,13 @@ more. `yield_from_thread` is for clients without coroutines: it leaves the threa
 """
 
 import asyncio
-import atexit
-import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ..event_loops import Portal, run_on
+from ..event_loops import Portal, portal, run_on
 
 __all__ = ["Portal", "portal", "run_on", "start_on", "yield_from_thread"]
 
@@ -70,11 +68,3 @@ def yield_from_thread[T](
     finally:
         abandoned.set()
         del item  # an exception has this frame in its traceback
-
-
-portal = Portal()
-"""The portal of this process."""
-
-atexit.register(portal.close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=portal.forget)

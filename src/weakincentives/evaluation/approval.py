@@ -5,6 +5,7 @@ everything that it shows and omits, so two previews with one digest are of the s
 """
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import unified_diff
@@ -191,6 +192,7 @@ _MAX_DIFF, _MAX_DIFFS, _MAX_ANSWER, _MAX_EVENT = 20_000, 100_000, 10_000, 500  #
 _MAX_CHANGES, _MAX_EVENTS = 200, 100
 _MAX_DIFFED = 500_000  # bytes of a file, since a diff may take quadratic time
 _MAX_READ = 50_000_000  # bytes of files that a call changes
+_JSON_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|\s+|[,:]')
 _LOCAL = {"event_id", "created_at", "session_id"}  # of an event, other in each run of a call
 
 
@@ -448,30 +450,21 @@ def cut(text: str, limit: int) -> str:
 
 
 def _readable(arguments: str) -> str:
-    """Returns arguments as the tool reads them: without escapes that hide words, on one line."""
+    """Returns arguments as the tool reads them: without escapes that hide words, on one line.
+
+    Numbers keep all their digits.
+    """
     try:
-        return _rewritten(json.loads(arguments, parse_int=_Number, parse_float=_Number))
+        json.loads(arguments, parse_int=str)  # which takes integers of any length
     except (ValueError, RecursionError):
         return arguments
+    return _JSON_PART.sub(_readable_part, arguments)
 
 
-class _Number(str):
-    """A number as its JSON text has it, since a float would lose digits."""
-
-    __slots__ = ()
-
-
-def _rewritten(value: object) -> str:
-    match value:
-        case dict():
-            items = cast(dict[str, object], value).items()  # a pattern knows no types of keys
-            return f"{{{', '.join([f'{_json(key)}: {_rewritten(item)}' for key, item in items])}}}"
-        case list():
-            return f"[{', '.join(map(_rewritten, cast(list[object], value)))}]"
-        case _Number():
-            return value
-        case _:
-            return json.dumps(value, ensure_ascii=False)
+def _readable_part(part: re.Match[str]) -> str:
+    if part[0].startswith('"'):
+        return _json(json.loads(part[0]))
+    return "" if part[0].isspace() else f"{part[0]} "
 
 
 def _plain(language: str, text: str) -> list[str]:

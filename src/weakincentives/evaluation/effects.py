@@ -20,14 +20,13 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from threading import Thread
+from functools import partial
 from typing import Any
 
 from ..cancellation import is_foreign
-from ..event_loops import closing_shielded, run_to_end, threads, wait_for_all
+from ..event_loops import call_in_thread, closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
@@ -223,24 +222,11 @@ def _wait(wait: Wait) -> Outcome:
 
 async def _wait_async(wait: Wait) -> Outcome:
     """Calls a plain function in a thread of its own, which is abandoned after the time."""
-    loop, outcome = asyncio.get_running_loop(), asyncio.Future[Outcome]()
-    context = copy_context()
-
-    def set_outcome(result: Outcome) -> None:
-        if not outcome.done():
-            outcome.set_result(result)
-
-    def call() -> None:
-        result = context.run(_run_handler, wait.invoke)
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(set_outcome, result)
-
     try:
         async with asyncio.timeout(wait.seconds):
             if inspect.iscoroutinefunction(wait.invoke):
                 return await wait.invoke(), None
-            Thread(target=call, name="approver", daemon=True).start()
-            result, error = await outcome
+            result, error = await call_in_thread(partial(_run_handler, wait.invoke), "approver")
             return (await result if inspect.isawaitable(result) else result), error
     except BaseException as error:
         return None, _failure(error) if is_foreign(error) else error

@@ -4,7 +4,7 @@ from _thread import allocate_lock, get_ident  # `threading` takes longer to impo
 from collections.abc import Callable, Generator
 from functools import wraps
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 __all__ = ["RunStream", "run_stream"]
 
@@ -23,21 +23,29 @@ class RunStream[Event](Generator[Event]):
         self._reader = 0
         self._closing = False
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Event:
-        return self._read(self._events.__next__)
+        if self._reader == get_ident():
+            return next(self._events)  # Python raises: a run cannot read its own stream
+        with self._lock:
+            self._reader = get_ident()
+            try:
+                event = next(self._events)
+            finally:
+                self._reader = 0
+            if self._closing:
+                self._events.close()
+                raise StopIteration
+            return event
 
     def send(self, value: None, /) -> Event:
         """Returns the next event."""
-        return self._read(self._events.__next__)
+        return next(self)
 
     # Any: the overloads of the base
     def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None, /) -> Event:
-        """Raises an exception in the run, and returns the next event if there is one."""
-        error = kind if value is None else value
-        return self._read(lambda: self._events.throw(error))
+        """Stops the run, waits until it has ended and raises the exception."""
+        self.close()
+        raise kind if value is None else value
 
     def close(self) -> None:
         """Stops the run and waits until it has ended."""
@@ -45,20 +53,6 @@ class RunStream[Event](Generator[Event]):
         if self._reader != get_ident():  # else a handler of the run calls this
             with self._lock:
                 self._events.close()
-
-    def _read(self, step: Callable[[], Event]) -> Event:
-        if self._reader == get_ident():
-            return step()  # Python raises: a run cannot read its own stream
-        with self._lock:
-            self._reader = get_ident()
-            try:
-                event = step()
-            finally:
-                self._reader = 0
-            if self._closing:
-                self._events.close()
-                raise StopIteration
-            return event
 
 
 # Any: methods of all signatures that return a generator

@@ -176,70 +176,61 @@ def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterator[Finding]:
     """Finds handlers that run before an approval and use a resource that has no fork."""
+    unforkable = [it.protocol for it in resources.bindings if not hasattr(it.protocol, "fork")]
+    remedy = "use approval='arguments', or give it fork() and merge()"
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
-        if tool is None or tool.approval != "effects":
+        handler = getattr(tool.handler, "__func__", tool.handler) if tool else None  # of a method
+        if tool is None or tool.approval != "effects" or not isfunction(handler):
             continue
-        function = getattr(tool.handler, "__func__", tool.handler)  # of a method
-        if not isfunction(function):
-            continue
-        used = getclosurevars(function)
+        used = getclosurevars(handler)
         values = [*used.globals.values(), *used.nonlocals.values()]
-        for binding in resources.bindings:
-            kind = binding.protocol
-            if not hasattr(kind, "fork") and any(value is kind for value in values):
-                message = (
-                    f"its tool `{name}` runs before the approval of its effects and uses "
-                    f"{kind_name(kind)}, which has no fork()"
-                )
-                remedy = "use approval='arguments', or give it fork() and merge()"
+        for kind in unforkable:
+            if any(value is kind for value in values):
+                message = f"its tool `{name}` runs before the approval of its effects and uses "
+                message += f"{kind_name(kind)}, which has no fork()"
                 yield _finding("effects-not-isolated", path, message, remedy)
 
 
 def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
     """Finds fields of params in braces, which nothing fills, and fields that no text uses."""
-    used: dict[type[Any], set[str]] = {}
-    names = {name for kind in registry.params_types for name in field_names(kind)}
+    unused = {kind: set(field_names(kind)) for kind in registry.params_types}
+    all_names = set[str]().union(*unused.values())
+    first: dict[type[Any], SectionPath] = {}
     for node in registry.sections:
         kind = node.params_type
-        own_names = names if kind is None else field_names(kind)
-        texts = [] if node.section.literal else _templates(node)
-        for name in dict.fromkeys(_BRACES.findall("\n".join(texts))):
-            if name in own_names:
+        names = all_names if kind is None else field_names(kind)
+        texts = (node.body_override, node.summary_override, *node.section.templates())
+        texts = () if node.section.literal else texts
+        for name in dict.fromkeys(_BRACES.findall("\n".join(filter(None, texts)))):
+            if name in names:
                 message = f"its text has {{{name}}}, which the model reads as it is"
                 remedy = f"write ${name}" if kind else f"write ${name} in a section with the params"
                 yield _finding("param-in-braces", node.path, message, remedy)
         if kind is not None:
-            used.setdefault(kind, set())
-            used[kind] |= {name for text in texts for name in compiled(text).names}
-            if _reads_params(node):
-                used[kind] |= field_names(kind)
-    for node in registry.sections:
-        kind = node.params_type
-        if kind is None or kind not in used:
-            continue
-        if unused := sorted(field_names(kind) - used.pop(kind)):
-            message = f"no text uses {', '.join(unused)} of {kind.__name__}"
-            yield _finding("param-unused", node.path, message, f"write ${unused[0]}, or remove it")
+            first.setdefault(kind, node.path)
+            for text in filter(None, texts):
+                unused[kind] -= compiled(text).names
+            if _code_reads_params(node):
+                unused[kind].clear()
+    for kind, path in first.items():
+        if fields := sorted(unused[kind]):
+            message = f"no text uses {', '.join(fields)} of {kind.__name__}"
+            yield _finding("param-unused", path, message, f"write ${fields[0]}, or remove it")
 
 
-def _templates(node: SectionNode) -> list[str]:
-    """Returns the texts of a section with their placeholders, the overriding ones too."""
-    texts = (node.body_override, node.summary_override, *node.section.templates())
-    return [text for text in texts if text]
-
-
-def _reads_params(node: SectionNode) -> bool:
-    """Whether code, such as a condition, may use the params of a section."""
-    selectors = node.enabled, node.visibility
+def _code_reads_params(node: SectionNode) -> bool:
+    """Whether a condition or a rendering method may use the params of a section."""
     kind = type(node.section)
     return (
         kind.render_body is not MarkdownSection.render_body
         or kind.render_summary is not MarkdownSection.render_summary
-        or any(
-            isinstance(selector, BoundSelector) and selector.needs_params for selector in selectors
-        )
+        or any(selector.needs_params for selector in _selectors(node))
     )
+
+
+def _selectors(node: SectionNode) -> list[BoundSelector]:
+    return [item for item in (node.enabled, node.visibility) if isinstance(item, BoundSelector)]
 
 
 # Any: prompts of every output.
@@ -347,7 +338,4 @@ def _prefix(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
 
 
 def _reads_session(node: SectionNode) -> bool:
-    selectors = node.enabled, node.visibility
-    return any(
-        isinstance(selector, BoundSelector) and selector.needs_session for selector in selectors
-    )
+    return any(selector.needs_session for selector in _selectors(node))

@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TextIO, cast
+from typing import TextIO
 
 from .. import serde
 from ..errors import SerdeError
@@ -33,7 +33,8 @@ LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
 """The first line of a log. 0.1.0 wrote none, and events of earlier versions have fewer fields."""
 
 _MAX_DEPTH = 8
-_SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
+_LONE = re.compile(r"[\ud800-\udfff]")
+_SURROGATE = re.compile(_LONE.pattern + r"|\\u[dD][89a-fA-F]")
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
@@ -118,15 +119,9 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
 
 def _escaped(value: Json) -> Json:
     """Returns JSON whose texts and names UTF-8 can encode."""
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case dict():
-            return {cast(str, _escaped(name)): _escaped(item) for name, item in value.items()}
-        case list():
-            return [_escaped(item) for item in value]
-        case _:
-            return value
+    text = json.dumps(value, ensure_ascii=False)
+    escaped: Json = json.loads(_LONE.sub(lambda lone: f"\\\\u{ord(lone[0]):x}", text))
+    return escaped
 
 
 @dataclass(slots=True, eq=False)

@@ -16,18 +16,18 @@ from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from support import hostile_mcp_server, plain_mcp_server
 from support.deadlines import SOON
-from support.mcp_prompts import lock_of
-from weakincentives.contrib.mcp import MCPLogMessage
+from support.mcp_prompts import answers, lock_of, run, section_of
+from weakincentives.contrib.mcp import Elicitation, MCPLogMessage
 from weakincentives.contrib.mcp.connection import Connection
 from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.contrib.mcp.server_errors import ServerError
-from weakincentives.prompt import ToolResult
+from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.serde import Json
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
@@ -123,6 +123,19 @@ def test_flood_of_messages_neither_delays_the_timeout_nor_takes_memory(
                 call(tool, seconds=0.5)
             assert time.monotonic() - began < LATE
     assert time.monotonic() - began < 2 * LATE
+
+
+def test_flood_of_questions_takes_no_memory_while_one_is_open(tmp_path: Path) -> None:
+    async def elicit(_: Elicitation, *, context: ToolContext) -> NoReturn:
+        await asyncio.sleep(600)
+        raise AssertionError("the call ends before")
+
+    lock = hostile(tmp_path)
+    with at_most(150 * MEGABYTE):
+        section = section_of(tmp_path, lock=lock, elicit=elicit, timeout=3)
+        ((success, text),) = answers(run(section, ("questions", {"text": ""})))
+    assert not success
+    assert "gave no answer within 3 seconds" in text
 
 
 def test_a_call_passes_on_at_most_ten_thousand_short_events(tmp_path: Path) -> None:

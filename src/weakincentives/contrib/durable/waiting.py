@@ -64,25 +64,9 @@ def _database_errors() -> Generator[None]:
     except import_module("sqlalchemy.exc").SQLAlchemyError as error:
         reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
         raise WaitingRunsError(
-            f"the database of durable runs cannot be read: {reason}; check its URL, and that its "
-            "workers have the same version of DBOS"
+            f"the database of durable runs cannot be read: {reason}; check its URL, that a "
+            "worker has opened it, and that its workers have the same version of DBOS"
         ) from error
-
-
-def _has_no_tables(error: Exception) -> bool:
-    """Whether no worker has opened the database, which SQLite reports only in words."""
-    cause = getattr(error, "orig", error)
-    is_missing = type(cause).__name__ == "UndefinedTable" or "no such table" in str(cause)
-    return is_missing and "workflow_status" in str(cause).partition("\n")[0]
-
-
-def _sqlite_path(database_url: str) -> Path | None:
-    """Returns the file of an SQLite database; `None` for others, and for one in memory."""
-    url = import_module("sqlalchemy").make_url(database_url)
-    name = url.database or ":memory:"
-    if not database_url.startswith("sqlite") or name.startswith((":memory:", "file:")):
-        return None
-    return Path(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +94,7 @@ class WaitingRuns:
         """Returns the runs that wait, the oldest first."""
         rows = self._list(queue_name=_WAITING, status="ENQUEUED")
         waits = {row.workflow_id.removesuffix(_ROW): row for row in rows}
-        decided = {row.workflow_id for row in self._rows([*waits])} if waits else set()
+        decided = {row.workflow_id for row in self._list(workflow_ids=[*waits])} if waits else set()
         return [
             _waiting_run(wait_id, waits[wait_id]) for wait_id in waits if wait_id not in decided
         ]
@@ -133,7 +117,8 @@ class WaitingRuns:
     def _start_rest(
         self, wait_id: str, decisions: Mapping[str, Decision], **more_options: float
     ) -> None:
-        row = next(iter(self._rows([wait_id + _ROW], load_input=True)), None)
+        rows = self._list(workflow_ids=[wait_id + _ROW], load_input=True)
+        row = next(iter(rows), None)
         if row is None:
             raise ValueError(f"no run has waited as {wait_id!r}; pass WaitingRun.wait_id")
         agent, run_input, waiting = row.input["args"]
@@ -157,18 +142,9 @@ class WaitingRuns:
             ) from error
         self._engine.cancel_workflow(wait_id + _ROW)  # one that a crash leaves is not listed
 
-    def _rows(self, ids: list[str], *, load_input: bool = False) -> list[Any]:
-        return self._list(workflow_ids=ids, load_input=load_input)
-
     def _list(self, **options: Any) -> list[Any]:
-        """Returns rows of DBOS; none from a database that no worker has opened yet."""
         with _database_errors():
-            try:
-                rows: list[Any] = self._engine.list_workflows(load_output=False, **options)
-            except Exception as error:
-                if _has_no_tables(error):
-                    return []
-                raise
+            rows: list[Any] = self._engine.list_workflows(load_output=False, **options)
             return rows
 
 
@@ -205,20 +181,19 @@ def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) ->
 def open_waiting_runs(database_url: str) -> Generator[WaitingRuns]:
     """Gives access to the suspended runs of a database, from a process that runs none.
 
-    In a database that no worker has opened yet, no run waits. Raises `WaitingRunsError` if the
-    database cannot be opened; it creates none.
+    It or its first method raises `WaitingRunsError` for a database that does not exist or that no
+    worker has opened yet; it creates none.
     """
-    package = dbos()
-    path = _sqlite_path(database_url)
-    if path is not None and not path.is_file():
-        raise WaitingRunsError(
-            f"there is no database {str(path)!r}; start a worker first, which creates it, or "
-            "correct the URL"
-        )
-    serializer, engine = package.DBOSPortableJSONSerializer(), None
+    package, sqlalchemy, engine = dbos(), import_module("sqlalchemy"), None
+    serializer = package.DBOSPortableJSONSerializer()
     if database_url.startswith("sqlite"):
-        create_engine = import_module("sqlalchemy").create_engine
-        engine = create_engine(database_url, connect_args={"factory": SqliteConnection})
+        path = sqlalchemy.make_url(database_url).database or ":memory:"
+        if not Path(path).is_file():
+            raise WaitingRunsError(
+                f"there is no database file {path!r}; start a worker first, which creates it, or "
+                "correct the URL"
+            )
+        engine = sqlalchemy.create_engine(database_url, connect_args={"factory": SqliteConnection})
     with _database_errors():
         client = package.DBOSClient(
             system_database_url=database_url, system_database_engine=engine, serializer=serializer

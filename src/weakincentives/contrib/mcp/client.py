@@ -7,10 +7,9 @@ import json
 import os
 import re
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from logging import Formatter, LogRecord, getLogger
-from typing import Any
 
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client import ClientRequestContext, IncomingMessage
@@ -39,16 +38,13 @@ from .events import MCPElicitationAnswered, MCPLogMessage, MCPProgress
 from .lock import ServerLock, ToolLock
 from .results import to_tool_result
 from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
-from .wire import Wire, over_http, start_process
+from .transports import Streams, TransportState, connect_http, start_process
 
 __all__ = ["OpenServer", "open_server"]
 
 _MAX_PAGES = 100
 _LOGGERS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.stdio")
 _LOST = ("Connection closed", "SSE stream ")  # how the SDK's own errors of this kind begin
-
-
-type _Streams = Any  # Any: both directions of a transport, whose type the SDK does not export
 
 
 @asynccontextmanager
@@ -62,7 +58,7 @@ async def open_server(
     cannot be reached or is lost meanwhile.
     """
     variables = _Variables(lock)
-    wire = Wire()
+    state = TransportState()
 
     async def log(params: LoggingMessageNotificationParams) -> None:
         text = params.data if isinstance(params.data, str) else json.dumps(params.data)
@@ -72,10 +68,10 @@ async def open_server(
 
     async def listen(message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            wire.list_changes += 1
+            state.list_changes += 1
 
     client = Client(
-        _transport(lock, variables, wire),
+        _transport(lock, variables, state),
         client_info=Implementation(name="weakincentives", version=__version__),
         logging_callback=log,
         message_handler=listen,
@@ -83,7 +79,7 @@ async def open_server(
         # Without a callback, the client says that it cannot do it, and refuses requests for it.
         elicitation_callback=None
         if ask is None
-        else _elicitation(lock.name, variables, ask, notify),
+        else _elicitation(lock.name, variables, ask, notify, state),
     )
     try:
         with _masked_logs(variables):
@@ -91,14 +87,14 @@ async def open_server(
                 # The SDK would match a server's patterns by Python's engine, which takes
                 # exponential time and holds the whole process; `call` checks in bounded time.
                 vars(client.session)["validate_tool_result"] = _accept_result
-                yield OpenServer(client, wire, await _list(client, lock), variables.redact)
+                yield OpenServer(client, state, await _list(client, lock), variables.redact)
     except Exception as error:
         cause = _first_cause(error)
         if isinstance(cause, ServerError):
             raise cause from None
-        if wire.problem:
-            raise _limit_error(lock.name, wire) from None
-        lines = "".join(f"\n{line}" for line in wire.last_lines)
+        if state.problem:
+            raise _limit_error(lock.name, state) from None
+        lines = "".join(f"\n{line}" for line in state.last_lines)
         raise ServerError(
             variables.redact(f"MCP server {lock.name!r} failed: {message_of(cause)}{lines}")
         ) from None  # the causes may hold credentials
@@ -107,9 +103,11 @@ async def open_server(
 class OpenServer:
     """A server that runs: what it offers now, and its answers to calls."""
 
-    def __init__(self, client: Client, wire: Wire, lock: ServerLock, redact: Redactor) -> None:
+    def __init__(
+        self, client: Client, state: TransportState, lock: ServerLock, redact: Redactor
+    ) -> None:
         self._client = client
-        self._wire = wire
+        self._state = state
         self._redact = redact
         self._listed_changes = 0
         self.lock = lock
@@ -118,11 +116,11 @@ class OpenServer:
     @property
     def has_ended(self) -> bool:
         """Whether the connection is known to be lost."""
-        return self._wire.is_closed or bool(self._wire.problem)
+        return self._state.is_closed or bool(self._state.problem)
 
     async def refresh(self) -> bool:
         """Lists the tools again if the server said that they changed; returns whether it did."""
-        changes = self._wire.list_changes
+        changes = self._state.list_changes
         if changes == self._listed_changes:
             return False
         with self._errors(sent=False):
@@ -163,8 +161,8 @@ class OpenServer:
         try:
             yield
         except MCPError as error:
-            if self._wire.problem:
-                raise _limit_error(name, self._wire) from None
+            if self._state.problem:
+                raise _limit_error(name, self._state) from None
             # Servers use this code for errors of their own, too.
             if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
                 raise ServerEndedError(name, sent=sent) from None
@@ -179,15 +177,17 @@ class OpenServer:
             raise ServerError(self._redact(problem)) from None
 
 
-def _limit_error(server: str, wire: Wire) -> ServerError:
-    return ServerError(f"MCP server {server!r} {wire.problem} and was ended. {UNKNOWN_EFFECT}")
+def _limit_error(server: str, state: TransportState) -> ServerError:
+    return ServerError(f"MCP server {server!r} {state.problem} and was ended. {UNKNOWN_EFFECT}")
 
 
 async def _accept_result(name: str, result: CallToolResult) -> None:
     """Stands for the SDK's check of structured content."""
 
 
-def _elicitation(server: str, variables: "_Variables", ask: Ask, notify: Notify) -> ElicitationFnT:
+def _elicitation(
+    server: str, variables: "_Variables", ask: Ask, notify: Notify, state: TransportState
+) -> ElicitationFnT:
     """Returns the SDK's callback for questions to a person; none but right forms reach `ask`."""
 
     async def answer(
@@ -203,7 +203,8 @@ def _elicitation(server: str, variables: "_Variables", ask: Ask, notify: Notify)
             notify(replace(event, reason=problem))
             return ElicitResult(action="decline")
         schema = json.loads(variables.redact(json.dumps(params.requested_schema)))
-        answer = await ask(Elicitation(server=server, message=message, schema=schema))
+        with state.answering():
+            answer = await ask(Elicitation(server=server, message=message, schema=schema))
         notify(replace(event, action=answer.action))
         content = dict(answer.content) if isinstance(answer, Accept) else None
         return ElicitResult.model_validate({"action": answer.action, "content": content})
@@ -284,23 +285,19 @@ def _masked_logs(variables: _Variables) -> Generator[None]:
             logger.removeFilter(mask)
 
 
-@asynccontextmanager
-async def _transport(
-    lock: ServerLock, variables: _Variables, wire: Wire
-) -> AsyncGenerator[_Streams]:
+def _transport(
+    lock: ServerLock, variables: _Variables, state: TransportState
+) -> AbstractAsyncContextManager[Streams]:
     expand = variables.expand
     if lock.url is not None:
         headers = {name: expand(value) for name, value in lock.headers.items()}
-        opening = over_http(expand(lock.url), headers, wire)
-    else:
-        assert lock.command  # noqa: S101 - a lock has either
-        program, *arguments = map(expand, lock.command)
-        parameters = StdioServerParameters(
-            command=program, args=arguments, env=variables.environment, cwd=lock.cwd
-        )
-        opening = start_process(parameters, wire)
-    async with opening as streams:
-        yield streams
+        return connect_http(expand(lock.url), headers, state)
+    assert lock.command  # noqa: S101 - a lock has either
+    program, *arguments = map(expand, lock.command)
+    parameters = StdioServerParameters(
+        command=program, args=arguments, env=variables.environment, cwd=lock.cwd
+    )
+    return start_process(parameters, state)
 
 
 def _first_cause(error: BaseException) -> BaseException:

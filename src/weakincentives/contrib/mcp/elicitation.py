@@ -8,15 +8,14 @@ import inspect
 import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, Literal, Protocol
 
 from ...displays import visible
 from ...errors import SerdeError, ValidationIssue
+from ...event_loops import call_in_thread
 from ...json_validation import check_schema, validation_issues
 from ...prompt.context import ToolContext
 from ...redaction import Redactor, credentials_in
@@ -231,18 +230,7 @@ async def _answer(elicit: Elicit, request: Elicitation, context: ToolContext) ->
 
     if inspect.iscoroutinefunction(elicit):
         return await call()
-    answer: Future[object] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # raised where the answer is awaited
-            answer.set_exception(error)
-
-    answer.set_running_or_notify_cancel()
-    name, work = "weakincentives-elicit", copy_context().run
-    Thread(target=work, args=(run,), name=name, daemon=True).start()
-    returned = await asyncio.wrap_future(answer)
+    returned = await call_in_thread(call, "weakincentives-elicit")
     return await returned if inspect.isawaitable(returned) else returned
 
 

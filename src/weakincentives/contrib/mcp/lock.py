@@ -8,7 +8,6 @@ the properties of a schema stay in the server's order, which models write argume
 import json
 import os
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -37,7 +36,6 @@ __all__ = [
 _FORMAT = 1
 _SERVER_NAME = r"[a-z0-9][a-z0-9-]{0,31}"
 _MAX_TOOL_NAME = 64
-_HIDDEN = ("Cc", "Cf", "Cn", "Co", "Zl", "Zp")  # and those of `displays`
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
 
@@ -163,8 +161,7 @@ def lock_text(lock: ServerLock) -> str:
         for tool in sorted(lock.tools, key=lambda tool: tool.name)
     ]
     text = json.dumps(_sorted(content), indent=2, ensure_ascii=False)
-    hidden = {char for char in text if unicodedata.category(char) in _HIDDEN} - {"\n"}
-    hidden |= {*HIDDEN.findall(text)}
+    hidden = {char for char in {*text} - {"\n"} if HIDDEN.match(char) or not char.isprintable()}
     return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}) + "\n"
 
 
