@@ -53,7 +53,7 @@ from .response import (
     ToolCallFinished,
     ToolCallStarted,
 )
-from .run_log import ACCEPT, Answered, Called, RunLog, replayed
+from .run_log import ACCEPT, Answered, Called, replayed
 from .run_logs import OpenCalls
 from .run_recorder import RunRecorder
 from .run_stream import run_stream
@@ -190,6 +190,8 @@ class Evaluation[Out]:
     On exit it adds the progress so far, such as usage and transcript, to an exception.
     """
 
+    _journal: Journal | None = None
+
     def __init__(
         self,
         adapter: LoopAdapter,
@@ -219,7 +221,6 @@ class Evaluation[Out]:
         rendered = with_disclosure_tools(rendered, conversation)
         config = _config(adapter, rendered, options)
         self._loop = inner_loop(rendered, conversation, options, config, adapter.model)
-        self._entries, self._is_journaled = RunLog(), False
         self._operation = self._new_operation(adapter, rendered.text, streamed=streamed)
         self.meter = self._loop.meter
         self._requests = ProviderRequests(
@@ -233,7 +234,6 @@ class Evaluation[Out]:
             session=session,
             publish=self._publish,
             operation=self._operation,
-            log=self._entries,
             call_history=options.get("call_history"),
             clock=adapter.clock,
         )
@@ -306,8 +306,8 @@ class Evaluation[Out]:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception | None) and not self._is_journaled:
-            self._loop = replayed(self._loop, self._entries)
+        if not isinstance(error, Exception | None) and self._journal is None:
+            self._loop = replayed(self._loop, self.tools.log)
         if isinstance(error, ChangedRunError):
             wait_on(error, self._log, self._resumption, self._loop, self._session)
         complete = self._with_progress(error)
@@ -365,7 +365,7 @@ class Evaluation[Out]:
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
         """Runs the conversation to its end; `finish` then returns the response."""
-        self._is_journaled = journal is not None
+        self._journal = journal
         action = self._start()
         while True:
             if isinstance(action, ToolCalls):
@@ -390,7 +390,7 @@ class Evaluation[Out]:
         if self._resumption is None:
             return self._loop.start(self._clock())
         suspension, outcomes = recall_calls(self.tools, self._resumption)
-        self._entries += map(Called, suspension.calls_of_turn, outcomes)
+        self.tools.log += map(Called, suspension.calls_of_turn, outcomes)
         self._begin_turn(suspension.calls_of_turn, self._resumption.waiting)
         return self._loop.resume(
             suspension.spent, suspension.turns, suspension.repairs, outcomes, self._clock()
@@ -436,7 +436,7 @@ class Evaluation[Out]:
             answer = yield from self._recorder.ask(self._requests.send(request))
         else:
             answer = yield from self._requests.send(request)
-        self._entries.append(Answered(answer))
+        self.tools.log.append(Answered(answer))
         self._begin_turn(answer.tool_calls)
         return self._loop.receive(answer, self._clock())
 

@@ -93,7 +93,6 @@ class ToolExecutor:
         session: SessionProtocol,
         publish: Callable[[object], None],
         operation: Operation,
-        log: RunLog | None = None,
         call_history: CallHistory | None = None,
         clock: Clock = utc_now,
     ) -> None:
@@ -108,7 +107,7 @@ class ToolExecutor:
         self._operation = operation
         self._id = new_id()
         self._answered = 0
-        self.log: RunLog = [] if log is None else log
+        self.log: RunLog = []
         self._commits = Commits(session, prompt.resources, self.log, operation)
         self._history = call_history or CallHistory()
         self._clock = clock
