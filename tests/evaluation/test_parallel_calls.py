@@ -961,7 +961,9 @@ def test_the_time_of_a_parallel_call_is_that_of_its_handler_at_least() -> None:
 
 
 @drivers
-def test_an_interrupt_leaves_parallel_calls_with_an_unknown_outcome(driver: Evaluate) -> None:
+def test_an_interrupt_leaves_parallel_calls_that_are_not_merged_with_an_unknown_outcome(
+    driver: Evaluate,
+) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         if params.a == 2:
             raise KeyboardInterrupt
@@ -972,7 +974,7 @@ def test_an_interrupt_leaves_parallel_calls_with_an_unknown_outcome(driver: Eval
     adapter = ScriptedAdapter([calls, say("done")], config=ISOLATED)
     with pytest.raises(KeyboardInterrupt):
         driver(adapter, prompt(named("free", handler)), Session(), save=saved.append)
-    assert [answer.unknown for answer in answers(saved[-1].messages)] == [True, True]
+    assert [answer.unknown for answer in answers(saved[-1].messages)] == [False, True]
 
 
 def test_parallel_calls_inside_a_call_that_must_not_run_twice_have_keys_of_their_own() -> None:

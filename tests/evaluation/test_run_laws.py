@@ -404,7 +404,6 @@ def test_state_files_and_conversation_agree_after_an_interrupt_at_any_effect(
     interrupted(tree, at, data.draw(a_face), check_agreement)
 
 
-@fault("F1", "the merged calls of an interrupted batch have no answer")
 def test_state_and_conversation_agree_after_an_interrupt_of_parallel_calls() -> None:
     shape = Shape(("note", "look"), certain=("parallel",))
     for tree in drawn(shape, 10):
@@ -420,15 +419,20 @@ def test_state_and_conversation_agree_while_a_chat_is_suspended() -> None:
 
 
 class Interrupter:
-    """Raises `KeyboardInterrupt` before one bytecode of the engine, and counts them."""
+    """Raises `KeyboardInterrupt` before one bytecode of the engine, and counts them.
+
+    `end` is their number when the turn's conversation is saved.
+    """
 
     def __init__(self, at: int = 0) -> None:
-        self.at, self.count, self.where = at, 0, ""
+        self.at, self.count, self.end, self.where = at, 0, 0, ""
 
     def event(self, code: CodeType, offset: int) -> object:
         if not code.co_filename.startswith(ENGINE):
             return sys.monitoring.DISABLE
         self.count += 1
+        if code.co_qualname == "Evaluation.__exit__":
+            self.end = self.end or self.count
         if self.count == self.at:
             self.where = f"{code.co_qualname}+{offset}"
             raise KeyboardInterrupt
@@ -448,8 +452,8 @@ class Interrupter:
         sys.monitoring.restart_events()
 
 
-def interrupt_turn(at: int) -> int:
-    """Interrupts a chat's turn before one bytecode and checks what it leaves; returns their count.
+def interrupt_turn(at: int) -> Interrupter:
+    """Interrupts a chat's turn before one bytecode and checks what it leaves.
 
     The turn then continues in another process.
     """
@@ -470,19 +474,33 @@ def interrupt_turn(at: int) -> int:
             except AssertionError as error:
                 error.add_note(f"interrupted before bytecode {at}, {interrupter.where}")
                 raise
-        return interrupter.count
+        return interrupter
 
 
 # An interrupt can come between the making of a generator or coroutine and its first step.
-@pytest.mark.filterwarnings(
+unfinished = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning"
 )
-@fault("F1", "state and conversation are saved one after the other")
-def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode() -> None:
+
+
+def interrupt_often(choose: Callable[[Interrupter], Sequence[int]]) -> None:
     try:
-        whole = in_own_thread(partial(interrupt_turn, 0))
-        rng = Random(CUTS_SEED)  # noqa: S311 - chance that can be repeated
-        for at in rng.sample(range(1, whole), min(max(CUTS, 100), whole - 1)):
+        for at in choose(in_own_thread(partial(interrupt_turn, 0))):
             in_own_thread(partial(interrupt_turn, at))
     finally:
-        gc.collect()  # in this test, which ignores its warnings
+        gc.collect()  # in the test, which ignores its warnings
+
+
+@unfinished
+def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode() -> None:
+    def choose(whole: Interrupter) -> Sequence[int]:
+        rng = Random(CUTS_SEED)  # noqa: S311 - chance that can be repeated
+        return rng.sample(range(1, whole.end), min(max(CUTS, 100), whole.end - 1))
+
+    interrupt_often(choose)
+
+
+@unfinished
+@fault("F1", "state and conversation are saved one after the other")
+def test_state_files_and_conversation_agree_after_an_interrupt_while_they_are_saved() -> None:
+    interrupt_often(lambda whole: range(whole.end, whole.count, 10))

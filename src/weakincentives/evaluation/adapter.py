@@ -36,7 +36,7 @@ from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
-from .run_logs import CallLog, Identity, RunLog
+from .run_logs import CallLog, Identity, NestedRunLog
 from .suspension import Resumption
 
 __all__ = [
@@ -105,7 +105,7 @@ class ParentRun:
     levels_left: int = sys.maxsize
     operation: Operation | None = None
     nested: CallLog | None = None
-    log: RunLog | None = None
+    log: NestedRunLog | None = None
 
     def for_call(
         self, session: SessionProtocol, bus: EventBus, identity: Identity | None

@@ -53,6 +53,7 @@ from .response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from .run_log import ACCEPT, Answered, Called, replayed
 from .run_logs import OpenCalls
 from .run_recorder import RunRecorder
 from .run_stream import run_stream
@@ -189,6 +190,8 @@ class Evaluation[Out]:
     On exit it adds the progress so far, such as usage and transcript, to an exception.
     """
 
+    _journal: Journal | None = None
+
     def __init__(
         self,
         adapter: LoopAdapter,
@@ -303,6 +306,8 @@ class Evaluation[Out]:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception | None) and self._journal is None:
+            self._loop = replayed(self._loop, self.tools.log)
         if isinstance(error, ChangedRunError):
             wait_on(error, self._log, self._resumption, self._loop, self._session)
         complete = self._with_progress(error)
@@ -360,6 +365,7 @@ class Evaluation[Out]:
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
         """Runs the conversation to its end; `finish` then returns the response."""
+        self._journal = journal
         action = self._start()
         while True:
             if isinstance(action, ToolCalls):
@@ -384,6 +390,7 @@ class Evaluation[Out]:
         if self._resumption is None:
             return self._loop.start(self._clock())
         suspension, outcomes = recall_calls(self.tools, self._resumption)
+        self.tools.log += map(Called, suspension.calls_of_turn, outcomes)
         self._begin_turn(suspension.calls_of_turn, self._resumption.waiting)
         return self._loop.resume(
             suspension.spent, suspension.turns, suspension.repairs, outcomes, self._clock()
@@ -429,6 +436,7 @@ class Evaluation[Out]:
             answer = yield from self._recorder.ask(self._requests.send(request))
         else:
             answer = yield from self._requests.send(request)
+        self.tools.log.append(Answered(answer))
         self._begin_turn(answer.tool_calls)
         return self._loop.receive(answer, self._clock())
 
@@ -438,7 +446,7 @@ class Evaluation[Out]:
         if accept is None:
             return finished
         # As a call, so that a journal records it; no tool can have this name.
-        call = ToolCall(f"accept_{self._loop.turns}", "<accept>", finished.text)
+        call = ToolCall(f"accept_{self._loop.turns}", ACCEPT, finished.text)
         check = partial(self.tools.check_output, call, accept, finished.output)
         if journal is None:
             outcome = yield from check()

@@ -1,7 +1,7 @@
 """Logs of nested runs: what they do is recorded, so that they can repeat it after a wait.
 
-`RunLog` records one nested run, `CallLog` one execution of a tool call with the runs inside it, and
-`OpenCalls` has the calls of one turn. Their records are the values of `nested_runs`.
+`NestedRunLog` records one nested run, `CallLog` one execution of a tool call with the runs inside
+it, and `OpenCalls` has the calls of one turn. Their records are the values of `nested_runs`.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from .nested_runs import (
     check_run,
 )
 
-__all__ = ["CallLog", "Identity", "OpenCalls", "RunLog"]
+__all__ = ["CallLog", "Identity", "NestedRunLog", "OpenCalls"]
 
 type Identity = CallIdentity | CallLog
 """Identifies a tool call: a journal's key, or the log of an execution whose runs can wait."""
@@ -36,7 +36,7 @@ _NO_USAGE = RunUsage()
 _NOTHING_WAITS = Waiting()
 
 
-class RunLog:
+class NestedRunLog:
     """Records one nested run; a run that has a record repeats it first."""
 
     def __init__(
@@ -147,7 +147,7 @@ class CallLog:
         self._id = approval_id
         self._record: NestedRuns | None = None
         self._decisions: Decisions = {}
-        self._runs: list[RunLog] = []
+        self._runs: list[NestedRunLog] = []
         self._spent = _NO_USAGE
 
     @property
@@ -175,7 +175,7 @@ class CallLog:
         self._record, self.idempotency_key = record, record.idempotency_key
 
     # Any: a prompt of any output
-    def begin(self, prompt: Prompt[Any]) -> RunLog:
+    def begin(self, prompt: Prompt[Any]) -> NestedRunLog:
         """Returns the log of the next run of the call's handler.
 
         Raises `ChangedRunError` if the run that waits there is of another prompt or other tools.
@@ -192,7 +192,7 @@ class CallLog:
                 for preview, approval_id in zip(record.pending, record.ids, strict=True)
                 if approval_id in self._decisions
             }
-        log = RunLog(prompt, record, decisions, self)
+        log = NestedRunLog(prompt, record, decisions, self)
         self._runs.append(log)
         if record is not None:
             try:
@@ -260,7 +260,7 @@ class CallLog:
             runs=tuple(runs),
         )
 
-    def _places(self) -> list[tuple[str, RunLog]]:
+    def _places(self) -> list[tuple[str, NestedRunLog]]:
         return [(f"{self._id}/{number}", log) for number, log in enumerate(self._runs, 1)]
 
 
@@ -271,7 +271,7 @@ class OpenCalls:
     own calls, not on calls inside them; `shown` are the previews that people have seen.
     """
 
-    def __init__(self, evaluation_id: str, meter: Meter, run: RunLog | None) -> None:
+    def __init__(self, evaluation_id: str, meter: Meter, run: NestedRunLog | None) -> None:
         self.meter = meter
         self.run = run
         self._evaluation_id = evaluation_id

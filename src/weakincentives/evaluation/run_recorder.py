@@ -23,7 +23,8 @@ from .effects import Effects
 from .errors import LimitError, PromptEvaluationError
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 from .nested_runs import NestedCall, ProviderFailure
-from .run_logs import OpenCalls, RunLog
+from .run_log import Called
+from .run_logs import NestedRunLog, OpenCalls
 from .tool_executor import ToolExecutor
 
 __all__ = ["RunRecorder"]
@@ -34,7 +35,7 @@ class RunRecorder:
 
     def __init__(
         self,
-        log: RunLog,
+        log: NestedRunLog,
         tools: ToolExecutor,
         open_calls: OpenCalls,
         prompt: Prompt[Any],  # Any: a prompt of any output
@@ -78,7 +79,9 @@ class RunRecorder:
         if not record.answer.success or not runs_again:
             log.meter.add_run(record.nested.spent, "")
             self._change_state(record.state)
-            return tools.recall(call, record.answer)
+            outcome = tools.recall(call, record.answer)
+            tools.log.append(Called(call, outcome))
+            return outcome
         log.repeat(record.nested)
         outcome = yield from tools.execute(call, log)
         if not outcome.success:

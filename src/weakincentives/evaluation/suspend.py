@@ -11,7 +11,7 @@ from .approval import Approve, Preview
 from .inner_loop import InnerLoop
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, answered_calls
 from .nested_runs import ChangedRunError, Waiting, tool_digests
-from .run_logs import OpenCalls, RunLog
+from .run_logs import NestedRunLog, OpenCalls
 from .suspension import (
     Resumption,
     RunSuspended,
@@ -108,7 +108,7 @@ def suspend(
 
 def wait_on(
     error: ChangedRunError,
-    log: RunLog | None,
+    log: NestedRunLog | None,
     resumption: Resumption | None,
     loop: InnerLoop,
     session: SessionProtocol,

@@ -3,8 +3,9 @@
 A call passes these places. The loop adapter's `Evaluation` receives it in an answer of the provider
 and asks `next_batch` which calls run together. `execute` admits the call: it finds the tool and
 parses the arguments. It opens a transaction over session and resources and yields the handler,
-which `effects.perform` invokes. It commits, or rolls back when the handler fails. It publishes
-`ToolInvoked` and returns a `ToolExecutionOutcome`, which the evaluation submits to the inner loop.
+which `effects.perform` invokes. A failure is undone. The call's entry in the run's log commits it.
+Then the executor publishes `ToolInvoked` and returns a `ToolExecutionOutcome`, which the evaluation
+submits to the inner loop.
 
 Every mistake of the model or the tool becomes a failed answer. Only `ControlFlow` and exceptions
 outside `Exception`, such as `KeyboardInterrupt`, leave this module.
@@ -37,17 +38,17 @@ from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE, AnyTool, ToolHandler
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, new_id
-from ..runtime.transactions import tool_transaction
-from ..serde import Json
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
 from .call_history import CallHistory, CallRecord, call_key, messages_of
-from .effects import Effects, Outcome, Parallel
+from .commits import Changes, Commits, Performed
+from .effects import Effects, Parallel
 from .inner_loop import InnerLoopConfig
 from .main_loop import NestedAdapter
 from .messages import Message, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from .nested_runs import ChangedRunError, UndecidedError
 from .parallel_calls import ForkedCall
+from .run_log import Called, RunLog
 from .run_logs import CallLog, Identity
 from .tool_answers import (
     check_restart,
@@ -70,15 +71,15 @@ _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 type _Handler = ToolHandler[Any, Any]
 type _Result = ToolResult[Any]
 
-type _Changes = Mapping[str, Mapping[str, Json]]
-_NO_CHANGES: _Changes = {}
+_NO_CHANGES: Changes = {}
 
 
 class ToolExecutor:
     """Runs the tool calls of one evaluation.
 
     It publishes events with `publish`. Handlers receive the bus of `operation`, and `adapter` for
-    evaluations of their own. `call_history` has the calls of earlier evaluations of the run.
+    evaluations of their own. Each call that has an answer gets an entry in `log`. `call_history`
+    has the calls of earlier evaluations of the run.
     """
 
     # Any: prompts of every output
@@ -106,6 +107,8 @@ class ToolExecutor:
         self._operation = operation
         self._id = new_id()
         self._answered = 0
+        self.log: RunLog = []
+        self._commits = Commits(session, prompt.resources, self.log, operation)
         self._history = call_history or CallHistory()
         self._clock = clock
         self._record = self._history.replay()
@@ -370,53 +373,51 @@ class ToolExecutor:
         identity: Identity | None,
         forked: ForkedCall | None,
     ) -> Effects[ToolExecutionOutcome]:
-        """Invokes the handler in a transaction, which a failure rolls back, and answers."""
+        """Invokes the handler, commits what it did or undoes it, and answers."""
+        is_disclosure = call.name in RESERVED_TOOL_NAMES
+        visibility = self.available.visibility() if is_disclosure else _NO_VISIBILITY
 
-        def read(result: _Result, transaction: tool_transaction) -> str:
+        def read(result: _Result) -> tuple[str, bool]:
             content = result_text(call.name, result)
             for media in result.media:
                 self._session.content.put(media)
-            if not result.success:
-                transaction.rollback()
-            elif not self._config.supports_dynamic_tools:
+            if result.success and not self._config.supports_dynamic_tools:
                 check_restart(result.value, params)
-            return content
+            return content, result.success
 
-        visibility, content, changes = _NO_VISIBILITY, None, _NO_CHANGES
-        result: _Result = ToolResult("")
-        failure: Exception | None = None
-        try:
-            if call.name in RESERVED_TOOL_NAMES:
-                visibility = self.available.visibility()
-            invoke = forked.merge if forked else partial(handler, params)
-            result, content, failure, changes = yield from self._transact(
-                call, identity, invoke, read
-            )
-        except ControlFlow as signal:
-            result = ToolResult(message=message_of(signal))
-            outcome = self._answer(
-                call, started, params, result, visibility=visibility, error=signal
-            )
-            if outcome.request is not None and call.name in RESERVED_TOOL_NAMES:
-                return outcome
-            raise  # from an evaluation inside the handler
-        # limits of a nested evaluation included; the inner loop checks its own before each action
-        except Exception as error:
-            failure = error
-        if failure is not None:
-            result, content = self._failed(call, failure, record), ""
-        if record is not None:
-            record.result = result
-        return self._answer(
+        def answer(performed: Performed) -> tuple[ToolExecutionOutcome, _Result]:
+            result, content, error, _ = performed
+            if isinstance(error, ControlFlow):
+                result, content = ToolResult(message=message_of(error)), ""
+            elif error is not None:
+                result, content = self._failed(call, error, record), ""
+            if record is not None and not isinstance(error, ControlFlow):
+                record.result = result
+            return self._outcome(call, params, result, content, error), result
+
+        invoke = forked.merge if forked else partial(handler, params)
+        session, bus = self._session, self._operation.bus
+        context = partial(self._context, call, session=session, bus=bus, identity=identity)
+        end = identity.end if isinstance(identity, CallLog) else None
+        outcome, result, performed = yield from self._commits.run(
+            call, context, invoke, read=read, answer=answer, end=end
+        )
+        self._publish_call(
             call,
             started,
             params,
             result,
-            content or "",
+            outcome,
             visibility=visibility,
-            error=failure,
-            changes=changes,
+            changes=performed[3],
         )
+        signal = performed[2]
+        if isinstance(signal, ControlFlow) and not (outcome.request and is_disclosure):
+            try:
+                raise signal  # from an evaluation inside the handler
+            finally:
+                del performed, signal  # an exception must not lead to itself by its traceback
+        return outcome
 
     def _failed(self, call: ToolCall, failure: Exception, record: CallRecord | None) -> _Result:
         """Returns the result of a call that failed; raises if a run inside it waits."""
@@ -442,59 +443,23 @@ class ToolExecutor:
 
         The outcome of a rejection has its reason. Raises what `accept` raises otherwise.
         """
-        message = ToolMessage(call.call_id, "")
-        _, _, failure, _ = yield from self._transact(
-            call, identity, partial(accept, output), _ignore
+
+        def answer(performed: Performed) -> tuple[ToolExecutionOutcome, None]:
+            message, error = ToolMessage(call.call_id, ""), performed[2]
+            if isinstance(error, OutputRejected | ToolValidationError):
+                text = sendable(message_of(error))
+                message = ToolMessage(call.call_id, text, success=False)
+            elif error is not None:
+                raise error
+            return ToolExecutionOutcome(call.call_id, message, message.success), None
+
+        session, bus = self._session, self._operation.bus
+        context = partial(self._context, call, session=session, bus=bus, identity=identity)
+        check = partial(accept, output)
+        outcome, _, _ = yield from self._commits.run(
+            call, context, check, read=_accepted, answer=answer
         )
-        if isinstance(failure, OutputRejected | ToolValidationError):
-            message = ToolMessage(call.call_id, sendable(message_of(failure)), success=False)
-        elif failure is not None:
-            raise failure
-        return ToolExecutionOutcome(call.call_id, message, message.success)
-
-    def _transact[T](
-        self,
-        call: ToolCall,
-        identity: Identity | None,
-        invoke: Callable[..., Any],  # Any: handlers of all types, with their params
-        read: Callable[[Any, tool_transaction], T],  # Any: results of all handlers
-    ) -> Effects[tuple[Any, T | None, Exception | None, _Changes]]:
-        """Performs a handler in a transaction, which a failure rolls back.
-
-        `invoke` is the handler, which lacks the context, and `read` reads its result. Returns the
-        result, what was read, the failure, and what the handler changed: a StopIteration of a
-        handler cannot leave a generator. Raises `ControlFlow` and interrupts.
-        """
-        result, answer, changes = None, None, _NO_CHANGES
-        try:
-            with (
-                self._resources.for_call() as resources,
-                tool_transaction(self._session, resources, call.name) as transaction,
-            ):
-                try:
-                    bus = self._operation.bus
-                    context = self._context(call, resources, self._session, bus, identity)
-                    try:
-                        outcome: Outcome = yield partial(invoke, context=context)
-                        if isinstance(identity, CallLog):
-                            identity.end()
-                        if self._operation.records_changes:  # before a failure rolls them back
-                            changes = transaction.changes()
-                        result = _result_of(outcome)
-                        answer = read(result, transaction)
-                    finally:
-                        revoke(context)
-                    resources.close()  # if this fails, the call fails
-                    transaction.end()
-                # an interrupt at the exit of the `with` block could leave a rollback half done
-                except BaseException as error:
-                    transaction.end(error)
-                    raise
-        except ControlFlow:
-            raise
-        except Exception as error:
-            return result, answer, error, changes
-        return result, answer, None, changes
+        return outcome
 
     def admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
         """Returns the tool, its handler and the parsed params of a call.
@@ -511,25 +476,67 @@ class ToolExecutor:
         result: _Result,
         content: str = "",
         *,
-        visibility: Mapping[SectionPath, SectionVisibility] = _NO_VISIBILITY,
         replayed: bool = False,
         error: Exception | None = None,
-        changes: _Changes = _NO_CHANGES,
     ) -> ToolExecutionOutcome:
-        """Publishes the call and returns its outcome with the answer that the model reads."""
-        self._answered += 1
-        content = self._notes.pop(call.call_id, "") + sendable(content or result.message)
-        result = without_bytes(result)
+        """Answers a call that does not run."""
+        outcome = self._outcome(call, params, result, content, error)
+        self.log.append(Called(call, outcome))
+        self._publish_call(call, started, params, result, outcome, replayed=replayed)
+        return outcome
+
+    def _outcome(
+        self,
+        call: ToolCall,
+        params: object,
+        result: _Result,
+        content: str,
+        error: Exception | None,
+    ) -> ToolExecutionOutcome:
+        """Returns the outcome of a call with the answer that the model reads."""
+        content = self._notes.get(call.call_id, "") + sendable(content or result.message)
         is_disclosure = call.name in RESERVED_TOOL_NAMES
         if not is_disclosure:  # these return sections, which the prompt would show whole
             content = shorten(content, self._config.max_result_chars)
+        media = tuple([media.reference for media in result.media])
+        message = ToolMessage(call.call_id, content, result.success, media=media)
+        request = error if isinstance(error, VisibilityExpansionRequired) else None
+        kind = "" if error is None or request is not None else type(error).__qualname__
+        outcome = ToolExecutionOutcome(
+            call.call_id, message, result.success, error=kind, request=request
+        )
+        if not is_disclosure:
+            return outcome
+        outcome = with_sections(outcome, result.value, params)
+        if outcome.closed:
+            self.available.remember(outcome.closed, SectionVisibility.SUMMARY)
+        return outcome
+
+    def _publish_call(
+        self,
+        call: ToolCall,
+        started: float,
+        params: object,
+        result: _Result,
+        outcome: ToolExecutionOutcome,
+        *,
+        visibility: Mapping[SectionPath, SectionVisibility] = _NO_VISIBILITY,
+        replayed: bool = False,
+        changes: Changes = _NO_CHANGES,
+    ) -> None:
+        """Publishes a call that has its entry in the log."""
+        self._answered += 1
+        self._notes.pop(call.call_id, None)
+        is_disclosure = call.name in RESERVED_TOOL_NAMES
+        if is_disclosure:
+            self.available.note(outcome.request or result.value, params)
         self._publish(
             ToolInvoked(
                 name=call.name,
                 call_id=call.call_id,
                 params=params,
-                result=result,
-                content=content,
+                result=without_bytes(result),
+                content=outcome.message.content,
                 seconds=perf_counter() - started,
                 prompt_name=self._operation.name,
                 replayed=replayed,
@@ -541,19 +548,6 @@ class ToolExecutor:
                 session_id=self._session.session_id,
             )
         )
-        message = ToolMessage(call.call_id, content, result.success, media=tuple(result.media))
-        request = error if isinstance(error, VisibilityExpansionRequired) else None
-        kind = "" if error is None or request is not None else type(error).__qualname__
-        outcome = ToolExecutionOutcome(
-            call.call_id, message, result.success, error=kind, request=request
-        )
-        if not is_disclosure:
-            return outcome
-        self.available.note(request or result.value, params)
-        outcome = with_sections(outcome, result.value, params)
-        if outcome.closed:
-            self.available.remember(outcome.closed, SectionVisibility.SUMMARY)
-        return outcome
 
     def _context(
         self,
@@ -583,9 +577,6 @@ class ToolExecutor:
         )
 
 
-def _ignore(result: object, transaction: tool_transaction, /) -> None: ...
-
-
 def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]:
     try:
         yield from effects
@@ -593,8 +584,5 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
         revoke(context)
 
 
-def _result_of(outcome: Outcome) -> _Result:
-    result: _Result = outcome[0]
-    if outcome[1] is not None:
-        raise outcome[1]
-    return result
+def _accepted(_: object) -> tuple[str, bool]:
+    return "", True

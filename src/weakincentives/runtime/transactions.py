@@ -7,6 +7,7 @@ transaction calls once at its end.
 """
 
 import logging
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +17,7 @@ from ..resources import release
 from ..serde import Json
 
 __all__ = [
+    "CallTransaction",
     "CompositeSnapshot",
     "changes_since",
     "create_snapshot",
@@ -134,6 +136,94 @@ def _log_failure(message: str, part: Snapshotable, snapshot: CompositeSnapshot) 
     _log.exception(message, extra={"part": type(part).__name__, "tag": snapshot.tag})
 
 
+class CallTransaction:
+    """The changes of one tool call, which stand exactly if its entry has come into `log`.
+
+    Call `begin`, `release` once the entry has come, and `settle` whatever happens: it restores
+    session and resources unless the log has grown. It may be called any number of times, so that an
+    interrupt can come at any moment. A part that cannot be restored is logged, and added as a note
+    to the exception that is being handled.
+    """
+
+    __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "_tag")
+
+    def __init__(
+        self,
+        session: SessionProtocol,
+        resources: Iterable[Snapshotable],
+        log: list[Any],  # Any: entries of every kind
+        tag: str,
+    ) -> None:
+        self._session, self._resources, self._log, self._tag = session, resources, log, tag
+        self._snapshot: CompositeSnapshot | None = None
+        self._entries = len(log)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction has begun and not ended."""
+        return self._snapshot is not None
+
+    def begin(self) -> None:
+        """Takes the snapshot."""
+        self._entries = len(self._log)
+        self._snapshot = create_snapshot(self._session, self._resources, self._tag)
+
+    def changes(self) -> dict[str, dict[str, Json]]:
+        """Describes what has changed since `begin`, as `changes_since` does."""
+        return {} if self._snapshot is None else changes_since(self._snapshot)
+
+    def undo(self, error: Exception | None = None) -> None:
+        """Restores the beginning of a call that has failed, whose entry may follow.
+
+        Without an `error` that takes the note, raises an `ExceptionGroup` of the parts that could
+        not be restored.
+        """
+        if self._snapshot is None:
+            return
+        if error is None:
+            restore_snapshot(self._snapshot)
+        elif interrupt := _restore_for(error, self._snapshot):
+            raise interrupt
+
+    def release(self) -> Exception | None:
+        """Releases the snapshot of a call that has its entry, newest part first.
+
+        If a part cannot be released, undoes the call and its entry and returns the error.
+        """
+        parts = list(self._snapshot.parts) if self._snapshot else []
+        for entry in reversed([part for part in parts if hasattr(type(part[0]), "release")]):
+            try:
+                release(*entry)
+            except Exception as error:
+                del self._log[self._entries :]
+                self.settle(error)
+                return error
+            parts = [part for part in parts if part is not entry]
+            self._snapshot = CompositeSnapshot(tuple(parts), self._tag)
+        self._snapshot = None
+        return None
+
+    def settle(self, error: BaseException | None = None) -> None:
+        """Ends the transaction, by default because of the exception that is being handled."""
+        if (snapshot := self._snapshot) is None:
+            return
+        interrupt: BaseException | None = None
+        if len(self._log) == self._entries:
+            interrupt = _restore_for(error or sys.exception(), snapshot)
+        _release_all(snapshot)
+        self._snapshot = None
+        if interrupt is not None:
+            raise interrupt
+
+
+def _restore_for(error: BaseException | None, snapshot: CompositeSnapshot) -> BaseException | None:
+    """Restores all parts, notes in `error` those that fail, and returns an interrupt."""
+    failures, interrupt = _restore_parts(snapshot)
+    if failures and error is not None:  # they must not replace a cancellation or an interrupt
+        error.add_note(f"While undoing {snapshot.tag!r}, {_failure(snapshot, failures)}")
+    return interrupt
+
+
 class tool_transaction:  # noqa: N801 - a block that is called like a function, as in contextlib
     """A block, `with` or `async with`, that restores session and resources when it raises.
 
@@ -152,27 +242,26 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
     ()
     """
 
-    __slots__ = ("_resources", "_session", "_snapshot", "tag")
+    __slots__ = ("_call", "_log", "tag")
 
     def __init__(
         self, session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
     ) -> None:
-        self._session = session
-        self._resources = resource_context
-        self._snapshot: CompositeSnapshot | None = None
+        self._log: list[None] = []
+        self._call = CallTransaction(session, resource_context, self._log, tag)
         self.tag = tag
 
     def __enter__(self) -> Self:
-        if self._snapshot is not None:
+        if self._call.is_open:
             raise RuntimeError(
                 f"transaction {self.tag!r} was entered already; make another for a block inside it"
             )
         try:
-            self._snapshot = create_snapshot(self._session, self._resources, self.tag)
+            self._log.clear()
+            self._call.begin()
             return self
-        except BaseException:
-            if self._snapshot is not None:  # an interrupt came just before the block
-                self.end()
+        except BaseException:  # an interrupt came just before the block
+            self._call.settle()
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -193,12 +282,11 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
 
         Raises an `ExceptionGroup` of the parts that could not be restored.
         """
-        if self._snapshot is not None:
-            restore_snapshot(self._snapshot)
+        self._call.undo()
 
     def changes(self) -> dict[str, dict[str, Json]]:
         """Describes what has changed since the start of the block, as `changes_since` does."""
-        return {} if self._snapshot is None else changes_since(self._snapshot)
+        return self._call.changes()
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the transaction like leaving the block with `error`; a second call does nothing.
@@ -207,48 +295,8 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
         open. To exclude that, call `end()` as the last line of the block, and `end(error)` in an
         `except BaseException` around the block's code.
         """
-        snapshot = self._snapshot
-        if snapshot is None:
-            return
-        if error is None or isinstance(error, ControlFlow):
-            self._commit(snapshot)
-        else:
-            self._undo(snapshot, error)
-
-    def _commit(self, snapshot: CompositeSnapshot) -> None:
-        unreleased = [entry for entry in snapshot.parts if _has_release(entry)]
-        interrupt: BaseException | None = None
-        for _ in range(2):
-            try:
-                while unreleased:
-                    release(*unreleased[-1])
-                    unreleased.pop()
-                break
-            except Exception as error:
-                ids = set(map(id, unreleased))  # by identity: snapshots may have no equality
-                rest = [
-                    entry for entry in snapshot.parts if id(entry) in ids or not _has_release(entry)
-                ]
-                self._undo(CompositeSnapshot(tuple(rest), snapshot.tag), error)
-                if interrupt is not None:
-                    raise interrupt from error
-                raise
-            except BaseException as error:
-                interrupt = error
-        self._snapshot = None
-        if interrupt is not None:
-            raise interrupt
-
-    def _undo(self, snapshot: CompositeSnapshot, error: BaseException) -> None:
-        failures, interrupt = _restore_parts(snapshot)
-        if failures:  # they must not replace a cancellation or an interrupt
-            error.add_note(f"While undoing {snapshot.tag!r}, {_failure(snapshot, failures)}")
-        _release_all(snapshot)
-        self._snapshot = None
-        if interrupt is not None:
-            raise interrupt
-
-
-# Any: as in `CompositeSnapshot`.
-def _has_release(entry: tuple[Snapshotable, Any]) -> bool:
-    return hasattr(type(entry[0]), "release")
+        if self._call.is_open and (error is None or isinstance(error, ControlFlow)):
+            self._log.append(None)
+            if (failure := self._call.release()) is not None:
+                raise failure
+        self._call.settle(error)

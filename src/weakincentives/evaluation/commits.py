@@ -1,0 +1,129 @@
+"""Commits what the handler of a tool call has done, or undoes it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..errors import ControlFlow
+from ..prompt.context import ToolContext, revoke
+from ..protocols import SessionProtocol
+from ..resources import CallResources, ResourceContext
+from ..runtime.events import Operation
+from ..runtime.transactions import CallTransaction
+from ..serde import Json
+from .effects import Effects
+from .messages import ToolCall, ToolExecutionOutcome
+from .run_log import Called, RunLog
+
+__all__ = ["Changes", "Commits", "Performed"]
+
+type Changes = dict[str, dict[str, Json]]
+
+
+type Performed = tuple[Any, str, Exception | None, Changes]
+"""What a handler has done: its result and what the model reads of it; its error; its changes."""
+
+
+class Commits:
+    """Commits calls to a session and resources, each by its entry in `log`.
+
+    It describes what each call has changed if the events of `operation` need it.
+    """
+
+    def __init__(
+        self,
+        session: SessionProtocol,
+        resources: ResourceContext,
+        log: RunLog,
+        operation: Operation,
+    ) -> None:
+        self._session = session
+        self._resources = resources
+        self._log = log
+        self._operation = operation
+
+    def run[T](
+        self,
+        call: ToolCall,
+        make_context: Callable[[CallResources], ToolContext],
+        invoke: Callable[..., Any],  # Any: handlers of all types, with their params
+        *,
+        read: Callable[[Any], tuple[str, bool]],  # Any: results of all handlers
+        answer: Callable[[Performed], tuple[ToolExecutionOutcome, T]],
+        end: Callable[[], None] | None = None,
+    ) -> Effects[tuple[ToolExecutionOutcome, T, Performed]]:
+        """Runs a call in a transaction, whose last part is the call's entry in the log.
+
+        What the call did stands exactly if its entry has come; a failed call is undone first.
+        `invoke` is the handler, which lacks the context. `read` returns what the model reads of its
+        result, and whether it succeeded. `end` is called when the handler has ended. Raises what
+        `answer` raises, and interrupts; the call then has no entry.
+        """
+        with self._resources.for_call() as resources:
+            transaction = CallTransaction(self._session, resources, self._log, call.name)
+            try:
+                try:
+                    transaction.begin()
+                    performed = yield from self._perform(
+                        make_context,
+                        invoke,
+                        read=read,
+                        end=end,
+                        transaction=transaction,
+                        resources=resources,
+                    )
+                    outcome, answered = answer(performed)
+                    self._log.append(Called(call, outcome))
+                    if (error := transaction.release()) is not None:
+                        performed = None, "", error, performed[3]
+                        outcome, answered = answer(performed)
+                        self._log.append(Called(call, outcome))
+                except BaseException:
+                    transaction.settle()
+                    raise
+            except BaseException:  # an interrupt may come before the first line of the inner one
+                transaction.settle()
+                raise
+        return outcome, answered, performed
+
+    def _perform(
+        self,
+        make_context: Callable[[CallResources], ToolContext],
+        invoke: Callable[..., Any],  # Any, twice: as above
+        *,
+        read: Callable[[Any], tuple[str, bool]],
+        end: Callable[[], None] | None,
+        transaction: CallTransaction,
+        resources: CallResources,
+    ) -> Effects[Performed]:
+        """Invokes a handler and reads its result; undoes what it did if it fails.
+
+        A failure is returned, since a StopIteration of a handler cannot leave a generator.
+        """
+        changes: Changes = {}
+        try:
+            context = make_context(resources)
+            try:
+                result, failure = yield partial(invoke, context=context)
+                if end is not None:
+                    end()
+                if self._operation.records_changes:  # before a failure undoes them
+                    changes = transaction.changes()
+                if failure is not None:
+                    try:
+                        raise failure
+                    finally:
+                        del failure  # an exception must not lead to itself by its traceback
+                content, success = read(result)
+                if not success:
+                    transaction.undo()
+            finally:
+                revoke(context)
+            resources.close()  # if this fails, the call fails
+        except ControlFlow as signal:  # what was done before it stands
+            return None, "", signal, changes
+        except Exception as error:
+            transaction.undo(error)
+            resources.close(error)
+            return None, "", error, changes
+        return result, content, None, changes
