@@ -54,7 +54,7 @@ class Commits:
     ) -> Effects[tuple[ToolExecutionOutcome, T, Performed]]:
         """Runs a call in a transaction, whose last part is the call's entry in the log.
 
-        What the call did stands exactly if its entry has come; a failed call is undone first.
+        What the call did is kept exactly if its entry has come; a failed call is undone first.
         `invoke` is the handler, which lacks the context. `read` returns what the model reads of its
         result, and whether it succeeded. `end` is called when the handler has ended. Raises what
         `answer` raises, and interrupts; the call then has no entry.
@@ -120,7 +120,7 @@ class Commits:
             finally:
                 revoke(context)
             resources.close()  # if this fails, the call fails
-        except ControlFlow as signal:  # what was done before it stands
+        except ControlFlow as signal:  # what was done before it is kept
             return None, "", signal, changes
         except Exception as error:
             transaction.undo(error)

@@ -137,7 +137,7 @@ def _log_failure(message: str, part: Snapshotable, snapshot: CompositeSnapshot) 
 
 
 class CallTransaction:
-    """The changes of one tool call, which stand exactly if its entry has come into `log`.
+    """The changes of one tool call, kept exactly if the entry of the call has come into `log`.
 
     Call `begin`, `release` once the entry has come, and `settle` whatever happens: it restores
     session and resources unless the log has grown. It may be called any number of times, so that an
