@@ -376,3 +376,9 @@ def test_interrupt_while_a_value_is_dumped_is_raised_as_it_is(depth: int) -> Non
 def test_text_of_a_json_field_without_long_numbers_is_left_to_pydantic() -> None:
     with pytest.raises(SerdeError, match="nested"):
         parse_json(Transfer, json.dumps({"amount": 1, "nested": "[1.2345678901234567"}))
+
+
+def test_schema_of_a_literal_of_bytes_has_what_is_read() -> None:
+    kind: Any = Literal[b"a", b"\xff"]
+    assert json_schema(kind)["enum"] == ["YQ==", "_w=="]
+    assert parse_json(kind, '"YQ=="') == b"a"

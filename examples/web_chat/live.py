@@ -76,12 +76,18 @@ class LiveChat:
         if self._stored.status in ("stopped", "failed"):
             self._start(self._messages(), self._stored.pending)
 
-    def decide(self, call_id: str, decision: Decision) -> None:
-        """Goes on with a turn that waits for the user. Raises `BusyError` and `StaleChatError`."""
+    def decide(self, call_id: str, digest: str, decision: Decision) -> None:
+        """Goes on with a turn that waits for the user, who has seen the preview of this digest.
+
+        Raises `BusyError` and `StaleChatError`.
+        """
         stored = self._stored.suspension
         suspension = Suspension.from_json(stored) if stored else None
-        calls = [preview.call_id for preview in suspension.pending] if suspension else []
-        if suspension is None or call_id not in calls:
+        pending = suspension.pending if suspension else ()
+        # a second click may come when the call waits again, with other effects
+        if suspension is None or (call_id, digest) not in [
+            (preview.call_id, preview.digest) for preview in pending
+        ]:
             raise BusyError("That has been decided already.")
         self._start(
             self._messages(), "", TurnOptions(suspension=suspension, decisions={call_id: decision})

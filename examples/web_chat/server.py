@@ -104,12 +104,17 @@ class _Chats:
     async def decide(self, request: Request) -> Response:
         chat = self._chat(request)
         match await _body(request):
-            case {"callId": str(call_id), "approve": True}:
-                chat.decide(call_id, Approve())
-            case {"callId": str(call_id), "approve": False, "reason": str(reason)}:
-                chat.decide(call_id, Deny(reason))
+            case {"callId": str(call_id), "digest": str(digest), "approve": True}:
+                chat.decide(call_id, digest, Approve())
+            case {
+                "callId": str(call_id),
+                "digest": str(digest),
+                "approve": False,
+                "reason": str(reason),
+            }:
+                chat.decide(call_id, digest, Deny(reason))
             case _:
-                raise _Refusal(422, "Send callId, approve, and a reason for a denial.")
+                raise _Refusal(422, "Send callId, digest, approve, and a reason for a denial.")
         return Response(status_code=204)
 
     async def stop(self, request: Request) -> Response:

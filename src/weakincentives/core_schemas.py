@@ -263,7 +263,7 @@ def _all_flags(kind: type[Flag]) -> int:
 def _read_member(
     members: Mapping[object, AnyValue], value: Json, read: Callable[[object], AnyValue]
 ) -> AnyValue:
-    """Returns the member that JSON writes as `value`, or what an enum's `_missing_` makes of it."""
+    """Returns the member that JSON writes as `value`, or what the enum makes of another value."""
     found = comparable(value)
     if found in members:
         return members[found]
@@ -361,6 +361,11 @@ class JsonSchemas(GenerateJsonSchema):
             schema = self.get_schema_from_definitions(reference) or {}
         inner = map(self._types, schema.get("anyOf", ()))
         return {schema.get("type", "any")}.union(*inner)
+
+    def literal_schema(self, schema: CoreSchema) -> JsonSchema:
+        values = [*map(_json_value, schema["expected"])]  # bytes as JSON has them
+        unique: CoreSchema = {**schema, "expected": values}
+        return super().literal_schema(unique)
 
     def enum_schema(self, schema: CoreSchema) -> JsonSchema:
         if not issubclass(schema["cls"], Flag):

@@ -599,3 +599,45 @@ def test_time_to_read_an_event_of_ten_megabytes_is_short(api: str, run: Any) -> 
         start = time.thread_time()
         assert run(adapter, prompt(), Session()).text == text
     assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
+
+
+# --- Words beside an answer, and failures in odd places
+
+
+@pytest.mark.parametrize("run", [sync, streamed, async_, streamed_async])
+def test_message_beside_an_answer_is_not_a_failure(run: Any) -> None:
+    answer = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Hi"},
+        "finish_reason": "stop",
+    }
+    reply: dict[str, Any] = {"code": 0, "message": "Success", "choices": [answer], "usage": {}}
+    piece = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    is_streamed = run in (streamed, streamed_async)
+    served = said({**reply, "choices": [piece]}) if is_streamed else body(reply, 200)
+    with ScriptedServer(served) as server:
+        assert run(connect(server, "chat"), prompt(), Session()).text == "Hi"
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("status", "reply", "code"),
+    [
+        (400, {"error": True, "message": "maximum context length is 10"}, "context_length"),
+        (200, {"error": True, "code": 429, "reason": "Too many requests"}, "throttled"),
+        (200, {"error": {"message": "Slow down", "code": "429"}}, "throttled"),
+        (400, {"error": "too many tokens: size limit exceeded by 500 tokens"}, "context_length"),
+        (422, {"error": "`inputs` must have less than 4096 tokens. Given: 5000"}, "context_length"),
+        (
+            400,
+            {"error": "the input token count is 40000 but the model only supports up to 32768"},
+            "context_length",
+        ),
+        (400, {"error": "Invalid value for context: size must be positive"}, "bad_request"),
+    ],
+)
+def test_failure_in_an_odd_place_has_its_code(
+    api: str, status: int, reply: dict[str, Any], code: str
+) -> None:
+    with ScriptedServer(body(reply, status)) as server:
+        assert failure(sync, connect(server, api)).code == code

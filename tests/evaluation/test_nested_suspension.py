@@ -835,3 +835,24 @@ def test_text_whose_nested_ids_do_not_fit_is_refused() -> None:
         assert old in text
         with pytest.raises(SerdeError, match="it does not end with the pending calls"):
             Suspension.from_json(text.replace(old, new, 1))
+
+
+def test_approved_payment_inside_an_agent_is_not_repeated_when_a_later_one_waits() -> None:
+    paid: list[int] = []
+
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        paid.append(params.a)
+        context.session.dispatch(Note(f"paid {params.a}"))
+        return ToolResult("Paid.")
+
+    approved = Tool[Args, object](name="pay", description="p", handler=pay, approval="arguments")
+    asked = prompt(Tool.from_prompt(agent(approved), name="sub", description="Sub."))
+    replies = [call(("sub", {"message": "x"})), call(("pay", {"a": 1})), call(("pay", {"a": 2}))]
+    loop = MainLoop(ScriptedAdapter([*replies, say("Inner."), say("Done.")]))
+    at = Session()
+    first = suspended(loop, asked, at)
+    with pytest.raises(RunSuspended) as waiting:
+        loop.resume(asked, first, {first.pending[0].call_id: Approve()}, session=at)
+    second = waiting.value.suspension
+    loop.resume(asked, second, {second.pending[0].call_id: Deny("No.")}, session=at)
+    assert (paid, notes(at)) == ([1], ["paid 1"])

@@ -28,6 +28,7 @@ from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import ApprovalRequested
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -730,3 +731,35 @@ def test_the_approver_of_a_run_decides_in_runs_inside_its_tools_too() -> None:
     )
     assert [preview.tool for preview in shown] == ["run"]
     assert [note.text for note in at[Note].all()] == ["1"]
+
+
+def test_arguments_that_were_encoded_twice_are_shown_as_the_tool_reads_them() -> None:
+    ran: list[int] = []
+
+    def run_it(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("ok")
+
+    asked = prompt(asking(run_it, "arguments"))
+    twice = ToolCall("c1", "run", json.dumps('{"\\u0061": 4}'))
+    replies = [AssistantMessage(tool_calls=(twice,), finish="tool_calls"), say("done")]
+    session, loop = Session(), MainLoop(ScriptedAdapter(replies))
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=session)
+    suspension = Suspension.from_json(waiting.value.suspension.to_json())
+    [preview] = suspension.pending
+    assert json.loads(preview.arguments) == {"a": 4}
+    loop.resume(asked, suspension, {"c1": Approve()}, session=session)
+    assert ran == [4]
+
+
+def test_arguments_of_the_model_itself_can_replace_it_after_a_wait() -> None:
+    asked = prompt(asking(ok, "arguments"))
+    replies = [call(("run", {"a": None})), say("done")]
+    session, loop = Session(), MainLoop(ScriptedAdapter(replies))
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=session)
+    [preview] = waiting.value.suspension.pending
+    same = ReplaceArguments(json.loads(preview.arguments))
+    done = loop.resume(asked, waiting.value.suspension, {preview.call_id: same}, session=session)
+    assert done.text == "done"

@@ -153,7 +153,8 @@ def decide(client: httpx.Client, tab: Tab, **decision: object) -> httpx.Response
         for item in tab.front_end.of("activity")
         if item["activityType"] == "approval_requested"
     ]
-    return post(client, "/decide", json.dumps({"callId": request["call_id"], **decision}))
+    shown = {"callId": request["call_id"], "digest": request["digest"]}
+    return post(client, "/decide", json.dumps({**shown, **decision}))
 
 
 def test_an_order_counts_once_the_user_has_seen_and_approved_it(
@@ -421,12 +422,15 @@ def test_a_denial_with_a_strange_reason_does_not_lose_the_chat(
     tab = Tab(client).read("RUN_FINISHED")
     start(client, "Assam, please.")
     tab.read("RUN_FINISHED")
-    [call_id] = [
-        item["content"]["call_id"]
+    [shown] = [
+        item["content"]
         for item in tab.front_end.of("activity")
         if item["activityType"] == "approval_requested"
     ]
-    decision = f'{{"callId": "{call_id}", "approve": false, "reason": "{reason}"}}'
+    decision = (
+        f'{{"callId": "{shown["call_id"]}", "digest": "{shown["digest"]}", '
+        f'"approve": false, "reason": "{reason}"}}'
+    )
     taken = post(client, "/decide", decision).status_code == 204
     if taken:
         tab.read("RUN_FINISHED")

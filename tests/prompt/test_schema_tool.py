@@ -346,3 +346,39 @@ def test_number_without_a_fraction_is_an_integer_where_the_schema_says_so() -> N
     arguments = parse_object(INTEGERS, text)
     assert json.dumps(arguments) == text.replace("3.0", "3").replace("4.0", "4").replace("5.0", "5")
     assert parse_object(INTEGERS, '{"whole": 2.0, "free": null}')["whole"] == 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "number", "fits"),
+    [
+        (0.01, 19.99, True),
+        (0.01, 0.07, True),
+        (0.1, 0.3, True),
+        (0.01, 0.005, False),
+        (5, 10, True),
+        (5, 11, False),
+        (1e-308, 1e308, True),
+    ],
+)
+def test_multiples_are_counted_in_decimal_digits(factor: float, number: float, fits: bool) -> None:
+    schema = json.dumps({"properties": {"a": {"type": "number", "multipleOf": factor}}})
+    if fits:
+        assert parse_object(schema, json.dumps({"a": number})) == {"a": number}
+        return
+    with pytest.raises(SerdeError, match="does not fit multipleOf"):
+        parse_object(schema, json.dumps({"a": number}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"^[\p{L}]+$", "Zürich"),
+        (r"^(?<y>\d{4})$", "2026"),
+        (r"^[\w-.]+$", "a-b."),
+        (r"^\u{1F600}$", "\N{GRINNING FACE}"),
+    ],
+)
+def test_patterns_are_those_of_ecmascript(pattern: str, text: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    assert parse_object(json.dumps(schema), json.dumps({"a": text})) == {"a": text}
+    Tool.from_schema(name="t", description="x", handler=echo, parameters=schema)

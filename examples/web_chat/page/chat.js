@@ -67,7 +67,7 @@ function addResult(callId, content, failed) {
 }
 
 // A call that waits for the user: what it would change, and two buttons until it has an answer.
-function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview }) {
+function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview, digest }) {
   const card = element("section", "approval");
   const diff = element("pre", "");
   for (const line of preview.split("\n")) {
@@ -81,7 +81,7 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview })
   for (const [words, approve] of [["Approve", true], ["Deny", false]]) {
     const button = element("button", approve ? "yes" : "", words);
     button.type = "button";
-    button.onclick = () => post("decide", { callId, approve, reason: reason.value });
+    button.onclick = () => post("decide", { callId, digest, approve, reason: reason.value });
     buttons.append(button);
   }
   buttons.append(reason);

@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import suppress
 from functools import cache, partial
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError
@@ -33,6 +33,7 @@ __all__ = [
     "check_max_reply_bytes",
     "decompressor",
     "error_from_http",
+    "read_address",
     "read_body",
     "read_body_async",
     "read_origin",
@@ -44,6 +45,7 @@ MAX_REPLY_BYTES = 64 * 1024 * 1024
 ACCEPTED_ENCODINGS = "gzip, deflate"
 """The value for a request's `Accept-Encoding`: `read_body` reads no other encodings."""
 
+_BROKEN = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectionResetError"}
 _CHUNK = 1024 * 1024
 _PART = 2048  # of events, which an SDK may take a millisecond each to read
 _LONGEST_TURN = 0.05  # seconds
@@ -275,14 +277,41 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
         return error_from_request(provider, "reply_too_large", str(error))
     if isinstance(error, zlib.error):
         return error_from_reply(provider, str(error))
-    if names & {"TimeoutError", "TimeoutException"}:
+    name = type(error).__name__
+    if name != "ConnectTimeout" and names & {"TimeoutError", "TimeoutException"}:
         return error_from_request(provider, "timeout", "the provider did not answer in time")
     if "complete message body" in str(error):  # h11's words: the server had begun to reply
         return error_from_request(provider, "connection", "the reply ended early", "try again")
+    if name in _BROKEN:
+        reason = f"the connection ended early ({name})"
+        remedy = "try again, or check base_url and the network"
+        return error_from_request(provider, "connection", reason, remedy)
     if names & {"OSError", "TransportError"}:
-        reason = f"no connection ({type(error).__name__})"
-        return error_from_request(provider, "connection", reason)
+        address = f" to {place}" if (place := read_address(error).origin) else ""
+        failure = error_from_request(provider, "connection", f"no connection{address} ({name})")
+        if name == "UnsupportedProtocol":
+            failure.remedy = "begin base_url with http:// or https://"
+        return failure
     return None
+
+
+class Address(NamedTuple):
+    """Where a request went, without credentials and query: `http://host:80`, and the whole URL."""
+
+    origin: str
+    url: str
+
+
+def read_address(error: BaseException) -> Address:
+    """Returns the address of the request that failed, empty if `error` has none."""
+    try:
+        # Any: the request of httpx or httpx2, which a property of the error may not have yet
+        request: Any = getattr(error, "request", None)
+        parts = urlsplit(str(request.url))
+        origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    except (AttributeError, RuntimeError, ValueError):
+        return Address("", "")
+    return Address(origin, origin + parts.path) if parts.netloc else Address("", "")
 
 
 def read_origin(base_url: object, own_host: str = "") -> str:

@@ -35,7 +35,9 @@ __all__ = [
 _CHAT = ServerProfile(api="chat", developer_role=False)
 # The output is requested in the prompt's text, and no tool is strict.
 _WITHOUT_SCHEMAS = replace(_CHAT, structured_output="prompted", strict="never")
-_LOCAL = replace(_CHAT, think_tags=True, needs_key=False)
+# With an output schema beside tools, the model begins with JSON and never calls a tool: seen with
+# llama.cpp's server; ollama#8095, vllm#39929. LM Studio: UNVERIFIED.
+_LOCAL = replace(_CHAT, structured_output="prompted", think_tags=True, needs_key=False)
 _STREAM_OPTIONS = frozenset({"stream_options"})
 
 # learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules, below the path /openai/v1

@@ -40,7 +40,7 @@ _REMEDIES = {
     "bad_request": "the request does not suit this model or server; read the message",
     "client_error": "check the adapter's options",
     "connection": "check base_url and the network",
-    "context_length": "shorten the prompt or summarize sections",
+    "context_length": "shorten the prompt, summarize sections, or pass MainLoop(compaction=…)",
     "content_filter": "change the text that the filter objects to",
     "malformed": "try again; if it stays so, this server's replies are not those of the API",
     "not_found": "check the model's name and base_url",
@@ -71,7 +71,8 @@ _CODES_BY_STATUS = {
 _CODES_BY_PROVIDER_CODE = {
     code: kind
     for kind, codes in {
-        "context_length": "contextlengthexceeded exceedcontextsize contextwindowexceeded",
+        "context_length": "contextlengthexceeded exceedcontextsize contextwindowexceeded"
+        " tokenslimitreached",
         "quota": "insufficientquota insufficientbalance insufficientcredits billing"
         " paymentrequired billinghardlimitreached exceededcurrentquota creditsexhausted",
         "content_filter": "contentfilter contentpolicyviolation responsibleaipolicyviolation"
@@ -93,7 +94,9 @@ _CODES_BY_PROVIDER_CODE = {
 # Kinds that many servers report only by their words, and more exact than a status. Each pattern
 # comes from the wording of a server: vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral, …
 _CODES_BY_WORDS = {
-    "context_length": r"context.{0,9}(length|window|size|limit)|(prompt|input)\b.{0,40} too long"
+    "context_length": r"context(?!:).{0,9}(length|window|size|limit)"
+    r"|(prompt|input)\b.{0,40} too long|too many tokens: size limit|must have less than \d+ tokens"
+    r"|token count\b.{0,60}(supports|exceeds)"
     r"|prompt contains .{0,60} too large for model|maximum (prompt|model|input) length"
     r"|prompt exceeds max|exceeds the maximum number of tokens|exceeded model token limit"
     r"|(reduce|shorten) the (length of the )?(input|prompt|messages)|range of input length"
@@ -115,6 +118,7 @@ _WAIT = re.compile(
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _PARAM = re.compile(r"[\w.\[\]-]{1,64}")
 _WORDS = ("message", "msg", "detail", "details", "reason", "error_description", "raw", "title")
+_ANSWERS = {"choices", "output", "content", "delta", "candidates", "response"}
 _ERRORS = ("error", "errors", "innererror", "metadata", *_WORDS)
 _CODES = ("code", "type", "status", "error_type", "error_code", "reason", "__type")
 _MAX_DEPTH = 6
@@ -136,7 +140,7 @@ def error_from_failure(
     sentences = [part.removesuffix(".") for part in parts if isinstance(part, str)]
     words = "; ".join(dict.fromkeys(sentences)) or "no message"
     codes = [part[key] for part in parts if isinstance(part, dict) for key in _CODES if key in part]
-    statuses = [code for code in codes if isinstance(code, int) and 400 <= code < 600]  # noqa: PLR2004
+    statuses = [int(code) for code in codes if re.fullmatch("[45][0-9][0-9]", str(code))]
     own = status if status is not None and status != _OK else next(iter(statuses), None)
     error = error_from_status(
         provider,
@@ -160,11 +164,13 @@ def reported_failure(reply: object) -> object:
     """Returns the failure that a reply, or an event of a stream, reports; `None` without one."""
     if not isinstance(reply, dict):
         return None
-    if reply.get("error"):
-        return reply["error"]
-    is_error = "error" in (reply.get("object"), reply.get("type"))
-    has_words = isinstance(reply.get("message"), str)
-    return reply if is_error or has_words or reply.get("detail") or reply.get("errors") else None
+    if error := reply.get("error"):
+        return reply if error is True else error
+    if "error" in (reply.get("object"), reply.get("type")):
+        return reply
+    # some servers greet every answer with the message "Success"
+    has_words = isinstance(reply.get("message"), str) or reply.get("detail") or reply.get("errors")
+    return reply if has_words and not reply.keys() & _ANSWERS else None
 
 
 def _parts(value: object, depth: int = 0) -> Iterator[_AnyJson]:

@@ -32,6 +32,7 @@ from .http_clients import (
     bound_reply,
     check_max_reply_bytes,
     error_from_http,
+    read_address,
     read_body,
     read_body_async,
 )
@@ -49,6 +50,7 @@ __all__ = ["AnySDK", "SDKAdapter"]
 type AnySDK = Any
 
 _NO_KEY = "<missing API key>"  # the key of OpenAI's Azure clients that use a token instead
+_CONNECT_SECONDS = 5.0
 _UNREAD = {"X-Stainless-Raw-Response": "stream"}
 """The header by which the SDK's `with_streaming_response` asks `post` for the unread response."""
 
@@ -191,7 +193,11 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 check_key(self.name, key)
         seconds = client.timeout
         if left is not None:
+            if not self._has_ready_client:
+                seconds = self._client_arguments["timeout"]
             seconds = min(seconds, left) if isinstance(seconds, int | float) else left
+            if not self._has_ready_client:
+                seconds = _timeout(self.sdk(), seconds)
         headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **_UNREAD, **self.headers(body)}
         options: Wire = {"timeout": seconds, "follow_redirects": False, "headers": headers}
         if left is not None and self._client is client:
@@ -208,17 +214,23 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
 
     def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
         """Returns the library's error for the SDK's `APIStatusError`."""
-        return error_from_failure(
+        body = error.body
+        with suppress(Exception):  # the SDK takes the value of `error` out, whatever it is
+            body = error.response.json() if body is True else body
+        failure = error_from_failure(
             self.name,
-            error.body,
+            body,
             status=error.status_code,
             retry_after=error.response.headers.get("retry-after"),
         )
+        if failure.code == "not_found" and "base_url" in failure.remedy:
+            failure.remedy += f"; the request went to {read_address(error).url}"
+        return failure
 
     def translate(self, error: Exception) -> PromptEvaluationError:
         sdk = self.sdk()
         match error:
-            case sdk.APITimeoutError():
+            case sdk.APITimeoutError(__cause__=cause) if type(cause).__name__ != "ConnectTimeout":
                 error = TimeoutError()
             case sdk.APIConnectionError(__cause__=Exception() as cause):
                 error = cause
@@ -238,7 +250,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 pass
         if self.is_key_missing(error):
             remedy = f"pass api_key or set {self.name.upper()}_API_KEY"
-            return error_from_request(self.name, "authentication", str(error), remedy)
+            return error_from_request(self.name, "authentication", "the API key is missing", remedy)
         text = f"{type(error).__name__}: {error}"
         return error_from_http(self.name, error) or error_from_request(
             self.name, "client_error", text
@@ -325,6 +337,12 @@ def _plain(reply: AnySDK) -> AnyJson:
     return reply.model_dump(mode="json") if hasattr(reply, "model_dump") else reply
 
 
+# Any, twice: the SDK's own, and seconds
+def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
+    """Returns the timeout of a request, which waits for a connection as long as SDKs usually do."""
+    return sdk.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
+
+
 def _client(
     sdk: Callable[[], AnySDK], class_name: str, arguments: Mapping[str, object], max_bytes: int
 ) -> AnySDK:
@@ -332,7 +350,8 @@ def _client(
 
     The hook goes on the SDK's own HTTP client: the SDK would not close one that we pass.
     """
-    client: AnySDK = getattr(sdk(), class_name)(**arguments)
+    timeout = _timeout(sdk(), arguments["timeout"])
+    client: AnySDK = getattr(sdk(), class_name)(**{**arguments, "timeout": timeout})
 
     def bound(response: AnySDK) -> None:
         if response.is_error:

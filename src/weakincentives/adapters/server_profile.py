@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 
 from .schema_dialects import OPENAI, Dialect
 
-__all__ = ["ServerProfile"]
+__all__ = ["NO_KEY", "ServerProfile"]
 
 type _Strict = Literal["each", "uniform", "never"]
 type _Reasoning = Literal["send", "require", "drop"]
 _OUTPUT_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
-_NO_KEY = "unused"
+NO_KEY = "unused"
+"""The key that a client has for a server that needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class ServerProfile:
         """
         if not any([self.base_url, self.base_url_variable, self.key_variable]):
             url = base_url or os.environ.get("OPENAI_BASE_URL") or None
-            return url, api_key or (None if self.needs_key else _NO_KEY)
+            return url, api_key or (None if self.needs_key else NO_KEY)
         own = self._complete(os.environ.get(self.base_url_variable, "")) or self.base_url
         url = self._complete(base_url or "") or own
         if url == "":
@@ -124,7 +125,7 @@ class ServerProfile:
         if not api_key and is_own:
             api_key = os.environ.get(self.key_variable)
         if api_key or not self.needs_key:
-            return url, api_key or _NO_KEY
+            return url, api_key or NO_KEY
         if is_own and self.key_variable:
             raise ValueError(f"api_key is missing; pass api_key= or set {self.key_variable}")
         has_other = own and self.key_variable

@@ -154,6 +154,7 @@ class AgUiRun:
                     call_id=call.call_id,
                     tool_call_id=self._open_calls[call.call_id],
                     preview=str(preview),
+                    digest=preview.digest,
                 )
                 return [*started, *report]
             case ToolsAdded(tools):
@@ -204,6 +205,7 @@ class AgUiRun:
                 reason="approval",
                 message=str(preview),
                 tool_call_id=self._open_calls.get(preview.call_id),
+                metadata={"digest": preview.digest},
             )
             for preview in error.suspension.pending
         ]

@@ -23,7 +23,7 @@ from ..runtime.events import Event
 from ..runtime.session.fork import SessionFork
 from ..runtime.session.snapshots import type_name
 from ..serde import Json
-from .messages import ToolCall
+from .messages import ToolCall, unwrap_arguments
 
 __all__ = [
     "Approve",
@@ -201,10 +201,10 @@ def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
     preview = Preview(
         tool=call.name,
         call_id=call.call_id,
-        arguments=call.arguments,
+        arguments=unwrap_arguments(call.arguments),
         approval="arguments",
         reason=reason,
-        digest=_digest([call.name, call.arguments]),
+        digest=_digest([call.name, unwrap_arguments(call.arguments)]),
     )
     return _sealed(preview)
 
@@ -248,7 +248,8 @@ def preview_effects(
     events = [text for text, _ in texts]
     contents = [[type_name(type(event)), text] for event, (_, text) in zip(own, texts, strict=True)]
     hidden = _hidden_in(result)
-    content = [call.name, call.arguments, shown.digests, contents, hidden, answer, success]
+    arguments = unwrap_arguments(call.arguments)
+    content = [call.name, arguments, shown.digests, contents, hidden, answer, success]
     if (left := len(shown.digests) - _MAX_CHANGES) > 0:
         shown.omitted.append(f"{left} of {len(shown.digests)} changes")
     shown.omitted += hidden
@@ -257,7 +258,7 @@ def preview_effects(
     preview = Preview(
         tool=call.name,
         call_id=call.call_id,
-        arguments=call.arguments,
+        arguments=arguments,
         approval="effects",
         changes=tuple(shown.changes),
         events=tuple([cut(event, _MAX_EVENT) for event in events[:_MAX_EVENTS]]),

@@ -30,7 +30,7 @@ from .approval import (
     preview_effects,
 )
 from .effects import Effects, Outcome, Wait, run
-from .messages import ToolCall, ToolExecutionOutcome
+from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
 from .nested_runs import UndecidedError, may_wait
 from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
@@ -229,7 +229,7 @@ class ApprovedCalls:
         """
         shown, ran = self._open.shown.get(approval_id), self._open.waited.nested.get(approval_id)
         put_in = shown or ran
-        if put_in is None or put_in.arguments == call.arguments:
+        if put_in is None or put_in.arguments in (call.arguments, unwrap_arguments(call.arguments)):
             return call, False
         return self._tools.replace_arguments(call, put_in.arguments), shown is None
 

@@ -107,13 +107,15 @@ class NestedRuns:
 class NestedCall:
     """A call of a nested run that has an answer, with the arguments with which it ran.
 
-    `state` are the changes of the session by a call that must not run twice.
+    `state` are the changes of the session by a call that need not run again. `is_complete` says of
+    a tool that declares no effect that the call has changed nothing else.
     """
 
     call: ToolCall
     answer: ToolMessage
     nested: NestedRuns
     state: Changes = field(default_factory=dict[str, dict[str, serde.Json]])
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

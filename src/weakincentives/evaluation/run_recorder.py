@@ -10,7 +10,7 @@ from typing import Any
 
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.tool import NON_REPEATABLE
+from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE
 from ..protocols import SessionProtocol
 from ..runtime.session.snapshots import Changes, SessionSnapshot, parse_changes
 from ..runtime.transactions import (
@@ -75,7 +75,9 @@ class RunRecorder:
         """
         call, tools = record.call, self._tools
         tool, log = tools.available.get(call.name), self._open.start(approval_id, call)
-        runs_again = tool is not None and tool.effect in {"repeatable", "undeclared"}
+        runs_again = tool is not None and (
+            tool.effect == "repeatable" or (tool.effect == "undeclared" and not record.is_complete)
+        )
         if not record.answer.success or not runs_again:
             log.meter.add_run(record.nested.spent, "")
             self._change_state(record.state)
@@ -96,21 +98,22 @@ class RunRecorder:
     def execute(
         self, call: ToolCall, approval_id: str, effects: Effects[ToolExecutionOutcome]
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs a call and records it with what it changes, if it must not run twice."""
+        """Runs a call and records it with what it changes, unless it may run twice."""
         tool = self._tools.available.get(call.name)
-        if tool is None or tool.effect not in NON_REPEATABLE:
+        if tool is None or tool.effect in MAY_RUN_ON_FORKS:
             outcome = yield from effects
             self.record([call], [approval_id], [outcome])
             return outcome
         snapshot = create_snapshot(self._session, self._prompt.resources, call.name)
         try:
             outcome = yield from effects
-            if outcome.success and self._may_have_changed_resources(snapshot):
+            incomplete = outcome.success and self._may_have_changed_resources(snapshot)
+            if incomplete and tool.effect in NON_REPEATABLE:
                 self._log.caller.root.unrepeatable = call.name
             state = self._state_since(snapshot.parts[0][1])
         finally:
             release_snapshot(snapshot)
-        self.record([call], [approval_id], [outcome], state)
+        self.record([call], [approval_id], [outcome], state, is_complete=not incomplete)
         return outcome
 
     def record(
@@ -119,13 +122,21 @@ class RunRecorder:
         approval_ids: Sequence[str],
         outcomes: Sequence[ToolExecutionOutcome],
         state: Changes | None = None,
+        *,
+        is_complete: bool = False,
     ) -> None:
         """Records calls with their outcomes; `state` is what a call has changed in the session."""
         for call, approval_id, outcome in zip(calls, approval_ids, outcomes, strict=False):
             if call.name not in RESERVED_TOOL_NAMES:
                 ran, nested = self._open.record(approval_id, call)
                 self._log.add_call(
-                    NestedCall(call=ran, answer=outcome.message, nested=nested, state=state or {})
+                    NestedCall(
+                        call=ran,
+                        answer=outcome.message,
+                        nested=nested,
+                        state=state or {},
+                        is_complete=is_complete,
+                    )
                 )
 
     def _may_have_changed_resources(self, snapshot: CompositeSnapshot) -> bool:

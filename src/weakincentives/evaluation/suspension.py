@@ -13,6 +13,7 @@ from .. import serde
 from ..content import Content
 from ..errors import SerdeError, ValidationIssue, WeakIncentivesError
 from ..limits import RunUsage
+from ..prompt.model_json import read_without_nulls
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool, PromptHandler
@@ -211,7 +212,7 @@ def replacement_issue(template: PromptTemplate[Any], preview: Preview, decision:
     if tool is None or not isinstance(decision, ReplaceArguments):
         return ""
     try:
-        tool.parse_params(arguments_json(decision.arguments))
+        read_without_nulls(tool.parse_params, arguments_json(decision.arguments))
     except SerdeError as error:
         return (
             f"the arguments of ReplaceArguments for call {preview.call_id!r} do not fit tool "

@@ -1,16 +1,17 @@
 """`OpenAIAdapter`: OpenAI's APIs through the `openai` SDK."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...content import MediaSupport
+from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...limits import Clock, utc_now
 from ..chat import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..sdk_adapter import AnySDK, SDKAdapter
-from ..server_profile import ServerProfile
+from ..server_profile import NO_KEY, ServerProfile
 from .responses import ResponsesCodec
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
 }
 
 _OPENAI = ServerProfile(strict="each", user_after_tool=True)
+
+
+# Any: what a caller without a type checker may pass
+def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
+    """Returns the API to use; raises for another name, and for what is not a profile."""
+    if not isinstance(profile, ServerProfile | None):
+        raise TypeError(f"profile is {profile!r}; pass a ServerProfile, such as profiles.GROQ")
+    api = api or (profile or _OPENAI).api
+    if api not in _APIS:
+        raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
+    checked: Literal["responses", "chat"] = api
+    return checked
 
 
 class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
@@ -68,9 +81,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
-        api = api or (profile or _OPENAI).api
-        if api not in _APIS:
-            raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
+        api = _check(api, profile)
         codec, self.path = _APIS[api]
         ready: AnySDK = client or async_client
         if not ready:
@@ -78,6 +89,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             base_url, api_key = (profile or _OPENAI).connection(base_url, api_key)
         origin = read_origin(ready.base_url if ready else base_url, "api.openai.com")
         profile = profile or (ServerProfile() if origin else _OPENAI)
+        self._origin, self._profile = origin, profile
         codec_options = CodecOptions(
             model=model,
             prompt_role=prompt_role,
@@ -116,3 +128,21 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     def is_key_missing(self, error: Exception) -> bool:
         # its only plain error
         return isinstance(error, self.sdk().OpenAIError)
+
+    def translate(self, error: Exception) -> PromptEvaluationError:
+        failure = super().translate(error)
+        if not self._origin:
+            return failure
+        if failure.code == "authentication" and failure.status is None:
+            failure.remedy = (
+                "pass api_key=, any text if the server needs none, or set OPENAI_API_KEY"
+            )
+        elif failure.code == "authentication" and self._client_arguments["api_key"] == NO_KEY:
+            variable, own = self._profile.key_variable, self._profile.base_url
+            note = f"; {variable} is read only for {own}" if variable else ""
+            failure.remedy = f"pass api_key=, since none was sent{note}"
+        elif failure.code == "authentication":
+            failure.remedy = f"check the API key for {self._origin}"
+        elif failure.code == "not_found" and self.path == "/responses":
+            failure.remedy += "; most compatible servers need api='chat'"
+        return failure

@@ -1,0 +1,93 @@
+"""What an error says about the server: its address, its key, and how its API is reached."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from support.agents import prompt
+from support.scripted_server import Fail, ScriptedServer
+from weakincentives.adapters import profiles
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.limits import Deadline
+from weakincentives.runtime.session import Session
+
+UNAUTHORIZED = Fail(401, "Invalid API Key")
+NOT_FOUND = Fail(404, "File Not Found")
+
+
+def failure(adapter: OpenAIAdapter) -> PromptEvaluationError:
+    with pytest.raises(PromptEvaluationError) as caught:
+        adapter.evaluate(prompt(), session=Session())
+    return caught.value
+
+
+# Any: the arguments of the adapter
+def connect(url: str, **options: Any) -> OpenAIAdapter:
+    return OpenAIAdapter("m", base_url=url, max_retries=0, **options)
+
+
+def test_rejected_placeholder_is_told_with_the_variable_that_was_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LLAMA_API_KEY", "secret-of-another-server")
+    with ScriptedServer(UNAUTHORIZED) as server:
+        error = failure(connect(server.openai_url, profile=profiles.LLAMA_CPP))
+        assert dict(server.requests[0].headers)["authorization"] == "Bearer unused"
+    assert error.remedy == (
+        "pass api_key=, since none was sent; LLAMA_API_KEY is read only for "
+        "http://127.0.0.1:8080/v1"
+    )
+
+
+def test_rejected_key_is_told_with_the_host() -> None:
+    with ScriptedServer(UNAUTHORIZED) as server:
+        error = failure(connect(server.openai_url, profile=profiles.GROQ, api_key="wrong"))
+    assert (error.code, error.remedy) == ("authentication", "check the API key for 127.0.0.1")
+
+
+def test_path_that_does_not_exist_is_told_with_the_whole_url() -> None:
+    with ScriptedServer(NOT_FOUND, NOT_FOUND) as server:
+        url = f"{server.openai_url}/v2"
+        chat = failure(connect(url, api="chat", api_key="x"))
+        responses = failure(connect(url, api_key="x"))
+    assert chat.remedy.endswith(f"; the request went to {url}/chat/completions")
+    assert responses.remedy.endswith("; most compatible servers need api='chat'")
+
+
+def test_server_that_does_not_run_is_told_with_its_address() -> None:
+    with ScriptedServer() as server:
+        url = server.openai_url
+    error = failure(connect(url, api="chat", api_key="x"))
+    assert error.message == f"no connection to {url.removesuffix('/v1')} (ConnectError)"
+
+
+def test_base_url_without_a_scheme_is_told_what_it_lacks() -> None:
+    error = failure(connect("localhost:8080/v1", api="chat", api_key="x"))
+    assert error.remedy == "begin base_url with http:// or https://"
+
+
+def test_name_of_a_profile_is_no_profile() -> None:
+    wrong: Any = "llama_cpp"
+    with pytest.raises(TypeError, match="pass a ServerProfile, such as"):
+        OpenAIAdapter("m", profile=wrong)
+
+
+@pytest.mark.parametrize("profile", [profiles.LLAMA_CPP, profiles.OLLAMA, profiles.VLLM])
+def test_typed_output_of_a_local_server_does_not_keep_its_tools_from_being_called(
+    profile: Any,
+) -> None:
+    assert profile.structured_output == "prompted"  # a grammar would admit no call
+
+
+@pytest.mark.parametrize("deadline", [None, Deadline.after(60)])
+def test_https_to_a_server_without_it_is_no_connection_and_not_a_slow_answer(
+    deadline: Deadline | None,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        adapter = connect(f"{url}/v1", api="chat", api_key="x", timeout=1)
+        with pytest.raises(PromptEvaluationError) as caught:
+            adapter.evaluate(prompt(), session=Session(), deadline=deadline)
+    assert caught.value.message == f"no connection to {url} (ConnectTimeout)"
