@@ -65,7 +65,7 @@ class Commits:
                 try:
                     transaction.begin()
                     performed = yield from self._perform(
-                        make_context,
+                        make_context(resources),
                         invoke,
                         read=read,
                         end=end,
@@ -88,7 +88,7 @@ class Commits:
 
     def _perform(
         self,
-        make_context: Callable[[CallResources], ToolContext],
+        context: ToolContext,
         invoke: Callable[..., Any],  # Any, twice: as above
         *,
         read: Callable[[Any], tuple[str, bool]],
@@ -102,7 +102,6 @@ class Commits:
         """
         changes: Changes = {}
         try:
-            context = make_context(resources)
             try:
                 result, failure = yield partial(invoke, context=context)
                 if end is not None:

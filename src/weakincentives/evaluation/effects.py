@@ -263,7 +263,8 @@ async def _run_parallel_async(parallel: Parallel) -> Outcome:
 def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
     try:
         result = invoke()
-        if to_end and inspect.isawaitable(result):
+        # of a dataclass it is known, and the check takes long
+        if to_end and not hasattr(result, "__dataclass_fields__") and inspect.isawaitable(result):
             return _run_to_end(result)
         return result, None
     except asyncio.CancelledError as error:  # nobody can cancel a plain function

@@ -302,6 +302,12 @@ class InnerLoop:
             raise self._budget_error(self.meter.exceeded(before="tool call") or "")
         return calls[:count]
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether a call may have to be refused because of time or a budget."""
+        config = self.config
+        return bool(config.deadline or config.budget or self.parent_meter)
+
     def check_calls(self, count: int, now: datetime) -> None:
         """Raises a `LimitError` if `count` reserved calls may not run any more.
 
@@ -457,9 +463,10 @@ class InnerLoop:
         return is_refused
 
     def _next_calls(self, now: datetime) -> Action:
-        self._check_limits(now, before="tool call")
-        if bound := self.meter.exceeded(before="tool call"):
-            raise self._budget_error(bound)
+        if self.has_limits:
+            self._check_limits(now, before="tool call")
+            if bound := self.meter.exceeded(before="tool call"):
+                raise self._budget_error(bound)
         return ToolCalls(self.pending)
 
     def _next_disclosure_calls(self) -> ToolCalls:

@@ -283,9 +283,9 @@ class Evaluation[Out]:
 
     def _check_limits(self, count: int, *, expired: bool = False) -> None:
         """Raises a `LimitError` if `count` calls may not run any more, as with `expired` time."""
-        deadline = self._loop.config.deadline
-        now = deadline.expires_at if expired and deadline else self._clock()
-        self._loop.check_calls(count, now)
+        if (loop := self._loop).has_limits:
+            deadline = loop.config.deadline
+            loop.check_calls(count, deadline.expires_at if expired and deadline else self._clock())
 
     def _nested_adapter(self, evaluator: Evaluator) -> Evaluator:
         """Returns the adapter that handlers receive, for runs that are parts of this one."""

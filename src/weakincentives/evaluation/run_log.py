@@ -6,7 +6,8 @@ from its log.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..errors import ControlFlow
 from ..limits import RunUsage, utc_now
@@ -20,15 +21,13 @@ ACCEPT = "<accept>"
 """The name of the call that checks an answer; no tool can have it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """The provider has answered."""
 
     reply: AssistantMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(NamedTuple):
     """A call has an answer, be it that it was refused; `call` has the arguments it ran with."""
 
     call: ToolCall

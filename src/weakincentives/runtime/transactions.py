@@ -156,7 +156,7 @@ class CallTransaction:
     ) -> None:
         self._session, self._resources, self._log, self._tag = session, resources, log, tag
         self._snapshot: CompositeSnapshot | None = None
-        self._entries = len(log)
+        self._entries = 0
 
     @property
     def is_open(self) -> bool:
@@ -190,16 +190,18 @@ class CallTransaction:
 
         If a part cannot be released, undoes the call and its entry and returns the error.
         """
-        parts = list(self._snapshot.parts) if self._snapshot else []
-        for entry in reversed([part for part in parts if hasattr(type(part[0]), "release")]):
+        parts = self._snapshot.parts if self._snapshot else ()
+        for entry in reversed(parts):
+            if not hasattr(type(entry[0]), "release"):
+                continue
             try:
                 release(*entry)
             except Exception as error:
                 del self._log[self._entries :]
                 self.settle(error)
                 return error
-            parts = [part for part in parts if part is not entry]
-            self._snapshot = CompositeSnapshot(tuple(parts), self._tag)
+            parts = tuple([part for part in parts if part is not entry])
+            self._snapshot = CompositeSnapshot(parts, self._tag)
         self._snapshot = None
         return None
 
