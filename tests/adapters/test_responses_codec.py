@@ -328,3 +328,40 @@ def test_a_turn_appends_the_same_whatever_came_before() -> None:
     )
     assert growth.at(1_000) == growth.at(10)
     assert growth.at(10).objects == 3
+
+
+def reasoning(number: int) -> dict[str, Any]:
+    return {"type": "reasoning", "id": f"rs_{number}", "summary": []}
+
+
+def sent_back(*items: object) -> list[Any]:
+    """The items of an answer as the next request has them."""
+    talk = Talk(codec(), "Go.", SPEC)
+    encoded(talk.request())
+    talk.hear(reply(*items))
+    talk.say(UserMessage("More."))
+    sent: list[Any] = encoded(talk.request())["input"][1:-1]
+    return sent
+
+
+def test_reasoning_goes_with_the_blank_message_that_it_belongs_to() -> None:
+    call = {"type": "function_call", "id": "fc", "call_id": "c1", "name": "t", "arguments": "{}"}
+    items = sent_back(reasoning(1), text_item("  "), reasoning(2), call)
+    assert [item["id"] for item in items if item["type"] == "reasoning"] == ["rs_2"]
+
+
+def test_parts_that_cannot_be_read_are_not_sent_back() -> None:
+    good = {"type": "output_text", "text": "Hi", "annotations": []}
+    odd = {**text_item(""), "content": [{"type": "output_text", "text": None}, good]}
+    plain = {**text_item(""), "id": "m2", "content": [{"type": "text", "text": "there"}]}
+    assert codec().decode(reply(odd, plain)).text == "Hithere"
+    first, second = sent_back(odd, plain)
+    assert first["content"] == [good]
+    assert second["content"] == [{"type": "output_text", "text": "there"}]
+
+
+@pytest.mark.parametrize("kind", ["custom_tool_call", "mcp_approval_request", "computer_call"])
+def test_item_that_only_a_client_could_answer_is_an_error_that_names_it(kind: str) -> None:
+    with pytest.raises(PromptEvaluationError, match=kind) as caught:
+        codec().decode(reply({"type": kind, "id": "x", "call_id": "c"}))
+    assert caught.value.remedy == "leave the tool that it belongs to out of options"

@@ -392,7 +392,7 @@ def _to_json(reply: AnyLiteLLM) -> AnyJson:
             choice["finish_reason"] = native
         extras = message.pop("provider_specific_fields", None) or {}
         extras = {key: value for key, value in extras.items() if value}
-        message["refusal"] = extras.pop("refusal", None)
+        message["refusal"] = message.get("refusal") or extras.pop("refusal", None)
         if extras:
             message["provider_specific_fields"] = extras
     return body

@@ -30,6 +30,13 @@ _TEXTS = (  # of these the API extracts the text
 )
 
 
+# items that a client must answer, of tools that `options` may have added
+_ASKING = {
+    *("custom_tool_call", "mcp_approval_request", "computer_call", "local_shell_call"),
+    *("shell_call", "apply_patch_call"),
+}
+
+
 class ResponsesCodec(Codec):
     """One conversation as Responses input items; all output items go back, reasoning included."""
 
@@ -109,6 +116,10 @@ class ResponsesCodec(Codec):
                     fields = (item.get(key) for key in ("call_id", "name", "arguments"))
                     fallback_id = f"c{len(self.items):05}{index:03}"
                     calls.append(read_call(*fields, fallback_id=fallback_id))
+                case {"type": str() as kind} if kind in _ASKING:
+                    message = f"the model made a {kind!r}, and only functions can be answered"
+                    remedy = "leave the tool that it belongs to out of options"
+                    raise error_from_request(self.provider, "client_error", message, remedy)
                 case {"type": _}:
                     pass  # reasoning and items of built-in tools go back as they are
                 case _:
@@ -138,7 +149,7 @@ class ResponsesCodec(Codec):
             raise error_from_reply(self.provider, "the content of a message is not a list")
         for part in parts:
             match part:
-                case {"type": "output_text", "text": str() as text}:
+                case {"type": "output_text" | "text", "text": str() as text}:
                     texts.append(text)
                 case {"type": "refusal", "refusal": str() as text}:
                     refusals.append(text)
@@ -166,7 +177,10 @@ class ResponsesCodec(Codec):
                 case {"type": "function_call"} if call := next(calls, None):
                     items.append({**item, **_encode_call(call)})
                 case {"type": "message"} if _is_blank(item):
-                    pass
+                    while items and items[-1].get("type") == "reasoning":  # which belongs to it
+                        del items[-1]
+                case {"type": "message", "content": list() as parts}:
+                    items.append({**item, "content": list(filter(None, map(_valid_part, parts)))})
                 case _:
                     items.append(item)
         items = self._with_valid_ids(items)
@@ -234,6 +248,17 @@ class ResponsesCodec(Codec):
 
 def _encode_call(call: ToolCall) -> Wire:
     return {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _valid_part(part: AnyJson) -> Wire | None:
+    """Returns a part of a message as the API has it, `None` for what `decode` does not read."""
+    match part:
+        case {"type": "output_text" | "text", "text": str()}:
+            return {**part, "type": "output_text"}
+        case {"type": "refusal", "refusal": str()}:
+            return {**part}
+        case _:
+            return None
 
 
 def _is_blank(item: AnyJson) -> bool:
