@@ -253,16 +253,21 @@ def test_time_to_read_an_event_of_ten_megabytes_is_short(run: Stream) -> None:
     assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
 
 
-@pytest.mark.parametrize("run", ["sync", "async"])
-def test_a_refusal_in_a_whole_reply_is_one(run: str) -> None:
+def evaluate(adapter: LiteLLMAdapter) -> object:
+    return adapter.evaluate(prompt(), session=Session())
+
+
+def evaluate_async(adapter: LiteLLMAdapter) -> object:
+    return asyncio.run(adapter.evaluate_async(prompt(), session=Session()))
+
+
+@pytest.mark.parametrize("run", [evaluate, evaluate_async])
+def test_a_refusal_in_a_whole_reply_is_one(run: Callable[[LiteLLMAdapter], object]) -> None:
     message = {"role": "assistant", "content": None, "refusal": "No."}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": usage}
     body = json.dumps({**reply, "choices": [choice]}).encode()
     with ScriptedServer(Raw(body)) as server, pytest.raises(PromptEvaluationError) as refused:
-        if run == "sync":
-            connect(server).evaluate(prompt(), session=Session())
-        else:
-            asyncio.run(connect(server).evaluate_async(prompt(), session=Session()))
+        run(connect(server))
     assert refused.value.code == "refused"
