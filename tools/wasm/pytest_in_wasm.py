@@ -26,7 +26,7 @@ import pytest
 _LIST = Path("tests/not-in-wasm.txt")
 _NOT_INSTALLED = {
     *("ag_ui", "aiohttp", "anthropic", "anyio", "bm25s", "boto3", "dbos", "genai_prices"),
-    *("httpx", "httpx2", "jsonschema", "jsonschema_rs", "litellm", "markdown_it", "mcp"),
+    *("git", "httpx", "httpx2", "jsonschema", "jsonschema_rs", "litellm", "markdown_it", "mcp"),
     *("mcp_types", "nbclient", "nbformat", "openai", "opentelemetry", "playwright", "resource"),
     *("rich", "skills_ref", "typer", "yaml"),
 }
