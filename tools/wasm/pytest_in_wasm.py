@@ -76,6 +76,8 @@ class _LeaveOut:
         self._listed = _read_list()
         self._stale = set(self._listed)
         self._passed, self._left_out = 0, Counter[str]()
+        self._incomplete = dict[Path, str]()
+        """The pages of which a block was left out, with the reason: later blocks need its names."""
         sys.addaudithook(self._hear)
         sys.meta_path.append(self)
         start = subprocess.Popen[Any].__init__  # Any: of text or bytes
@@ -156,12 +158,15 @@ class _LeaveOut:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Leaves out tests that failed after they had asked for something in vain."""
         failure = call.excinfo
-        if failure and self._wanted and not isinstance(failure.value, pytest.skip.Exception):
+        reason = self._reason() if self._wanted else self._incomplete.get(item.path)
+        if failure and reason and not isinstance(failure.value, pytest.skip.Exception):
             try:  # to show where each of them failed would take a third of the time
-                pytest.skip(self._reason())
+                pytest.skip(reason)
             except pytest.skip.Exception:
                 call.excinfo = pytest.ExceptionInfo.from_current()
-            self._left_out[f"tests {self._reason()}"] += 1
+            self._left_out[f"tests {reason}"] += 1
+            if item.path.suffix == ".md":
+                self._incomplete[item.path] = reason
         report = yield
         if report.skipped and {item.nodeid, item.nodeid.split("[")[0]} & self._listed.keys():
             self._left_out[f"tests are listed in {_LIST}"] += 1
