@@ -232,6 +232,10 @@ def _check_multiple(_: _Validator, factor: Json, value: Json, *__: object) -> It
 
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
+    if isinstance(value, int) and isinstance(factor, int):  # of any length
+        if value % factor:
+            yield _jsonschema().ValidationError("not a multiple")
+        return
     digits = Context(prec=700)  # of the quotient of any two floats
     with suppress(ArithmeticError):  # an infinity
         if digits.remainder(Decimal(repr(value)), Decimal(repr(factor))):

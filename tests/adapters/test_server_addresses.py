@@ -3,10 +3,11 @@
 import socket
 from typing import Any
 
+import openai
 import pytest
 
-from support.agents import prompt
-from support.scripted_server import Fail, ScriptedServer
+from support.agents import Args, prompt, tool
+from support.scripted_server import Fail, Say, ScriptedServer
 from weakincentives.adapters import profiles
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -78,7 +79,20 @@ def test_name_of_a_profile_is_no_profile() -> None:
 def test_typed_output_of_a_local_server_does_not_keep_its_tools_from_being_called(
     profile: Any,
 ) -> None:
-    assert profile.structured_output == "prompted"  # a grammar would admit no call
+    with ScriptedServer(Say('{"a": 1}')) as server:
+        adapter = connect(server.openai_url, profile=profile, api_key="x")
+        adapter.evaluate(prompt(tool(), output=Args), session=Session())
+        [request] = server.requests
+    assert b"tools" in request.body
+    assert b"response_format" not in request.body  # a grammar would admit no call
+
+
+def test_adapter_takes_a_timeout_of_the_sdk() -> None:
+    with ScriptedServer(Say("Hi")) as server:
+        own: Any = openai.Timeout(60, connect=1)
+        adapter = connect(server.openai_url, api="chat", api_key="x", timeout=own)
+        far = Deadline.after(60)
+        assert adapter.evaluate(prompt(), session=Session(), deadline=far).text == "Hi"
 
 
 @pytest.mark.parametrize("seconds", [None, 60])

@@ -171,6 +171,8 @@ def test_an_order_counts_once_the_user_has_seen_and_approved_it(
     assert activity["tool_call_id"] == tab.front_end.of("assistant")[-1]["toolCalls"][-1]["id"]
     assert '"tea":"Assam"' not in snapshot(database)
 
+    other = decide(client, tab, approve=True, digest="of what was shown before")
+    assert other.status_code == 409
     assert decide(client, tab, approve=True).status_code == 204
     tab.read("RUN_FINISHED")
     assert '"tea":"Assam"' in snapshot(database)

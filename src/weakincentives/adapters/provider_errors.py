@@ -327,11 +327,12 @@ def error_from_redirect(provider: str, status: int, location: str) -> PromptEval
 
 
 def redact_error(error: PromptEvaluationError, redactor: Redactor) -> PromptEvaluationError:
-    """Masks credentials in the message of `error`, cuts it to 500 characters, and returns `error`.
+    """Masks credentials in `error`, cuts its message to 500 characters, and returns `error`.
 
     It masks before it cuts, since it would not recognize a credential that was cut.
     """
     error.message = redactor(error.message)[:_MAX_MESSAGE]
+    error.remedy = redactor(error.remedy)  # which may have the URL of a request
     error.args = (error.message,)
     return error
 

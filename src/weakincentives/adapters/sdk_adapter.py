@@ -340,6 +340,8 @@ def _plain(reply: AnySDK) -> AnyJson:
 # Any, twice: the SDK's own, and seconds
 def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
     """Returns the timeout of a request, which waits for a connection as long as SDKs usually do."""
+    if not isinstance(seconds, int | float):  # none, or a Timeout that has its own
+        return seconds
     return sdk.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
 
 
