@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
-from urllib.parse import unquote
 
 from ..serde import JsonSchema, map_parts
 
@@ -328,6 +327,8 @@ class _Form:
 
     def target(self, reference: str) -> _Schema:
         """Returns what a JSON pointer leads to, or an empty schema."""
+        from urllib.parse import unquote  # imports as much again as the rest of this module
+
         pointer = reference.removeprefix(str(self._schema.get("$id", "")).rstrip("#"))
         value: _Schema = self._schema
         for part in pointer.split("/")[1:]:

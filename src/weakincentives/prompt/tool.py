@@ -39,7 +39,6 @@ from ..signatures import signature_of
 from .approval import Approval, check_approval
 from .context import ToolContext
 from .errors import PromptValidationError
-from .external_schemas import upgrade_dialect
 
 if TYPE_CHECKING:  # a template holds tools, and a tool may hold a template: an import cycle
     from .template import PromptTemplate
@@ -268,6 +267,8 @@ class Tool[P, R](Parametrized):
             schema = {"type": "object"} if parameters is None else dict(parameters)
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if _OLDER_DIALECT.search(text):
+                from .external_schemas import upgrade_dialect
+
                 schema = upgrade_dialect(schema)
                 text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if check_schema:
