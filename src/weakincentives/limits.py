@@ -350,7 +350,7 @@ def check_count(name: str, count: object) -> None:
 
 def check_limits(deadline: object, budget: object) -> None:
     """Raises `TypeError` unless both are limits or `None`; a number of seconds is no deadline."""
-    if not isinstance(deadline, Deadline | None):
+    if deadline is not None and not isinstance(deadline, Deadline):
         raise TypeError(f"deadline is {deadline!r}; pass a Deadline, such as Deadline.after(30)")
-    if not isinstance(budget, Budget | None):
+    if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"budget is {budget!r}; pass a Budget, such as Budget(max_tokens=50_000)")

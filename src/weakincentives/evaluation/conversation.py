@@ -80,7 +80,8 @@ class Conversation:
 
     def __post_init__(self) -> None:
         # read from format 1, that of 0.2.0, which differs only in the JSON of `ToolSpec`
-        object.__setattr__(self, "version", 2)
+        if self.version == 1:
+            object.__setattr__(self, "version", 2)
 
     def __repr__(self) -> str:
         label = one_line(f"{self.ns}/{self.key}")
@@ -187,7 +188,7 @@ class Conversation:
         added += _tool_changes(conversation.available_tools, tools)
         if message is not None:
             added.append(UserMessage(sendable_content(message)))
-        return replace(conversation.extended(added), sections=tuple(records.values()))
+        return conversation.extended(added, sections=tuple(records.values()))
 
     # Any: as above
     def restated(
@@ -217,7 +218,7 @@ class Conversation:
             messages.insert(0, UserMessage(sendable(summary)))
         conversation = self._restated(prompt, rendered_tools(prompt), messages)
         changes, records = section_changes(conversation.sections, prompt)
-        return replace(conversation.extended(changes), sections=tuple(records.values()))
+        return conversation.extended(changes, sections=tuple(records.values()))
 
     @property
     def turns(self) -> list[Sequence[Message]]:
@@ -276,8 +277,8 @@ class Conversation:
         """
         records = {record.path: record for record in self.sections}
         apply_outcomes(records, outcomes)
-        return replace(
-            self.extended(messages[len(self.messages) :]),
+        return self.extended(
+            messages[len(self.messages) :],
             usage=self.usage + usage,
             sections=tuple(records.values()),
         )
@@ -292,14 +293,16 @@ class Conversation:
         same = all(old is message for old, message in zip(new, stored, strict=True))
         return self if same else replace(self, messages=self.messages[:start] + stored)
 
-    def extended(self, added: Iterable[Message]) -> Self:
-        """Returns the conversation with further messages."""
+    # Any: fields of all types
+    def extended(self, added: Iterable[Message], **changes: Any) -> Self:
+        """Returns the conversation with further messages, and with `changes` of other fields."""
         added = tuple(added)
-        changes = _positions_of_tool_changes(added, len(self.messages))
+        positions = _positions_of_tool_changes(added, len(self.messages))
         return replace(
             self,
             messages=self.messages + added,
-            tool_changes=self.tool_changes + changes,
+            tool_changes=self.tool_changes + positions,
+            **changes,
         )
 
 
@@ -466,13 +469,8 @@ def _is_compaction(item: serde.Json) -> bool:
 
 
 def _positions_of_tool_changes(messages: Iterable[Message], start: int = 0) -> tuple[int, ...]:
-    return tuple(
-        [
-            position
-            for position, message in enumerate(messages, start)
-            if isinstance(message, ToolsAdded | ToolsRemoved)
-        ]
-    )
+    kinds = ToolsAdded, ToolsRemoved
+    return tuple([n for n, message in enumerate(messages, start) if isinstance(message, kinds)])
 
 
 def _invalid(messages: Sequence[Message]) -> str:

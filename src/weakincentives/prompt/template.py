@@ -90,7 +90,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             raise PromptValidationError(
                 f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT"
             )
-        if not isinstance(resources, ResourceRegistry | None):
+        if resources is not None and not isinstance(resources, ResourceRegistry):
             raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
         if accept is not None:
             check_handler("accept", accept, "output: Output")
@@ -230,7 +230,8 @@ class Prompt(Parametrized, Generic[OutputT]):
         )
         self._renderer: PromptRenderer[OutputT] = template.renderer
         self._params: ParamsByType = {}
-        self.resources = ResourceContext(template.resources | template.registry.resources)
+        own, of_sections = template.resources, template.registry.resources
+        self.resources = ResourceContext(own | of_sections if own.bindings else of_sections)
 
     def __repr__(self) -> str:
         types = [kind.__name__ for kind in self._params]
@@ -304,7 +305,7 @@ class Prompt(Parametrized, Generic[OutputT]):
     # Any: attributes of all types
     def _copy(self, **changes: Any) -> Self:
         copied = object.__new__(type(self))  # six times as fast as `copy.copy`
-        copied.__dict__.update(self.__dict__, **changes)
+        copied.__dict__ = self.__dict__ | changes
         return copied
 
     def render(
