@@ -228,7 +228,11 @@ def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
 
     # Through text, since pydantic reads Python values by other rules: a string that could be an
     # int, for one.
-    return _parse(of, lambda: to_json(data, inf_nan_mode="constants"), allow_extra=allow_extra)
+    try:
+        text = to_json(data, inf_nan_mode="constants")
+    except Exception as error:
+        raise SerdeError(_name(of), _issues_of(error)) from error
+    return parse_json(of, text, allow_extra=allow_extra)
 
 
 @overload
@@ -237,13 +241,10 @@ def parse_json[T](of: "TypeForm[T]", text: str | bytes, *, allow_extra: bool = F
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object: ...
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
     """Returns JSON `text` as an instance of the type `of`; raises `SerdeError` with every issue."""
-    return _parse(of, lambda: text, allow_extra=allow_extra)
-
-
-def _parse(of: object, read: Callable[[], str | bytes], *, allow_extra: bool) -> object:
-    validator = _adapter(of, allow_extra=allow_extra).validator
+    # without the option it is the adapter that dumps too
+    adapter = _adapter(of, allow_extra=True) if allow_extra else _adapter(of)
     try:
-        return validator.validate_json(read())
+        return adapter.validator.validate_json(text)
     except Exception as error:  # pydantic's, and those of an author's `__post_init__`
         raise SerdeError(_name(of), _issues_of(error)) from error
 

@@ -18,7 +18,7 @@ from .run_log import Called, RunLog
 __all__ = ["Changes", "Commits", "Performed"]
 
 type Changes = dict[str, dict[str, Json]]
-
+_NO_CHANGES: Changes = {}
 
 type Performed = tuple[Any, str, Exception | None, Changes]
 """What a handler has done: its result and what the model reads of it; its error; its changes."""
@@ -100,7 +100,7 @@ class Commits:
 
         A failure is returned, since a StopIteration of a handler cannot leave a generator.
         """
-        changes: Changes = {}
+        changes = _NO_CHANGES
         try:
             try:
                 result, failure = yield partial(invoke, context=context)

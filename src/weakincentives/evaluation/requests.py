@@ -147,8 +147,8 @@ class ProviderRequests:
         if answer is None:
             name = type(self._connection).__name__
             raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
-        texts = [
-            text for call in answer.tool_calls for text in (call.call_id, call.name, call.arguments)
-        ]
-        is_ascii = all(map(str.isascii, (answer.text, *texts)))
+        is_ascii = answer.text.isascii()
+        for call in answer.tool_calls:
+            texts = call.call_id, call.name, call.arguments
+            is_ascii = is_ascii and "".join(texts).isascii()
         return answer if is_ascii else without_surrogates(answer)

@@ -397,10 +397,14 @@ class ToolExecutor:
 
         invoke = forked.merge if forked else partial(handler, params)
         session, bus = self._session, self._operation.bus
-        context = partial(self._context, call, session=session, bus=bus, identity=identity)
         end = identity.end if isinstance(identity, CallLog) else None
         outcome, result, performed = yield from self._commits.run(
-            call, context, invoke, read=read, answer=answer, end=end
+            call,
+            lambda resources: self._context(call, resources, session, bus, identity),
+            invoke,
+            read=read,
+            answer=answer,
+            end=end,
         )
         self._publish_call(
             call,

@@ -404,10 +404,14 @@ def _call[T](handler: Callable[[T], object], argument: T, event: object) -> None
     try:
         handler(argument)
     except Exception:
-        # the handler's `repr` may be long, contain secrets, or fail
-        name = getattr(handler, "__qualname__", type(handler).__qualname__)
-        event_type = type(event).__name__
-        _log.exception("Event handler failed", extra={"event_type": event_type, "handler": name})
+        _log_failure(handler, event)
+
+
+def _log_failure(handler: Callable[..., object], event: object) -> None:
+    # the handler's `repr` may be long, contain secrets, or fail
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    event_type = type(event).__name__
+    _log.exception("Event handler failed", extra={"event_type": event_type, "handler": name})
 
 
 class InProcessEventBus:
@@ -448,4 +452,7 @@ class InProcessEventBus:
         """Delivers `event` to its handlers before it returns, and logs a handler that raises."""
         for event_type, handler in tuple(self._subscriptions.values()):
             if isinstance(event, event_type):
-                _call(handler, event, event)
+                try:
+                    handler(event)
+                except Exception:
+                    _log_failure(handler, event)
