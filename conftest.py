@@ -5,6 +5,7 @@ fixtures, so what must hold for them as well happens when this module is importe
 """
 
 import atexit
+import gc
 import os
 import re
 import subprocess
@@ -52,6 +53,10 @@ atexit.register(_refusal.close)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Collecting makes objects by the hundred thousand that live as long as the process, so the garbage
+# collector rests until then; `pytest_collection_finish` below starts it again.
+gc.disable()
+
 # --- How much runs: see `support.sizes`, and `make slow-tests` for `-m "not slow"`.
 # Time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)
@@ -76,6 +81,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     without_slow = config.getoption("-m") == "not slow"
     name = collection_path.relative_to(_ROOT).as_posix()
     return True if without_slow and name in _SLOW else None
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was collected out of the garbage collector's sight, which reads it in vain."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

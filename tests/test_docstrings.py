@@ -57,9 +57,10 @@ def unknown_names(trees: dict[str, ast.AST]) -> list[tuple[str, str, str]]:
     return [
         (module, function, name)
         for module, tree in trees.items()
+        for known in [shared | names_in(tree)]
         for function, text in docstrings(tree)
         for name in re.findall(r"(?<!`)`([a-z_]+)`(?!`)", text)
-        if name not in shared | names_in(tree)
+        if name not in known
     ]
 
 

@@ -72,8 +72,9 @@ def strings(value: object) -> list[str]:
 
 def test_no_line_of_the_library_is_longer_than_100_columns() -> None:
     lines = [(where(path), line) for path in MODULES for line in path.read_text().splitlines()]
-    # the reason of an exemption stands in its line
-    code = [(path, re.split(r"  # (?:noqa|pyright):", line)[0]) for path, line in lines]
+    long = [(path, line) for path, line in lines if len(line) > 100]
+    # the reason of an exemption is in its line
+    code = [(path, re.split(r"  # (?:noqa|pyright):", line)[0]) for path, line in long]
     assert [(path, line) for path, line in code if len(line) > 100] == []
 
 
