@@ -42,7 +42,6 @@ from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
     Action,
-    Finished,
     InnerLoop,
     InnerLoopConfig,
     ProviderRequest,
@@ -545,7 +544,7 @@ def _inputs(step: Action) -> Mapping[str, AssistantMessage | list[ToolExecutionO
                 "submit(outcomes of all calls)": ended,
                 "submit(outcomes of some)": ended[: len(ended) // 2],
             }
-        case Finished():
+        case _:
             return {}
 
 

@@ -22,7 +22,6 @@
     │                           evaluation          ExpansionLimitError
     ├── a person must act       evaluation          RunSuspended
     └── control flow            prompt.errors       VisibilityExpansionRequired
-                                evaluation          CompactionRequired
 
 The model's own mistakes, such as an unknown tool or broken arguments, are answered to the model and
 never raised.

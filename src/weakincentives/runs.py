@@ -11,7 +11,7 @@ from weakref import ref
 
 from .errors import WeakIncentivesError
 
-__all__ = ["ConcurrentRunError", "Reservation", "Run", "RunStack"]
+__all__ = ["ConcurrentRunError", "Reservation", "RunStack", "RunToken"]
 
 
 _CLOSE_STREAM = (
@@ -25,14 +25,14 @@ class ConcurrentRunError(WeakIncentivesError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Run:
+class RunToken:
     """An evaluation, an execution or a turn of a chat; `caller` is the run that it is part of.
 
     The reader of a `streamed` one can leave it open.
     """
 
     name: str
-    caller: "Run | None" = None
+    caller: "RunToken | None" = None
     streamed: bool = False
 
 
@@ -49,9 +49,9 @@ class RunStack:
         self._remedy = remedy
         self._lock = allocate_lock()
         # Weak, so that a run ends with a stream that its reader drops.
-        self._runs: list[ref[Run]] = []
+        self._runs: list[ref[RunToken]] = []
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunToken) -> None:
         """Adds `run`; raises `ConcurrentRunError` unless it is part of the last run, if any."""
         with self._lock:
             runs = [other for other in self._runs if other() is not None]
@@ -64,7 +64,7 @@ class RunStack:
                 )
             self._runs = [*runs, ref(run)]
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunToken) -> None:
         """Removes `run`; does nothing if it is not there."""
         with self._lock:
             self._runs = [other for other in self._runs if other() not in (None, run)]
@@ -78,7 +78,7 @@ class Reservation:
 
     __slots__ = ("_run", "_stacks")
 
-    def __init__(self, run: Run, stacks: Sequence[RunStack]) -> None:
+    def __init__(self, run: RunToken, stacks: Sequence[RunStack]) -> None:
         self._run = run
         self._stacks = stacks
 

@@ -440,21 +440,22 @@ def test_a_chat_streams_restarts() -> None:
     ]
 
 
-class NeverSaves(ProviderAdapter):
-    """An adapter of a user's own that delegates, and keeps `save` to itself."""
+class Delegates(ProviderAdapter):
+    """An adapter of a user's own, which has another one evaluate."""
 
     def __init__(self, adapter: ScriptedAdapter) -> None:
         self.adapter = adapter
 
     # Any: arguments and results of every prompt
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
-        options["save"] = None
         return self.adapter.evaluate(prompt, **options)
 
 
-def test_an_adapter_that_does_not_save_returns_the_conversation() -> None:
-    adapter = NeverSaves(ScriptedAdapter([say("one"), say("two")]))
-    chat = Chat(MainLoop(adapter), template().bind(), session=Session())
+def test_a_chat_keeps_the_conversation_that_an_adapter_with_its_own_loop_returns() -> None:
+    adapter = Delegates(ScriptedAdapter([say("one"), say("two")]))
+    section = MarkdownSection(title="Main", template="Be kind.")
+    prompt = PromptTemplate[None](ns="tests", key="chat", sections=[section]).bind()
+    chat = Chat(MainLoop(adapter), prompt, session=Session())
     chat.send("Hi")
     chat.send("So")
     assert words(chat.conversation) == ["Hi", "one", "So", "two"]

@@ -26,6 +26,7 @@ from weakincentives.evaluation.inner_loop import (
     InnerLoop,
     InnerLoopConfig,
     ProviderRequest,
+    Restart,
     ToolCalls,
 )
 from weakincentives.evaluation.messages import (
@@ -150,7 +151,7 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
                 reserved = loop.reserve(calls[:batch])
                 outcomes = [outcome(call, expanded=call.name == "expand") for call in reserved]
                 return loop.submit(outcomes, now())
-            case Finished():
+            case _:
                 raise AssertionError
 
     end: object
@@ -363,10 +364,12 @@ def test_several_requests_for_sections_are_one_that_names_all() -> None:
         replace(outcome(call), request=request)
         for call, request in zip(step.calls, requests, strict=True)
     ]
-    with pytest.raises(VisibilityExpansionRequired, match="sections: one, two") as caught:
-        loop.submit(outcomes, NOW)
-    assert (caught.value.section_keys, caught.value.reason) == (("one", "two"), "to read")
-    assert set(caught.value.requested_overrides) == {("one",), ("two",)}
+    action = loop.submit(outcomes, NOW)
+    assert isinstance(action, Restart)
+    request = action.request
+    assert "sections: one, two" in str(request)
+    assert (request.section_keys, request.reason) == (("one", "two"), "to read")
+    assert set(request.requested_overrides) == {("one",), ("two",)}
 
 
 def test_a_budget_over_requests_stops_the_next_one() -> None:
@@ -502,7 +505,7 @@ def steps_of(turns: int, tools: int) -> Iterator[Action]:
         yield step
         if isinstance(step, ToolCalls):
             step = loop.submit([outcome(call) for call in step.calls], NOW)
-        else:
+        elif isinstance(step, ProviderRequest):
             step = loop.receive(
                 asks(*["known"] * tools) if step.turn <= turns else says("done"), NOW
             )

@@ -20,7 +20,7 @@ from support.sizes import FULL
 from weakincentives.evaluation.effects import run
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolCall
-from weakincentives.evaluation.tool_executor import ToolExecutor
+from weakincentives.evaluation.tool_executor import ToolExecutor, same_adapter
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceRegistry, Scope
@@ -199,7 +199,7 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
             executor = ToolExecutor(
                 prompt=asked,
                 rendered=asked.render(session=session),
-                adapter=ScriptedAdapter([]),
+                adapter=same_adapter(ScriptedAdapter([])),
                 config=InnerLoopConfig(),
                 session=session,
                 publish=lambda _: None,

@@ -755,33 +755,6 @@ def test_params_that_json_would_not_tell_apart_are_calls_of_their_own() -> None:
     assert ran == ["a", "b"]
 
 
-def test_calls_after_a_keyboard_interrupt_are_not_run_twice_within_the_execution() -> None:
-    began: list[int] = []
-
-    def interrupted(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        began.append(params.a)
-        raise KeyboardInterrupt
-
-    rendered_prompts: list[Any] = []
-
-    class Stubborn(ScriptedAdapter):
-        """Evaluates once more after an interrupt, as a worker that was told to go on might."""
-
-        def evaluate(self, prompt: Any, /, **options: Any) -> Any:
-            rendered_prompts.append(prompt)
-            try:
-                return super().evaluate(prompt, **options)
-            except KeyboardInterrupt:
-                return super().evaluate(prompt, **options)
-
-    pay = call(("pay", {}))
-    adapter = Stubborn([pay, pay, say("done")])
-    session = Session()
-    assert MainLoop(adapter).execute(manual(once(interrupted)), session=session).text == "done"
-    assert (began, len(rendered_prompts)) == ([3], 1)
-    assert "outcome is unknown" in told(adapter)[0]
-
-
 class SeedSignature(ProviderAdapter):
     """An adapter whose `evaluate` takes what the seeds give it, and no more."""
 
@@ -803,16 +776,20 @@ class SeedSignature(ProviderAdapter):
         )
 
 
-def test_an_adapter_that_takes_no_call_history_serves_all_prompts_but_those_that_need_one() -> None:
+def test_a_tool_that_must_not_run_twice_keeps_an_adapter_with_its_own_loop_from_restarting() -> (
+    None
+):
     probe = call(("probe", {}))
     script = [probe, read("more"), probe, say("done")]
     loop = MainLoop(SeedSignature(static(*script)))
     assert loop.execute(manual(tool(ok)), session=Session()).text == "done"
-    remedy = r"SeedSignature\.evaluate takes no call_history.*take \*\*options"
-    with pytest.raises(TypeError, match=remedy):
-        loop.execute(manual(paying([])), session=Session())
-    with pytest.raises(TypeError, match=remedy):
-        asyncio.run(loop.execute_async(manual(paying([])), session=Session()))
+    paid: list[int] = []
+    script = [call(("pay", {})), say("paid"), call(("pay", {})), read("more"), say("done")]
+    loop = MainLoop(SeedSignature(static(*script)))
+    assert loop.execute(manual(paying(paid)), session=Session()).text == "paid"
+    with pytest.raises(TypeError, match=r"SeedSignature has a loop of its own.*from LoopAdapter"):
+        loop.execute(manual(paying(paid)), session=Session())
+    assert len(paid) == 2
 
 
 def test_an_adapter_that_counts_in_no_meter_spends_one_budget_over_restarts() -> None:

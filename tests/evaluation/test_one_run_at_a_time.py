@@ -18,7 +18,7 @@ from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import ToolContext, ToolResult
-from weakincentives.runs import ConcurrentRunError, Run, RunStack
+from weakincentives.runs import ConcurrentRunError, RunStack, RunToken
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -73,7 +73,7 @@ def test_runs_of_32_threads_on_one_session_equal_some_sequence_of_them(
     expected = [str(number) for index in order for number in scripts[index] if number % 3]
     assert sorted(order) == list(range(THREADS))
     assert [item.text for item in session[Note].all()] == expected
-    session.runs.begin(Run("free again"))
+    session.runs.begin(RunToken("free again"))
 
 
 def waiting(started: Event, release: Event) -> Callable[..., ToolResult[object]]:
@@ -219,17 +219,17 @@ def test_a_prompt_with_resources_serves_one_run_at_a_time() -> None:
 
 def test_the_order_in_which_runs_end_does_not_matter() -> None:
     stack = RunStack("it", "wait")
-    outer = Run("outer")
-    inner = Run("inner", outer)
+    outer = RunToken("outer")
+    inner = RunToken("inner", outer)
     stack.begin(outer)
     stack.begin(inner)
     with pytest.raises(ConcurrentRunError, match="in use by a run of 'inner'"):
-        stack.begin(Run("sibling", outer))
+        stack.begin(RunToken("sibling", outer))
     stack.end(outer)  # a thread of its handler goes on
     with pytest.raises(ConcurrentRunError):
-        stack.begin(Run("next"))
+        stack.begin(RunToken("next"))
     stack.end(inner)
-    stack.begin(Run("next"))
+    stack.begin(RunToken("next"))
 
 
 @pytest.mark.parametrize("parallel", ["in_order", "isolated"])

@@ -83,7 +83,6 @@ def test_message_during_a_wait_reaches_a_model_that_knows_the_suspended_turn() -
     assert "did 4" in seen_by_model(adapter)
 
 
-@gap("H2", "the conversation before the restart is saved when the run is suspended")
 def test_chat_resumes_a_call_that_waits_after_a_restart() -> None:
     opening = call(("open_sections", {"section_keys": ["money"], "reason": "r"}))
     adapter = ScriptedAdapter([opening, call(("pay", {"a": 5})), say("Done.")])

@@ -14,6 +14,7 @@ from support.media import PNG
 from weakincentives.content import Image
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import Approve, Decision, Deny
+from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
@@ -77,16 +78,19 @@ def test_repairs_before_the_wait_count_after_it(max_repairs: int) -> None:
 def test_requests_of_the_run_before_the_evaluation_that_waits_count_after_it(
     max_turns: int,
 ) -> None:
-    asked = prompt(asking(write_note))
+    asked = prompt(asking(write_note), tool(ok, name="free"))
     config = InnerLoopConfig(max_turns=max_turns)
-    adapter, at = ScriptedAdapter([WAITS, WAITS, say("done")], config=config), Session()
-    with pytest.raises(RunSuspended) as waiting:
-        adapter.evaluate(asked, session=at, previous_turns=2)
-    suspension = waiting.value.suspension
-    assert suspension.previous_turns == 2
-    loop = MainLoop(adapter)
+    refused = PromptEvaluationError("too long", phase="request", code="context_length")
+    replies: list[Reply] = [call(("free", {})), refused, WAITS, WAITS, say("done")]
+    loop = MainLoop(ScriptedAdapter(replies, config=config), compaction=Compaction(100_000, 1))
+    at = Session()
+    talk = MainLoop(ScriptedAdapter([say("Hello."), say("Yes.")]))
+    earlier = talk.execute(asked, session=at, message="Hi").conversation
+    earlier = talk.execute(asked, session=at, message="So?", conversation=earlier).conversation
+    suspension = suspended(loop, asked, at, message="Go on", conversation=earlier)
+    assert (suspension.previous_turns, suspension.start) == (2, earlier)
     again = suspended(loop, asked, at, suspension=suspension, decisions=approvals(suspension))
-    assert again.previous_turns == 2
+    assert (again.previous_turns, again.start) == (2, earlier)
     if max_turns == 5:
         assert loop.resume(asked, again, approvals(again), session=at).text == "done"
     else:

@@ -16,7 +16,7 @@ from support.agents import Args, Note, prompt, tool
 from weakincentives.evaluation.effects import run
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolCall
-from weakincentives.evaluation.tool_executor import ToolExecutor
+from weakincentives.evaluation.tool_executor import ToolExecutor, same_adapter
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.events import Operation
@@ -74,7 +74,7 @@ def main(root: Path, seed: int) -> None:
         executor = ToolExecutor(
             prompt=asked,
             rendered=asked.render(session=session),
-            adapter=ScriptedAdapter([]),
+            adapter=same_adapter(ScriptedAdapter([])),
             config=InnerLoopConfig(),
             session=session,
             publish=lambda _: None,

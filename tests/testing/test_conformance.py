@@ -24,7 +24,7 @@ from weakincentives.evaluation.messages import (
     UserMessage,
 )
 from weakincentives.evaluation.response import AnswerRejected, TextDelta
-from weakincentives.limits import Meter, RunUsage, TokenUsage
+from weakincentives.limits import TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.testing import ScriptedAdapter
@@ -270,8 +270,7 @@ class Evaluates(ScriptedAdapter):
 class IgnoresTheDeadline(Evaluates):
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         rendered = prompt.prompt.render(session=options["session"])
-        parent = options.get("parent") and replace(options["parent"], deadline=None)
-        return super().evaluate(rendered, **{**options, "deadline": None, "parent": parent})
+        return super().evaluate(rendered, **{**options, "deadline": None})
 
 
 class IgnoresTheBudget(Evaluates):
@@ -283,15 +282,6 @@ class IgnoresTheBudgetWhenAsync(ScriptedAdapter):
     async def evaluate_async(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         options["budget"] = None
         return await super().evaluate_async(prompt, **options)
-
-
-class StartsEachBudgetAnew(Evaluates):
-    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
-        try:
-            parent = options.get("parent") and replace(options["parent"], meter=Meter())
-            return super().evaluate(prompt, **{**options, "parent": parent})
-        except VisibilityExpansionRequired as signal:
-            raise signal.with_progress(RunUsage(), signal.decisions, 0) from None
 
 
 class SwallowsTheNewStart(Evaluates):
@@ -446,7 +436,6 @@ class AsksOnceMore(ScriptedAdapter):
         (ForgetsTheConversation, True, "one call", "execute with a conversation:"),
         (ForgetsTheMessage, True, "one call", "execute with a message:"),
         (ForgetsEarlierAnswers, True, "one call", "the earlier turn's answers"),
-        (StartsEachBudgetAnew, False, "a section with tools", "usage"),
         (SwallowsTheNewStart, False, "a section with tools", "notes: '' instead of 'a b'"),
         (LosesTheOutput, True, "an object", "output: None instead of"),
         (CountsTheLastTurnAlone, True, "one call", "usage"),

@@ -13,8 +13,7 @@ from rich.text import Text
 from typer import Argument, Exit, Option
 
 from ..evaluation.approval import Decision
-from ..evaluation.execution import ExecutionOptions
-from ..evaluation.main_loop import MainLoop
+from ..evaluation.main_loop import ExecutionOptions, MainLoop
 from ..evaluation.suspension import RunSuspended
 from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record, read_events

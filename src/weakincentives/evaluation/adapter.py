@@ -9,51 +9,57 @@ from collections.abc import (
     Callable,
     Generator,
     Iterator,
-    KeysView,
     Mapping,
     Sequence,
 )
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, wraps
-from inspect import Parameter, iscoroutinefunction, markcoroutinefunction
-from typing import Any, Protocol, Required, Self, TypedDict, Unpack, cast
+from functools import partial, wraps
+from inspect import iscoroutinefunction, markcoroutinefunction
+from typing import Any, ClassVar, Protocol, Required, Self, TypedDict, Unpack, cast
 
 from ..content import MediaSupport, Part, to_content
 from ..event_loops import threads
-from ..limits import Budget, Deadline, Meter, check_limits
+from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
+from ..prompt.context import Evaluator
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
-from ..runs import Run
+from ..runs import RunToken
 from ..runtime.events import Operation
-from ..signatures import signature_of
-from .approval import Approver
+from ..visibility import SectionPath, SectionVisibility
+from .approval import Approver, Decision
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
-from .inner_loop import ProviderRequest
+from .inner_loop import InnerLoopConfig, ProviderRequest
+from .journal import Journal
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
 from .run_logs import CallLog, Identity, NestedRunLog
-from .suspension import Resumption
+from .suspension import Resumption, Suspension
 
 __all__ = [
+    "ConnectingAdapter",
     "Connection",
     "ConversationOptions",
     "EvaluationOptions",
+    "EvaluationStart",
+    "ExecutionOptions",
     "LoopOptions",
     "ParentRun",
     "ProviderAdapter",
+    "RunOptions",
     "check_arguments",
-    "parameters_of",
     "publisher",
     "source_of",
     "takes_bindings",
 ]
 
 _log = logging.getLogger(__name__)
+
+_MAX_TIMEOUT = 365.0 * 24 * 3600  # sockets and locks refuse very large numbers of seconds
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -95,7 +101,7 @@ class ParentRun:
     Further runs may nest in one another `levels_left` deep. `operation` is that of the execution.
     """
 
-    run: Run | None
+    run: RunToken | None
     session: SessionProtocol
     meter: Meter
     bus: EventBus | None = None
@@ -127,19 +133,49 @@ class ParentRun:
 
 
 class LoopOptions(ConversationOptions, total=False):
-    """The arguments of `LoopAdapter.evaluate`, which knows the calls of earlier evaluations too.
+    """The arguments of `LoopAdapter.evaluate` beside the prompt.
 
-    `MainLoop` passes `call_history` only for prompts with tools that must not run twice. `save` is
-    called with the conversation when the evaluation ends, also by an interrupt. The evaluation
-    raises `CompactionRequired` before a further request of more than `max_request_tokens`;
-    `previous_turns` are the requests of the run before that, which count for `max_turns`. `parent`
-    is the run that the evaluation is a part of; without one it is a run by itself. With `resume` it
-    goes on where a suspended one stopped. An adapter that delegates to another one takes
-    `**options` and passes them all on.
+    `save` is called with the conversation when the run ends, also by an interrupt, unless it is
+    suspended.
+    """
+
+    save: Callable[[Conversation], object] | None
+
+
+class RunOptions(LoopOptions, total=False):
+    """The arguments of `MainLoop.resume` beside the prompt and the decisions.
+
+    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. `caller` is
+    the run that has reserved the session for this one, such as the turn of a chat.
+    """
+
+    adapter: "ProviderAdapter | None"
+    visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
+    caller: RunToken | None
+
+
+class ExecutionOptions(RunOptions, total=False):
+    """The arguments of `MainLoop.execute` beside the prompt.
+
+    A suspended run goes on from its `suspension` with `decisions` by call id, as `MainLoop.resume`
+    says.
+    """
+
+    suspension: Suspension | None
+    decisions: Mapping[str, Decision] | None
+
+
+class EvaluationStart(ConversationOptions, total=False):
+    """What one evaluation of a run begins with.
+
+    `call_history` has the calls of earlier evaluations that must not run twice. The evaluation ends
+    as `TooLong` before a further request of more than `max_request_tokens`; `previous_turns` are
+    the requests of the run before that, which count for `max_turns`. `parent` is the run that the
+    evaluation is a part of, beside others; without one it is a run by itself. With `resume` it goes
+    on where a suspended one stopped.
     """
 
     call_history: CallHistory | None
-    save: Callable[[Conversation], object] | None
     max_request_tokens: int | None
     previous_turns: int
     parent: ParentRun | None
@@ -304,6 +340,59 @@ class Connection(Protocol):
         yield answer
 
 
+class ConnectingAdapter(ProviderAdapter):
+    """An adapter that says how to ask its provider, and leaves the loop to the engine.
+
+    `config` holds the rules of the loop. The budget of a run replaces the one in `config`; the
+    earliest of all deadlines applies. `has_own_loop` says that a class evaluates by itself.
+    """
+
+    name: str = "adapter"
+    model: str = ""
+    has_own_loop: ClassVar[bool] = True
+
+    def __init__(self, *, config: InnerLoopConfig | None = None, clock: Clock = utc_now) -> None:
+        self.config = config or InnerLoopConfig()
+        self.clock = clock
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return True
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.config.budget
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """The adapter that tool handlers use to evaluate further prompts."""
+        return self
+
+    @abstractmethod
+    # Any: a prompt of any output
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+        """Opens a connection to the provider for one evaluation of `rendered`."""
+
+    def seconds_left(self, deadline: Deadline | None) -> float | None:
+        """Returns the seconds until the deadline, as a time-out: more than 0, at most a year."""
+        if deadline is None:
+            return None
+        return min(max(0.001, deadline.remaining(self.clock()).total_seconds()), _MAX_TIMEOUT)
+
+    def check_deadline(self, deadline: Deadline | None) -> None:
+        """Raises `TimeoutError` once the deadline has passed."""
+        if deadline is not None and deadline.has_passed(self.clock()):
+            raise TimeoutError
+
+    # Any: the `ToolExecutor`, which imports this module
+    def journal(self, tools: Any, meter: Meter, /) -> Journal | None:
+        """Returns the journal of one evaluation by `evaluate`; by default there is none.
+
+        `meter` counts the evaluation's usage.
+        """
+        return None
+
+
 # Any: a TypedDict is no type that a checker knows.
 def check_arguments(
     prompt: object, options: Mapping[str, object], known: Any, *kinds: type
@@ -358,13 +447,3 @@ def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[objec
             _log.exception("Event handler failed", extra={"event_type": type(event).__name__})
 
     return publish
-
-
-# Any: adapters with the seed's signature take fewer arguments
-@lru_cache(maxsize=256)
-def parameters_of(evaluate: Callable[..., Any]) -> KeysView[str]:
-    """Returns the names of the arguments that an adapter's `evaluate` takes."""
-    parameters = signature_of(evaluate).parameters
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return LoopOptions.__annotations__.keys()
-    return parameters.keys()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import SerdeError
@@ -12,6 +13,7 @@ from ..prompt.progressive_disclosure import (
     OpenSectionsParams,
     ReadSectionResult,
     disclosure_handler,
+    disclosure_tool,
     how_to_open,
 )
 from ..prompt.registry import RESERVED_TOOL_NAMES
@@ -20,9 +22,10 @@ from ..prompt.tool import AnyTool, ToolHandler
 from ..protocols import SessionProtocol
 from ..runtime.events import ToolsInjected, ToolsWithdrawn
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
+from .conversation import Conversation
 from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
 
-__all__ = ["AvailableTools"]
+__all__ = ["AvailableTools", "with_disclosure_tools", "with_provider_tools"]
 
 _log = logging.getLogger(__name__)
 
@@ -166,3 +169,32 @@ class AvailableTools:
             fields = {"section_key": key, "tool_count": len(added), "tool_names": added}
             _log.info("Injected tools from section expansion", extra=fields)
             self._publish(ToolsInjected(tuple(added), key, session_id=session_id))
+
+
+# Any: a prompt of any output
+def with_disclosure_tools(
+    rendered: RenderedPrompt[Any], conversation: Conversation
+) -> RenderedPrompt[Any]:
+    """Returns the prompt with the disclosure tools that an earlier run of the conversation had."""
+    names = RESERVED_TOOL_NAMES & conversation.available_tools.keys()
+    names -= {tool.name for tool in rendered.tools}
+    tools = [disclosure_tool(name, rendered.view) for name in sorted(names)]
+    return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
+
+
+# Any: as above
+def with_provider_tools(
+    rendered: RenderedPrompt[Any], tools: Sequence[AnyTool], *, can_ask: bool
+) -> RenderedPrompt[Any]:
+    """Returns the prompt with the tools that the provider runs.
+
+    Raises `ValueError` if some need approval and nobody can be asked: their calls cannot outlast
+    the connection, so such a run cannot wait.
+    """
+    asking = [tool.name for tool in tools if tool.approval is not None]
+    if asking and not can_ask:
+        raise ValueError(
+            f"the provider runs {asking}, which need approval, and their calls cannot wait in a "
+            "suspended run; pass approver="
+        )
+    return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered

@@ -10,13 +10,14 @@ from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..prompt.prompt import Prompt
 from ..protocols import EventBus, SessionProtocol
-from ..runs import Reservation, Run
+from ..runs import Reservation, RunToken
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
 from .approval import Approver, Decision
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .response import Completed, StreamEvent
+from .run import has_own_loop
 from .run_stream import run_stream
 from .suspension import Suspension
 
@@ -155,8 +156,10 @@ class Chat[Out]:
         self, message: str | Sequence[Part] | None, options: TurnOptions, *, streamed: bool = False
     ) -> Generator[ExecutionOptions]:
         """Yields the arguments of the turn's execution, and keeps other turns out meanwhile."""
-        suspension, run = options.get("suspension"), Run(self.prompt.name, None, streamed)
-        with Reservation(run, self.prompt.runs_with(self.session)):
+        suspension, run = options.get("suspension"), RunToken(self.prompt.name, None, streamed)
+        adapter = options.get("adapter") or self.loop.adapter
+        stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
+        with Reservation(run, stacks):
             conversation = self.conversation
             if suspension is not None and suspension.start != conversation:
                 raise ValueError(

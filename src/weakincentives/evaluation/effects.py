@@ -5,6 +5,7 @@ sent its outcome, `(result, exception)`; it does no I/O and starts no thread. An
 
 - a callable: run a tool's handler, which may be `async`;
 - `Ask`: send a request to the provider;
+- `Close`: close a connection to it;
 - `Wait`: ask an approver, no longer than until the deadline;
 - `Parallel`: run several generators at once;
 - a `Progress` event: show it to the reader of a stream.
@@ -18,22 +19,23 @@ awaits. It fails the handler, as any other error does.
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ..cancellation import is_foreign
 from ..event_loops import call_in_thread, closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
-from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
-from .response import Progress
+from .response import Completed, Progress
 
 __all__ = [
     "Ask",
+    "Asked",
+    "Close",
     "Effects",
     "Invoke",
     "Outcome",
@@ -53,16 +55,34 @@ type Invoke = Callable[[], Any]
 type Outcome = tuple[Any, BaseException | None]
 
 
+class Asked(Protocol):
+    """What takes a request: a `Connection`, or an adapter with a loop of its own."""
+
+    # Any, throughout: a request of the engine and a message, or a prompt and its response
+    def ask(self, request: Any, /) -> Any: ...
+    async def ask_async(self, request: Any, /) -> Any: ...
+    def ask_stream(self, request: Any, /) -> Iterator[Any]: ...
+    def ask_stream_async(self, request: Any, /) -> AsyncGenerator[Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Sends `request` to the provider; the result is the model's message, `None` without one.
 
-    If `streamed`, the performer yields the pieces of the message as progress.
+    If `streamed`, the performer yields the pieces of the message as progress. An adapter with a
+    loop of its own is asked in the same way: for a prompt, its last piece is `Completed`.
     """
 
-    connection: Connection
-    request: ProviderRequest
+    connection: "Asked"
+    request: object
     streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Closes a connection to the provider."""
+
+    connection: Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +104,7 @@ class Parallel:
     branches: "Sequence[Effects[None]]"
 
 
-type Effects[T] = Generator[Invoke | Ask | Wait | Parallel | Progress, Outcome, T]
+type Effects[T] = Generator[Invoke | Ask | Close | Wait | Parallel | Progress, Outcome, T]
 
 _DONE: Outcome = None, None
 
@@ -105,6 +125,9 @@ def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
                 effect = effects.send((yield from _ask(effect)))
             elif isinstance(effect, Wait):
                 effect = effects.send(_wait(effect))
+            elif isinstance(effect, Close):
+                effect.connection.close()
+                effect = effects.send(_DONE)
             elif isinstance(effect, Parallel):
                 effect = effects.send(_run_parallel(effect))
             else:
@@ -144,6 +167,10 @@ async def perform_async(
                 effect = effects.send(outcome)
             elif isinstance(effect, Wait):
                 effect = effects.send(await _wait_async(effect))
+            elif isinstance(effect, Close):
+                async with closing_shielded(effect.connection):
+                    pass
+                effect = effects.send(_DONE)
             elif isinstance(effect, Parallel):
                 effect = effects.send(await _run_parallel_async(effect))
             else:
@@ -174,7 +201,7 @@ def _ask(ask: Ask) -> Generator[Progress, None, Outcome]:
         if not ask.streamed:
             return ask.connection.ask(ask.request), None
         for piece in ask.connection.ask_stream(ask.request):
-            if isinstance(piece, AssistantMessage):
+            if isinstance(piece, AssistantMessage | Completed):
                 answer = piece
             else:
                 yield piece
@@ -197,7 +224,7 @@ async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
         pieces = ask.connection.ask_stream_async(ask.request)
         async with closing_shielded(pieces):
             async for piece in pieces:
-                if isinstance(piece, AssistantMessage):
+                if isinstance(piece, AssistantMessage | Completed):
                     outcome = piece, None
                 else:
                     yield piece

@@ -3,23 +3,24 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
-from ..errors import ControlFlow, WeakIncentivesError, copy_error
-from ..limits import RunUsage, TokenUsage
+from ..errors import WeakIncentivesError, copy_error
+from ..limits import TokenUsage
 from .conversation import Conversation
 from .messages import Message
 
 __all__ = [
     "BudgetExceededError",
-    "CompactionRequired",
     "DeadlineExceededError",
     "DepthLimitError",
     "EvaluationPhase",
+    "ExpansionLimitError",
     "LimitError",
     "PromptEvaluationError",
     "ThrottleError",
     "TurnLimitError",
+    "raise_instead",
 ]
 
 type EvaluationPhase = Literal["request", "response", "limit"]
@@ -103,19 +104,14 @@ class DepthLimitError(LimitError):
     """A tool call tried to run a prompt that would be nested deeper than `max_depth` allows."""
 
 
-class CompactionRequired(ControlFlow):
-    """The next request would be longer than the caller allows.
+class ExpansionLimitError(LimitError):
+    """The model requested sections more often than `max_expansions` allows."""
 
-    The evaluation adds its `conversation`, which can go on, its `run_usage` and its `turns`.
-    `MainLoop` makes the conversation shorter and goes on with it.
-    """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.run_usage = RunUsage()
-        self.turns = 0
-        self.conversation: Conversation | None = None
-
-    def with_progress(self, run_usage: RunUsage, conversation: Conversation, turns: int) -> Self:
-        """Returns a copy with the usage and the conversation of the evaluation."""
-        return copy_error(self, run_usage=run_usage, conversation=conversation, turns=turns)
+def raise_instead(error: BaseException, complete: BaseException) -> NoReturn:
+    """Raises `complete` in the place of `error`, which is no cause of it."""
+    try:
+        raise complete
+    finally:
+        complete.__context__ = error.__context__
+        del complete, error  # else the exception's traceback would refer to the exception

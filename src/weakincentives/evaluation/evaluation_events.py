@@ -19,11 +19,10 @@ from ..runtime.events import (
     ParamsMissing,
     PromptRendered,
 )
-from .adapter import LoopOptions
+from .adapter import EvaluationStart
 from .conversation import Conversation
 from .errors import LimitError, PromptEvaluationError
 from .messages import Instructions, media_of
-from .opening import earlier_conversation
 from .suspension import RunSuspended
 
 __all__ = ["opening_events", "stop_event"]
@@ -37,7 +36,7 @@ def opening_events(
     prompt: Prompt[Any],
     operation: Operation,
     conversation: Conversation,
-    options: LoopOptions,
+    options: EvaluationStart,
     *,
     event_id: str,
 ) -> Iterator[Event]:
@@ -47,9 +46,10 @@ def opening_events(
     warning, too.
     """
     ns, key, session_id = prompt.ns, prompt.key, operation.session_id
-    earlier, parent = earlier_conversation(options), options.get("parent")
+    resumption, parent = options.get("resume"), options.get("parent")
+    earlier = resumption.suspension.conversation if resumption else options.get("conversation")
     new = conversation.messages[len(earlier.messages) if earlier else 0 :]
-    message = None if options.get("resume") else options.get("message")
+    message = None if resumption else options.get("message")
     changes = [item.content for item in new if isinstance(item, Instructions) and earlier]
     yield PromptRendered(
         ns=ns,

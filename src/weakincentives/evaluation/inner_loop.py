@@ -5,11 +5,12 @@ No clock, no I/O and no handler runs here. `Evaluation` performs each action and
     start ──► ProviderRequest ──receive──► ToolCalls ──reserve, submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
+                                             Restart, TooLong (from submit)
 
-When calls of a turn request sections that only a new evaluation can open, `submit` raises one
-`VisibilityExpansionRequired` for all of them, after every disclosure call of the turn has an
-answer. The inner loop checks limits before each action. It consists of plain values, so it can be
-pickled between two actions.
+When calls of a turn request sections that only a new evaluation can open, `submit` returns one
+`Restart` for all of them, after every disclosure call of the turn has an answer. The inner loop
+checks limits before each action. It consists of plain values, so it can be pickled between two
+actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,25 +19,16 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ..content import ContentStore
-from ..limits import (
-    Budget,
-    Deadline,
-    Meter,
-    Prices,
-    RunUsage,
-    TokenUsage,
-    check_count,
-    check_limits,
-)
+from ..limits import Deadline, Meter, RunUsage, TokenUsage
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import combine_requests
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from .compaction import request_tokens
+from .config import InnerLoopConfig
 from .conversation import Conversation
 from .errors import (
     BudgetExceededError,
-    CompactionRequired,
     DeadlineExceededError,
     LimitError,
     PromptEvaluationError,
@@ -63,6 +55,8 @@ __all__ = [
     "InnerLoop",
     "InnerLoopConfig",
     "ProviderRequest",
+    "Restart",
+    "TooLong",
     "ToolCalls",
     "unfinished_error",
 ]
@@ -78,63 +72,6 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
     "error": ("the provider failed in the middle of the answer", "provider_failed", "try again"),
 }
 """Message, code and remedy for each reason why the model stops without an answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InnerLoopConfig:
-    """Rules of one run.
-
-    `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
-    that does not fit the declared output. `max_depth` bounds how deep runs nest in one another's
-    tool calls: a deeper run raises `DepthLimitError`, which fails the call that began it.
-
-    With `parallel_tool_calls="isolated"` calls of one turn whose tools are `"pure"` or
-    `"repeatable"` run in parallel, each as if no other ran, and take effect in the order of the
-    calls. A call with more than `max_argument_chars` is refused before its arguments are parsed.
-    The model reads at most `max_result_chars` of a tool's result, with a note on how much is
-    missing; events keep the whole result. `None` means no bound. `prices` says what requests cost,
-    such as `weakincentives.contrib.prices.cost`, for `Budget.max_cost`.
-
-    Raises `ValueError` for a negative number, for a bound of fewer than 1,000 characters and for an
-    unknown `parallel_tool_calls`, and `TypeError` for a wrong type.
-    """
-
-    max_turns: int | None = 100
-    max_repairs: int = 2
-    max_depth: int = 10
-    supports_dynamic_tools: bool = False
-    parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
-    max_argument_chars: int | None = 1_000_000
-    max_result_chars: int | None = 100_000
-    deadline: Deadline | None = None
-    budget: Budget | None = None
-    prices: Prices | None = None
-
-    def __post_init__(self) -> None:
-        if self.parallel_tool_calls not in ("in_order", "isolated"):
-            raise ValueError(
-                f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'"
-            )
-        if self.max_turns is not None:
-            check_count("max_turns", self.max_turns)
-        check_count("max_repairs", self.max_repairs)
-        check_count("max_depth", self.max_depth)
-        _check_chars("max_argument_chars", self.max_argument_chars)
-        _check_chars("max_result_chars", self.max_result_chars)
-        check_limits(self.deadline, self.budget)
-        if self.prices is None and self.budget is not None and self.budget.max_cost is not None:
-            raise ValueError(
-                f"Budget.max_cost is {self.budget.max_cost}, but the adapter knows no prices; pass "
-                "config=InnerLoopConfig(prices=…), such as weakincentives.contrib.prices.cost"
-            )
-
-
-def _check_chars(name: str, bound: int | None) -> None:
-    if bound is None:
-        return
-    check_count(name, bound)
-    if bound < _MIN_CHARS:
-        raise ValueError(f"{name} is {bound}; pass at least {_MIN_CHARS}, or None for no bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +118,19 @@ class Finished:
     output: object
 
 
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Evaluate the prompt again with the sections that the model has requested open."""
+
+    request: VisibilityExpansionRequired
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """Make the conversation shorter: the next request has more than `max_request_tokens`."""
+
+
 _MAX_QUOTED = 500  # characters of a refusal in its error; the transcript has the whole
-_MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 _MAX_ISSUES = 4_000  # characters: an answer can have more issues than a request should carry
 # the provider rejects the request for what it contains, and would reject it again
 _REFUSALS = {"bad_request", "content_filter", "context_length", "too_large"}
@@ -191,7 +139,7 @@ _LEFT_OUT = "a conversation that continues with another message leaves the rejec
 _NOT_RUN = "Not run: the evaluation ended."
 _UNKNOWN = "This call was interrupted and its outcome is unknown."
 
-type Action = ProviderRequest | ToolCalls | Finished
+type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
 
 
 @dataclass(slots=True, kw_only=True)
@@ -326,9 +274,9 @@ class InnerLoop:
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
 
-        Raises `ValueError` for an outcome of another call, `VisibilityExpansionRequired` at the end
-        of a turn that requested sections, and `CompactionRequired` if the next request would have
-        more than `max_request_tokens`.
+        That is `Restart` at the end of a turn that requested sections, and `TooLong` if the next
+        request would have more than `max_request_tokens`. Raises `ValueError` for an outcome of
+        another call.
         """
         for outcome in outcomes:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
@@ -352,7 +300,7 @@ class InnerLoop:
             self._add_tool_changes()
         limit = self.max_request_tokens
         if limit and request_tokens(self.transcript, self.conversation.tools) > limit:
-            raise CompactionRequired(f"the next request has more than {limit:,} tokens")
+            return TooLong()
         return self._request(now)
 
     def suspended(self) -> tuple[Conversation, tuple[ToolMessage, ...]]:
@@ -469,8 +417,8 @@ class InnerLoop:
                 raise self._budget_error(bound)
         return ToolCalls(self.pending)
 
-    def _next_disclosure_calls(self) -> ToolCalls:
-        """Returns the remaining disclosure calls of a turn that requested sections.
+    def _next_disclosure_calls(self) -> ToolCalls | Restart:
+        """Returns the remaining disclosure calls of a turn that requested sections, then `Restart`.
 
         The other calls of the turn do not run. The sections open even when a limit is reached; the
         limit then ends the next evaluation.
@@ -478,7 +426,7 @@ class InnerLoop:
         self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
         calls = self.pending[: self.meter.tool_calls_left(len(self.pending))]
         if not calls:
-            raise combine_requests(self.requests)
+            return Restart(combine_requests(self.requests))
         return ToolCalls(calls)
 
     def _request(self, now: datetime) -> ProviderRequest:

@@ -11,7 +11,7 @@ from time import perf_counter
 from ..filesystem.overlay import OverlayFilesystem
 from ..protocols import Forkable
 from ..resources import NotIsolatedError, ResourceContext
-from ..runs import Run
+from ..runs import RunToken
 from .effects import Effects, Invoke, Outcome
 
 __all__ = ["ForkedCall"]
@@ -28,7 +28,7 @@ class ForkedCall:
         resources: ResourceContext,
         *,
         makes: bool = False,
-        run: Run | None = None,
+        run: RunToken | None = None,
     ) -> None:
         self._origin = session
         self._outcome: Outcome = None, NotIsolatedError("the call did not run")

@@ -1,9 +1,9 @@
-"""What an evaluation returns, and the events that `stream` yields while it runs."""
+"""What runs return, and the events that `stream` yields while they last."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..displays import code_block, code_span, one_line
+from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
 from ..limits import TokenUsage
 from ..runtime.events import AnswerRejected, Compacted
@@ -15,6 +15,8 @@ __all__ = [
     "AnswerRejected",
     "ApprovalRequested",
     "Completed",
+    "Execution",
+    "Expansion",
     "Progress",
     "PromptResponse",
     "Restarted",
@@ -59,6 +61,56 @@ class PromptResponse[Out](Parametrized):
     def transcript(self) -> Sequence[Message]:
         """The messages of the conversation."""
         return () if self.conversation is None else self.conversation.messages
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Sections that a new evaluation opened, and the model's reason."""
+
+    section_keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution[Out]:
+    """The final response, the sections opened on the way, and the tokens of the whole run."""
+
+    response: PromptResponse[Out]
+    expansions: tuple[Expansion, ...]
+    usage: TokenUsage
+
+    def __repr__(self) -> str:
+        tokens = self.usage.total_tokens
+        return f"<Execution restarts={self.restarts} tokens={tokens} response={self.response!r}>"
+
+    def _repr_markdown_(self) -> str:
+        """Shows the final answer in a notebook."""
+        return markdown(self.response)
+
+    @property
+    def restarts(self) -> int:
+        """The number of evaluations after the first."""
+        return len(self.expansions)
+
+    @property
+    def output(self) -> Out:
+        """The typed answer of the final response."""
+        return self.response.output
+
+    @property
+    def text(self) -> str:
+        """The text of the final response."""
+        return self.response.text
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation, to go on with."""
+        return self.response.conversation
+
+    @property
+    def whole_response(self) -> PromptResponse[Out]:
+        """The final response with the tokens of the whole run."""
+        return replace(self.response, usage=self.usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..protocols import SessionProtocol
-from .adapter import LoopOptions
+from .adapter import EvaluationStart, ExecutionOptions
 from .approval import Approve, Preview
 from .inner_loop import InnerLoop
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, answered_calls
@@ -22,7 +22,7 @@ from .suspension import (
 )
 from .tool_executor import ToolExecutor
 
-__all__ = ["recall_calls", "suspend", "wait_on", "waiting_for"]
+__all__ = ["options_of", "recall_calls", "suspend", "wait_on", "waiting_for"]
 
 
 def waiting_for(
@@ -66,7 +66,7 @@ def suspend(
     loop: InnerLoop,
     prompt: Prompt[Any],  # Any: a prompt of any output
     session: SessionProtocol,
-    options: LoopOptions,
+    options: EvaluationStart,
 ) -> RunSuspended:
     """Returns the error that ends an evaluation that waits, of which `options` are the arguments.
 
@@ -139,3 +139,21 @@ def recall_calls(
     return suspension, [
         tools.recall(call, answer) for call, answer in zip(calls, suspension.answers, strict=False)
     ]
+
+
+def options_of(suspension: Suspension, options: ExecutionOptions) -> ExecutionOptions:
+    """Returns the options with which the suspended run began.
+
+    Raises `TypeError` for what is no suspension and `ValueError` for options of a new run.
+    """
+    if not isinstance(suspension, Suspension):
+        raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
+    for name in ("message", "conversation"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
+    return {
+        **options,
+        "message": suspension.message,
+        "conversation": suspension.start,
+        "on_change": suspension.on_change,
+    }

@@ -37,6 +37,7 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE, AnyTool, ToolHandler, ToolResult
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
+from ..runs import RunToken
 from ..runtime.events import Operation, ToolInvoked, new_id
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
@@ -44,7 +45,6 @@ from .call_history import CallHistory, CallRecord, call_key, messages_of
 from .commits import Changes, Commits, Performed
 from .effects import Effects, Parallel
 from .inner_loop import InnerLoopConfig
-from .main_loop import NestedAdapter
 from .messages import Message, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from .nested_runs import ChangedRunError, UndecidedError
 from .parallel_calls import ForkedCall
@@ -60,7 +60,7 @@ from .tool_answers import (
     without_bytes,
 )
 
-__all__ = ["ToolExecutor"]
+__all__ = ["AdapterOfCall", "ToolExecutor", "same_adapter"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,14 +72,16 @@ type _Handler = ToolHandler[Any, Any]
 type _Result = ToolResult[Any]
 
 _NO_CHANGES: Changes = {}
+type AdapterOfCall = Callable[[SessionProtocol, EventBus, Identity | None], Evaluator]
+"""Returns the adapter for the evaluations of one call: its session, bus and identity are given."""
 
 
 class ToolExecutor:
     """Runs the tool calls of one evaluation.
 
-    It publishes events with `publish`. Handlers receive the bus of `operation`, and `adapter` for
-    evaluations of their own. Each call that has an answer gets an entry in `log`. `call_history`
-    has the calls of earlier evaluations of the run.
+    It publishes events with `publish`. Handlers receive the bus of `operation`, and the adapter
+    that `adapter` returns for their call, for runs that are parts of `run`. Each call that has an
+    answer gets an entry in `log`. `call_history` has the calls of earlier evaluations of the run.
     """
 
     # Any: prompts of every output
@@ -88,19 +90,20 @@ class ToolExecutor:
         *,
         prompt: Prompt[Any],
         rendered: RenderedPrompt[Any],
-        adapter: Evaluator,
+        adapter: AdapterOfCall,
         config: InnerLoopConfig,
         session: SessionProtocol,
         publish: Callable[[object], None],
         operation: Operation,
         call_history: CallHistory | None = None,
         clock: Clock = utc_now,
+        run: RunToken | None = None,
     ) -> None:
         self.available = AvailableTools(rendered, session, publish)
         self.can_fork = isinstance(session, Forkable)
         self._prompt = prompt
         self._rendered = rendered
-        self._adapter = adapter
+        self._adapter_of_call, self._run = adapter, run
         self._config = config
         self._session = session
         self._resources, self._publish = prompt.resources, publish
@@ -246,8 +249,7 @@ class ToolExecutor:
         With `makes` the call may be the first to ask for a resource.
         """
         assert isinstance(self._session, Forkable)  # noqa: S101 - the callers have asked
-        run = self._adapter.caller.run if isinstance(self._adapter, NestedAdapter) else None
-        forked = ForkedCall(self._session, self._resources, makes=makes, run=run)
+        forked = ForkedCall(self._session, self._resources, makes=makes, run=self._run)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources
@@ -564,14 +566,11 @@ class ToolExecutor:
         unanswered: int = 0,
     ) -> ToolContext:
         """Returns the context of a call; `unanswered` calls before it have no answer yet."""
-        key, adapter = f"{self._id}:{self._answered + unanswered}", self._adapter
-        if isinstance(adapter, NestedAdapter):
-            place = session, bus, identity
-            adapter = NestedAdapter(adapter.adapter, adapter.parent, adapter.clock, place)
+        key = f"{self._id}:{self._answered + unanswered}"
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,
-            adapter=adapter,
+            adapter=self._adapter_of_call(session, bus, identity),
             session=session,
             event_bus=bus,
             deadline=self._config.deadline,
@@ -590,3 +589,12 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
 
 def _accepted(_: object) -> tuple[str, bool]:
     return "", True
+
+
+def same_adapter(adapter: Evaluator) -> AdapterOfCall:
+    """Returns what gives all calls the same adapter, whose runs are no parts of them."""
+
+    def for_call(*_: object) -> Evaluator:
+        return adapter
+
+    return for_call

@@ -19,7 +19,7 @@ from ..evaluation.effects import run
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.journal import CallIdentity
 from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
-from ..evaluation.tool_executor import ToolExecutor
+from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
@@ -166,7 +166,7 @@ class _Trial:
         executor = ToolExecutor(
             prompt=self.prompt,
             rendered=replace(self.prompt.render(session=self.session), tools=(recording,)),
-            adapter=self.adapter,
+            adapter=same_adapter(self.adapter),
             config=InnerLoopConfig(supports_dynamic_tools=True),
             session=self.session,
             # reducers of telemetry would change the session though the tool does not

@@ -33,7 +33,7 @@ from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...evaluation.messages import ToolCall, ToolExecutionOutcome
 from ...evaluation.schemas import tool_to_spec
-from ...evaluation.tool_executor import ToolExecutor
+from ...evaluation.tool_executor import ToolExecutor, same_adapter
 from ...prompt.prompt import Prompt
 from ...prompt.tool import AnyTool
 from ...runtime.events import Operation
@@ -95,7 +95,7 @@ class PromptServer:
         self._executor = ToolExecutor(
             prompt=self._prompt,
             rendered=self._rendered,
-            adapter=_NoModel(),
+            adapter=same_adapter(_NoModel()),
             config=_CONFIG,
             session=self._session,
             publish=bus.publish,

@@ -1,0 +1,67 @@
+"""`InnerLoopConfig`: the rules of one run."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..limits import Budget, Deadline, Prices, check_count, check_limits
+
+__all__ = ["InnerLoopConfig"]
+
+_MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerLoopConfig:
+    """Rules of one run.
+
+    `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
+    that does not fit the declared output. `max_depth` bounds how deep runs nest in one another's
+    tool calls: a deeper run raises `DepthLimitError`, which fails the call that began it.
+
+    With `parallel_tool_calls="isolated"` calls of one turn whose tools are `"pure"` or
+    `"repeatable"` run in parallel, each as if no other ran, and take effect in the order of the
+    calls. A call with more than `max_argument_chars` is refused before its arguments are parsed.
+    The model reads at most `max_result_chars` of a tool's result, with a note on how much is
+    missing; events keep the whole result. `None` means no bound. `prices` says what requests cost,
+    such as `weakincentives.contrib.prices.cost`, for `Budget.max_cost`.
+
+    Raises `ValueError` for a negative number, for a bound of fewer than 1,000 characters and for an
+    unknown `parallel_tool_calls`, and `TypeError` for a wrong type.
+    """
+
+    max_turns: int | None = 100
+    max_repairs: int = 2
+    max_depth: int = 10
+    supports_dynamic_tools: bool = False
+    parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
+    max_argument_chars: int | None = 1_000_000
+    max_result_chars: int | None = 100_000
+    deadline: Deadline | None = None
+    budget: Budget | None = None
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        if self.parallel_tool_calls not in ("in_order", "isolated"):
+            raise ValueError(
+                f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'"
+            )
+        if self.max_turns is not None:
+            check_count("max_turns", self.max_turns)
+        check_count("max_repairs", self.max_repairs)
+        check_count("max_depth", self.max_depth)
+        _check_chars("max_argument_chars", self.max_argument_chars)
+        _check_chars("max_result_chars", self.max_result_chars)
+        check_limits(self.deadline, self.budget)
+        if self.prices is None and self.budget is not None and self.budget.max_cost is not None:
+            raise ValueError(
+                f"Budget.max_cost is {self.budget.max_cost}, but the adapter knows no prices; pass "
+                "config=InnerLoopConfig(prices=…), such as weakincentives.contrib.prices.cost"
+            )
+
+
+def _check_chars(name: str, bound: int | None) -> None:
+    if bound is None:
+        return
+    check_count(name, bound)
+    if bound < _MIN_CHARS:
+        raise ValueError(f"{name} is {bound}; pass at least {_MIN_CHARS}, or None for no bound")

@@ -1,0 +1,576 @@
+"""`Run`: the course of a run, which evaluates a prompt until one evaluation is answered.
+
+`Run.course` is a generator of effects, written once: it begins an evaluation, and another one to
+open sections or to go on with a shorter conversation. Its four faces perform these effects.
+"""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, closing
+from dataclasses import dataclass, replace
+from typing import Self, Unpack, cast
+
+from ..content import MediaSupport, to_content
+from ..event_loops import closing_shielded
+from ..limits import Budget, Clock, Meter, RunUsage, utc_now
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from ..protocols import EventBus, SessionProtocol
+from ..runs import Reservation, RunToken
+from ..runtime.events import Operation, VisibilityExpanded
+from ..visibility import SectionDecisions, SetVisibilityOverride
+from .adapter import (
+    ConnectingAdapter,
+    ConversationOptions,
+    EvaluationStart,
+    ExecutionOptions,
+    LoopOptions,
+    ParentRun,
+    ProviderAdapter,
+    check_arguments,
+    publisher,
+    source_of,
+    takes_bindings,
+)
+from .call_history import CallHistory
+from .compaction import Compaction, Plan, plan_compaction, request_tokens
+from .conversation import Conversation
+from .effects import Ask, Close, Effects, perform, perform_async, run
+from .errors import ExpansionLimitError, PromptEvaluationError, raise_instead
+from .evaluation_events import stop_event
+from .evaluations import Evaluation
+from .inner_loop import Restart, TooLong
+from .messages import UserMessage
+from .response import Completed, Execution, Expansion, PromptResponse, Restarted, StreamEvent
+from .run_logs import Identity
+from .run_stream import run_stream
+from .suspend import options_of
+from .suspension import RunSuspended, Suspension, check_resumable
+from .tool_executor import AdapterOfCall
+from .whole_evaluations import WholeEvaluation, WholeEvaluations
+
+__all__ = ["NestedAdapter", "Run", "has_own_loop"]
+
+_RESTARTS = 10
+
+
+class Run[Out]:
+    """One run of a prompt; take one of its faces, once.
+
+    The run opens the sections that the model requests at most `restarts` times. With `None` it is a
+    single evaluation, which raises `VisibilityExpansionRequired` instead. `compaction` says when it
+    makes a conversation shorter.
+    """
+
+    def __init__(
+        self,
+        adapter: ProviderAdapter,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        options: ExecutionOptions | LoopOptions,
+        *,
+        restarts: int | None = None,
+        compaction: Compaction | None = None,
+        clock: Clock = utc_now,
+        streamed: bool = False,
+    ) -> None:
+        known = LoopOptions if restarts is None else ExecutionOptions
+        check_arguments(prompt, options, known, Prompt, RenderedPrompt)
+        given = cast(ExecutionOptions, options)  # which has all keys of the other one
+        if (suspension := given.get("suspension")) is not None:
+            given = options_of(suspension, given)
+        session, used = given["session"], given.get("adapter") or adapter
+        parent = _caller(session, used, adapter)  # another model counts for it too
+        self._adapter = used.adapter if isinstance(used, NestedAdapter) else used
+        self._first: RenderedPrompt[Out] | None = None
+        if isinstance(prompt, RenderedPrompt):
+            self._first, prompt = prompt, source_of(prompt)
+        parent.check_depth(prompt.name)
+        prompt.declare_state(session)
+        self._prompt, self._session, self._save = prompt, session, given.get("save")
+        self._restarts, self._compaction, self._streamed = restarts, compaction, streamed
+        self._publish = publisher(session, given.get("bus") or parent.bus)
+        self._token = RunToken(prompt.name, given.get("caller") or parent.run, streamed)
+        self._is_whole = restarts is not None and has_own_loop(self._adapter)
+        stacks = [] if self._is_whole else prompt.runs_with(session)
+        self._reservation = Reservation(self._token, stacks)
+        self._set_conversation(given)
+        self._expansions: list[Expansion] = []
+        self._turns, self._spent_before = 0, RunUsage()  # of earlier evaluations
+        self._evaluation: Evaluation[Out] | WholeEvaluation[Out] | None = None
+        self._execution: Execution[Out] | None = None
+        self._is_journaled = False
+        known_names, passed = ConversationOptions.__annotations__, dict[str, object](given)
+        self._options: EvaluationStart = cast(
+            EvaluationStart, {k: passed[k] for k in known_names if k in passed}
+        )
+        self._own = None if restarts is None else self._as_parent(given, parent, clock)
+        self._operation = None if self._own is None else self._own.operation
+        if suspension is not None:
+            self._restore(suspension)
+            self._options["resume"] = check_resumable(
+                prompt, suspension, given.get("decisions") or {}, session
+            )
+
+    def _set_conversation(self, options: ExecutionOptions) -> None:
+        """Notes where the conversation begins, and whether it is too long already."""
+        self._overrides = dict(options.get("visibility_overrides") or {})
+        self._start = self._conversation = options.get("conversation")
+        message = options.get("message")
+        self._decisions: SectionDecisions | None = None
+        self._is_too_long = self._was_refused = False
+        if self._conversation is None:
+            return
+        if known := self._conversation.decisions_for(self._prompt):
+            known.overrides = {**known.overrides, **self._overrides}
+            self._decisions = known
+        if self._compaction is not None:
+            new = (UserMessage(to_content(message)),) if message else ()
+            messages, tools = self._conversation.messages, self._conversation.tools
+            tokens = request_tokens((*messages, *new), tools)
+            self._is_too_long = tokens > self._compaction.at_tokens
+
+    def _as_parent(self, options: ExecutionOptions, parent: ParentRun, clock: Clock) -> ParentRun:
+        """Returns the run as its evaluations see it, and notes their arguments."""
+        prompt, session = self._prompt, self._session
+        bus = options.get("bus") or parent.bus
+        self._budget = options.get("budget") or self._adapter.budget
+        deadlines = (
+            *(options.get("deadline"), parent.deadline),
+            self._budget and self._budget.deadline(clock()),
+        )
+        deadline = min([moment for moment in deadlines if moment], default=None)
+        approver = options.get("approver") or parent.approver
+        operation = Operation(
+            bus=session.bus if bus is None else bus,
+            kind="execution",
+            name=prompt.name,
+            streamed=self._streamed,
+            session_id=session.session_id,
+            parent=parent.operation,
+        )
+        own = ParentRun(
+            self._token,
+            session,
+            Meter(self._budget, parent.meter),
+            bus,
+            deadline,
+            parent.evaluation_id,
+            approver,
+            parent.levels_left,
+            operation,
+            log=None if parent.nested is None else parent.nested.begin(prompt),
+        )
+        self._options["bus"], self._options["deadline"] = bus, deadline
+        if approver is not None:
+            self._options["approver"] = approver
+        if self._is_whole:
+            return own
+        self._options["budget"], self._options["parent"] = self._budget, own
+        if prompt.template.registry.has_non_repeatable_tools:
+            self._options["call_history"] = CallHistory()
+        if self._compaction is not None:
+            self._options["max_request_tokens"] = self._compaction.at_tokens
+        return own
+
+    def result(self) -> Execution[Out]:
+        """Performs the run in this thread."""
+        self._is_journaled = True
+        with self, self._prompt.resources, closing(self):
+            run(self.course())
+        return self.execution
+
+    async def result_async(self) -> Execution[Out]:
+        """Performs the run without blocking the event loop."""
+        async for _ in self.stream_async():
+            pass
+        return self.execution
+
+    def stream(self) -> Generator[StreamEvent[Out]]:
+        """Performs the run in this thread and yields what happens, last the response."""
+        with self, self._prompt.resources, closing(self):
+            yield from perform(self.course())
+        # after the clean-up, since a reader may stop at this event
+        yield Completed(self.execution.whole_response)
+
+    async def stream_async(self) -> AsyncGenerator[StreamEvent[Out]]:
+        """Like `stream`, without blocking the event loop."""
+        with self:
+            events = perform_async(self.course())
+            async with self._prompt.resources, closing_shielded(self), closing_shielded(events):
+                async for event in events:
+                    yield event
+        yield Completed(self.execution.whole_response)
+
+    @property
+    def execution(self) -> Execution[Out]:
+        """The result of the run, which has ended."""
+        assert self._execution is not None  # noqa: S101 - `course` has set it or raised
+        return self._execution
+
+    def __enter__(self) -> Self:
+        self._reservation.__enter__()
+        try:
+            if self._operation is not None:
+                self._operation.__enter__()
+        except BaseException:
+            self._reservation.__exit__()
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Saves the conversation and publishes how the run has ended."""
+        evaluation, self._evaluation = self._evaluation, None
+        is_suspended = isinstance(error, RunSuspended)
+        try:
+            if evaluation is not None:
+                if error is not None and not is_suspended:
+                    self._conversation = evaluation.stop(error) or self._conversation
+                evaluation.end(error)
+        finally:
+            try:
+                if self._operation is not None:
+                    self._operation.__exit__(kind, error, trace)
+                if self._save and self._conversation is not None and not is_suspended:
+                    self._save(self._conversation)
+            finally:
+                self._reservation.__exit__()
+
+    def close(self) -> None:
+        """Closes the connection to the provider, if it is open."""
+        if self._evaluation is not None and (connection := self._evaluation.take_connection()):
+            connection.close()
+
+    async def aclose(self) -> None:
+        """Like `close`, without blocking the event loop."""
+        if self._evaluation is not None and (connection := self._evaluation.take_connection()):
+            await connection.aclose()
+
+    def course(self) -> Effects[None]:
+        """Evaluates until an evaluation is answered."""
+        while self._execution is None:
+            try:
+                if self._is_too_long:
+                    yield from self._compact()
+                evaluation = self._begin_evaluation()
+                end = yield from evaluation.effects()
+            except RunSuspended as error:
+                raise self._suspended(error) from None
+            except PromptEvaluationError as error:
+                if self._own is None:
+                    raise
+                turns = self._turns
+                self._count(RunUsage(error.usage, error.turns), error.turns)
+                if self._shortens(error):
+                    yield from self._leave(error)
+                elif turns or error.usage != self._own.meter.usage.usage:
+                    raise_instead(error, self._with_usage(error))
+                else:
+                    raise
+            else:
+                yield from self._take(end, evaluation)
+
+    def _suspended(self, error: RunSuspended) -> RunSuspended:
+        """Returns the error with what the run knows beside the evaluation that waits."""
+        history = self._options.get("call_history")
+        suspension = replace(
+            error.suspension,
+            spent_before=self._spent_before,
+            turns_before=self._turns,
+            restarts=tuple(
+                [Restarted(item.section_keys, item.reason) for item in self._expansions]
+            ),
+            calls=history.recorded() if history else (),
+            start=self._start,
+        )
+        return RunSuspended(suspension, error.remedy)
+
+    def _take(
+        self,
+        end: PromptResponse[Out] | Restart | TooLong,
+        evaluation: Evaluation[Out] | WholeEvaluation[Out],
+    ) -> Effects[None]:
+        """Ends the run with a response, or prepares the next evaluation."""
+        match end:
+            case PromptResponse():
+                self._finish(end)
+            case Restart(request):
+                if self._own is None:
+                    raise request
+                if self._is_whole and self._prompt.template.registry.has_non_repeatable_tools:
+                    raise TypeError(_OWN_LOOP.format(type(self._adapter).__name__))
+                self._conversation = evaluation.stop(request) or self._conversation
+                yield from self._leave(request)
+                yield from self._restart(request)
+            case TooLong():
+                self._count(RunUsage(), evaluation.turns)
+                conversation = evaluation.stop(None)
+                yield from self._leave(None)
+                self._go_on(conversation or self._conversation)
+
+    def _leave(self, error: Exception | None) -> Effects[None]:
+        """Ends an evaluation that another one follows."""
+        evaluation = self._evaluation
+        if evaluation is not None:
+            if connection := evaluation.take_connection():
+                yield Close(connection)
+            self._evaluation = None
+            evaluation.end(error)
+
+    def _begin_evaluation(self) -> Evaluation[Out] | WholeEvaluation[Out]:
+        rendered = self._render()
+        options = self._options.copy()
+        if self._options.pop("resume", None) is None and self._own is not None:
+            self._spent_before = self._own.meter.usage  # later evaluations begin anew
+        adapter = self._adapter
+        if isinstance(adapter, ConnectingAdapter) and not self._is_whole:
+            evaluation = Evaluation(adapter, rendered, options, self._token, _adapter_of_call)
+            self._evaluation = evaluation
+            if self._is_journaled:
+                evaluation.journal = adapter.journal(evaluation.tools, evaluation.meter)
+            evaluation.begin()
+            return evaluation
+        if self._own is not None:
+            options["budget"] = self._own.meter.left
+        asked = WholeEvaluations(adapter, options)
+        own_loop = WholeEvaluation(asked, rendered, streamed=self._streamed)
+        self._evaluation = own_loop
+        return own_loop
+
+    def _render(self) -> RenderedPrompt[Out]:
+        """Renders the prompt for the next evaluation."""
+        rendered, self._first = self._first, None
+        rendered = rendered or self._prompt.render(
+            session=self._session,
+            visibility_overrides=self._overrides,
+            decisions=self._decisions,
+            deadline=self._options.get("deadline"),
+        )
+        self._decisions = rendered.view.decisions
+        return rendered
+
+    def _count(self, usage: RunUsage, turns: int) -> None:
+        """Counts an evaluation that has ended; the engine has counted the usage of its own."""
+        self._turns += turns
+        if self._is_whole and self._own is not None:
+            self._own.meter.add_run(usage, type(self._adapter).__name__)
+
+    def _finish(self, response: PromptResponse[Out]) -> None:
+        self._count(RunUsage(response.usage, response.turns), response.turns)
+        usage = response.usage if self._own is None else self._own.meter.usage.usage
+        expansions = tuple(self._expansions)
+        self._execution = Execution(response=response, expansions=expansions, usage=usage)
+        if self._operation is not None:
+            self._operation.set_result(self._execution)
+        self._conversation = response.conversation or self._conversation
+
+    def _restore(self, suspension: Suspension) -> None:
+        """Takes over what the suspended run knew beside its evaluation."""
+        self._spent_before, self._turns = suspension.spent_before, suspension.turns_before
+        if self._own is not None:
+            self._own.meter.add_run(self._spent_before, type(self._adapter).__name__)
+        self._is_too_long = False
+        self._expansions = [
+            Expansion(item.section_keys, item.reason) for item in suspension.restarts
+        ]
+        known = suspension.conversation.decisions_for(self._prompt)
+        self._decisions = known or self._decisions
+        if suspension.previous_turns:
+            self._options["previous_turns"] = suspension.previous_turns
+        if history := self._options.get("call_history"):
+            history.restore(suspension.calls)
+
+    def _restart(self, signal: VisibilityExpansionRequired) -> Effects[None]:
+        """Opens the sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
+        self._count(signal.run_usage, signal.turns)
+        if self._operation is not None and len(self._expansions) >= (self._restarts or 0):
+            error = ExpansionLimitError(
+                f"the model asked for further sections after {len(self._expansions)} expansions: "
+                f"{signal}",
+                phase="limit",
+                code="expansions",
+                remedy="raise max_expansions, or show the sections it always needs in full",
+            )
+            complete = self._with_usage(error)
+            self._publish(stop_event(complete, self._operation, complete.usage, self._turns))
+            raise complete from signal
+        keys, reason, session = signal.section_keys, signal.reason, self._session
+        self._expansions.append(Expansion(keys, reason))
+        event = VisibilityExpanded(section_keys=keys, reason=reason, session_id=session.session_id)
+        self._publish(event)
+        for path, visibility in signal.requested_overrides.items():
+            session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+        decisions = signal.decisions or self._decisions
+        if decisions is not None:
+            self._decisions = decisions.changed(signal.requested_overrides)
+        if self._streamed:
+            yield Restarted(keys, reason)
+
+    def _go_on(self, conversation: Conversation | None) -> None:
+        """Continues a conversation that is too long in the next evaluation."""
+        self._conversation, self._is_too_long = conversation, True
+        self._decisions = None if conversation is None else conversation.decisions_for(self._prompt)
+        self._options["conversation"], self._options["message"] = conversation, None
+        if not self._is_whole:
+            self._options["previous_turns"] = self._turns
+        if "call_history" in self._options:  # its calls are messages of the conversation
+            self._options["call_history"] = CallHistory()
+
+    def _shortens(self, error: PromptEvaluationError) -> bool:
+        """Prepares to compact if the provider refused a request as too long; says if so."""
+        conversation = error.conversation if error.code == "context_length" else None
+        if self._compaction is None or self._was_refused or conversation is None:
+            return False
+        if self._is_whole and self._start is None:
+            return False  # nobody knows whether the adapter takes conversations
+        self._was_refused = True
+        self._go_on(conversation.retried())
+        return True
+
+    def _compact(self) -> Effects[None]:
+        """Makes a conversation that is too long shorter, unless it cannot be."""
+        self._is_too_long = False
+        if self._compaction is None or self._conversation is None:
+            return
+        plan = plan_compaction(self._compaction, self._conversation, self._render())
+        if plan is None:
+            return
+        summary = yield from self._summarize(plan, self._compaction)
+        shorter = plan.apply(self._render(), summary)
+        self._conversation = self._options["conversation"] = shorter
+        event = plan.event(shorter, summary, self._session.session_id)
+        self._publish(event)
+        if self._streamed:
+            yield event
+
+    def _summarize(self, plan: Plan, compaction: Compaction) -> Effects[str]:
+        """Returns the summary of what goes, by a run that is a part of this one."""
+        if compaction.summary is None or self._own is None or not (text := plan.older_text()):
+            return ""
+        log = self._own.log
+        parent = replace(self._own, log=None, nested=log.summaries if log else None)
+        options = ExecutionOptions(session=self._session, message=text)
+        asked = WholeEvaluations(NestedAdapter(self._adapter, parent), options)
+        completed, failure = yield Ask(asked, compaction.summary.bind())
+        try:
+            if failure is not None:
+                raise failure
+        except PromptEvaluationError as error:
+            self._was_refused = True  # by its own request, which is not tried again
+            # whose own conversation is another
+            raise error.with_progress(
+                usage=error.usage, turns=error.turns, conversation=self._conversation
+            ) from error
+        finally:
+            del failure  # else the exception's traceback would refer to the exception
+        answer: str = completed.response.text
+        return answer
+
+    def _with_usage[E: PromptEvaluationError](self, error: E) -> E:
+        """Returns the error with the usage of all evaluations."""
+        conversation = error.conversation or self._conversation
+        usage = error.usage if self._own is None else self._own.meter.usage.usage
+        return error.with_progress(usage=usage, turns=self._turns, conversation=conversation)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestedAdapter(ProviderAdapter):
+    """The adapter that a tool's handler receives: what it evaluates is a part of the tool call.
+
+    An evaluation is a whole run, as by a `MainLoop`, so the sections that its model requests open
+    inside. It inherits bus and deadline of `parent` and counts in its meter. A `MainLoop` with this
+    adapter runs in the same way. `call` is a tool call of `caller`: its session, bus and identity.
+    """
+
+    adapter: ProviderAdapter
+    caller: ParentRun
+    clock: Clock = utc_now
+    call: tuple[SessionProtocol, EventBus, Identity | None] | None = None
+
+    @property
+    def parent(self) -> ParentRun:
+        """The run that an evaluation by this adapter is a part of."""
+        return self.caller if self.call is None else self.caller.for_call(*self.call)
+
+    def for_call(
+        self, session: SessionProtocol, bus: EventBus, identity: Identity | None
+    ) -> "NestedAdapter":
+        """Returns the adapter for one tool call, maybe on a fork of the session."""
+        return NestedAdapter(self.adapter, self.parent, self.clock, (session, bus, identity))
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return self.adapter.supports_dynamic_tools
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.adapter.budget
+
+    @property
+    def media(self) -> MediaSupport:
+        return self.adapter.media
+
+    @takes_bindings
+    def evaluate[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> PromptResponse[Out]:
+        return self._run(prompt, options).result().whole_response
+
+    # These three take what the base takes and more keywords, which pyright compares with all.
+    @takes_bindings
+    async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> PromptResponse[Out]:
+        return (await self._run(prompt, options).result_async()).whole_response
+
+    @takes_bindings
+    @run_stream
+    def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> Generator[StreamEvent[Out]]:
+        yield from self._run(prompt, options, streamed=True).stream()
+
+    @takes_bindings
+    async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        async with aclosing(self._run(prompt, options, streamed=True).stream_async()) as events:
+            async for event in events:
+                yield event
+
+    def _run[Out](
+        self,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        options: ExecutionOptions,
+        *,
+        streamed: bool = False,
+    ) -> "Run[Out]":
+        """Returns a run; an `adapter` among `options` asks the model in this one's place."""
+        options = {
+            **options,
+            "adapter": replace(self, adapter=options.get("adapter") or self.adapter),
+        }
+        return Run(self, prompt, options, restarts=_RESTARTS, clock=self.clock, streamed=streamed)
+
+
+def _adapter_of_call(adapter: ProviderAdapter, caller: ParentRun, clock: Clock) -> AdapterOfCall:
+    return NestedAdapter(adapter, caller, clock).for_call
+
+
+def _caller(session: SessionProtocol, *adapters: ProviderAdapter) -> ParentRun:
+    """Returns the run of the first adapter that belongs to one, otherwise an empty one."""
+    nested = [adapter for adapter in adapters if isinstance(adapter, NestedAdapter)]
+    return nested[0].parent if nested else ParentRun(None, session, Meter())
+
+
+def has_own_loop(adapter: ProviderAdapter) -> bool:
+    """Whether an adapter evaluates by itself; it then reserves the session for each evaluation."""
+    if isinstance(adapter, NestedAdapter):
+        adapter = adapter.adapter
+    return not isinstance(adapter, ConnectingAdapter) or adapter.has_own_loop
+
+
+_OWN_LOOP = (
+    "cannot evaluate again with further sections open because {} has a loop of its own, in which a "
+    "tool that must not run twice could run again; derive the adapter from LoopAdapter and "
+    "override connect alone"
+)

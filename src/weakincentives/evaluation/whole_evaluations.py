@@ -1,0 +1,77 @@
+"""Evaluations by an adapter that has a loop of its own: the engine asks for a whole response."""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any
+
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from .adapter import ProviderAdapter
+from .conversation import Conversation
+from .effects import Ask, Effects
+from .inner_loop import Restart
+from .response import Completed, PromptResponse, StreamEvent
+
+__all__ = ["WholeEvaluation", "WholeEvaluations"]
+
+
+class WholeEvaluations:
+    """An adapter that is asked as a connection is, with a prompt; `options` are its arguments."""
+
+    # Any, throughout: what the adapter takes, and prompts of every output
+    def __init__(self, adapter: ProviderAdapter, options: Mapping[str, Any]) -> None:
+        self._adapter: Any = adapter
+        self._options = options
+
+    def ask(self, prompt: Prompt[Any] | RenderedPrompt[Any], /) -> Completed[Any]:
+        return Completed(self._adapter.evaluate(prompt, **self._options))
+
+    async def ask_async(self, prompt: Prompt[Any] | RenderedPrompt[Any], /) -> Completed[Any]:
+        return Completed(await self._adapter.evaluate_async(prompt, **self._options))
+
+    def ask_stream(
+        self, prompt: Prompt[Any] | RenderedPrompt[Any], /
+    ) -> Iterator[StreamEvent[Any]]:
+        return iter(self._adapter.stream(prompt, **self._options))
+
+    def ask_stream_async(
+        self, prompt: Prompt[Any] | RenderedPrompt[Any], /
+    ) -> AsyncGenerator[StreamEvent[Any]]:
+        events: AsyncGenerator[StreamEvent[Any]] = self._adapter.stream_async(
+            prompt, **self._options
+        )
+        return events
+
+
+class WholeEvaluation[Out]:
+    """One evaluation by an adapter with a loop of its own, with the methods of `Evaluation`."""
+
+    turns = 0
+
+    def __init__(
+        self, adapter: WholeEvaluations, rendered: RenderedPrompt[Out], *, streamed: bool
+    ) -> None:
+        self._ask = Ask(adapter, rendered, streamed)
+
+    def effects(self) -> Effects[PromptResponse[Out] | Restart]:
+        """Asks for the response; a request for sections is a restart."""
+        completed, error = yield self._ask
+        try:
+            if error is not None:
+                raise error
+        except VisibilityExpansionRequired as signal:
+            return Restart(signal)
+        finally:
+            del error  # else the exception's traceback would refer to the exception
+        response: PromptResponse[Out] = completed.response
+        return response
+
+    def take_connection(self) -> None:
+        """Returns `None`: the adapter closes what it has opened."""
+
+    def stop(self, error: BaseException | None) -> Conversation | None:
+        """Returns `None`: the conversation of a stopped evaluation is the adapter's own."""
+        return None
+
+    def end(self, error: BaseException | None) -> None:
+        """Does nothing: the adapter publishes how the evaluation has ended."""
