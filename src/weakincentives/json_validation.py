@@ -269,7 +269,7 @@ def _check_others(
     check: _Validator, validator: _Validator, rule: Json, value: Json, schema: JsonSchema
 ) -> Iterator[_Error]:
     """Yields the errors of `additionalProperties`, unless patterns name exceptions."""
-    return _accept() if "patternProperties" in schema else check(validator, rule, value, schema)
+    return _accept() if schema.get("patternProperties") else check(validator, rule, value, schema)
 
 
 @lru_cache(maxsize=1024)

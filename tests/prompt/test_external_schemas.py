@@ -5,7 +5,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from support.agents import ok
@@ -37,6 +37,7 @@ def test_form_of_a_form_is_the_same(schema: JsonSchema) -> None:
 
 
 @given(external_schemas(), st.dictionaries(names, values, max_size=3))
+@example({"type": "object", "additionalProperties": False, "patternProperties": {}}, {"a": None})
 def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
     schema: JsonSchema, arguments: dict[str, Any]
 ) -> None:
