@@ -305,6 +305,24 @@ def test_a_conversation_becomes_shorter_only_above_the_bound_the_new_message_inc
         assert len(users(execution)) == stay + 1
 
 
+def test_an_error_of_the_summary_has_the_usage_of_the_run_before_it() -> None:
+    def note(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult("noted")
+
+    tool = Tool[Page, str](name="note", description="Notes.", handler=note)
+    section = MarkdownSection(title="Main", template="Help.", tools=[tool])
+    asked = PromptTemplate[None](ns="tests", key="long", sections=[section]).bind()
+    refused = PromptEvaluationError("too long", phase="request", code="context_length")
+    down = PromptEvaluationError("down", phase="request", code="server_error")
+    noted = replace(call(("note", {"number": 1})), usage=TokenUsage(30, 4))
+    loop = MainLoop(
+        ScriptedAdapter([noted, refused, down]), compaction=Compaction(100_000, 1, SUMMARIES)
+    )
+    with pytest.raises(PromptEvaluationError, match="down") as caught:
+        loop.execute(asked, session=Session(), message="Now?", conversation=long_chat(3))
+    assert caught.value.usage == TokenUsage(30, 4)
+
+
 class FewArguments(ProviderAdapter):
     """An adapter that takes conversations, and else what any adapter takes."""
 

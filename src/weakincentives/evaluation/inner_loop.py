@@ -5,12 +5,11 @@ No clock, no I/O and no handler runs here. `Evaluation` performs each action and
     start ──► ProviderRequest ──receive──► ToolCalls ──reserve, submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
-                                             Restart, TooLong (from submit)
 
 When calls of a turn request sections that only a new evaluation can open, `submit` returns one
 `Restart` for all of them, after every disclosure call of the turn has an answer. The inner loop
-checks limits before each action. It consists of plain values, so it can be pickled between two
-actions.
+checks limits before each action, and `submit` returns `TooLong` in place of a request with too many
+tokens. It consists of plain values, so it can be pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence

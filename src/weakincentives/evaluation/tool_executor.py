@@ -1,6 +1,6 @@
 """Runs tool calls: from the model's text to the answer that it reads.
 
-A call passes these places. The loop adapter's `Evaluation` receives it in an answer of the provider
+A call passes these places. An `Evaluation` receives it in an answer of the provider
 and asks `next_batch` which calls run together. `execute` admits the call: it finds the tool and
 parses the arguments. It opens a transaction over session and resources and yields the handler,
 which `effects.perform` invokes. A failure is undone. The call's entry in the run's log commits it.
