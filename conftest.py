@@ -84,7 +84,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Starts the garbage collector again, to run less often: what was collected is many objects to read."""
+    """Starts the garbage collector again, which is to read all that was collected less often."""
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
 
