@@ -5,11 +5,11 @@ from shutil import copytree
 
 import pytest
 
-from support.shop_of_0_2 import STAMP, Ordered, Paid, Shop, delegating_template, template
+from support.shop_of_0_2 import STAMP, Ordered, Shop, template
 from weakincentives import Chat, MainLoop, Prompt, Session
 from weakincentives.content import MemoryContentStore
 from weakincentives.contrib.mcp.lock import read_lock
-from weakincentives.evaluation.approval import Approve
+from weakincentives.errors import SerdeError
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import Suspension
@@ -76,30 +76,10 @@ def test_stopped_conversation_of_0_2_continues() -> None:
 
 
 @pytest.mark.claim("N-30")
-def test_suspension_of_0_2_resumes() -> None:
-    suspension = Suspension.from_json(read("suspension.json"))
-    session = new_session()
-    execution = MainLoop(ScriptedAdapter([say("Paid.")])).resume(
-        template.bind(Shop("Luna")),
-        suspension,
-        {preview.call_id: Approve() for preview in suspension.pending},
-        session=session,
-    )
-    assert execution.text == "Paid."
-    assert session[Paid].all() == (Paid(250),)
-
-
-def test_nested_suspension_of_0_2_resumes() -> None:
-    suspension = Suspension.from_json(read("suspension-nested.json"))
-    session = Session()
-    execution = MainLoop(ScriptedAdapter([say("Paid."), say("Done.")])).resume(
-        delegating_template.bind(),
-        suspension,
-        {preview.call_id: Approve() for preview in suspension.pending},
-        session=session,
-    )
-    assert execution.text == "Done."
-    assert session[Paid].all() == (Paid(250),)
+@pytest.mark.parametrize("name", ["suspension.json", "suspension-nested.json"])
+def test_suspension_of_0_2_is_refused_with_the_remedy(name: str) -> None:
+    with pytest.raises(SerdeError, match="resume it there, or start again from its conversation"):
+        Suspension.from_json(read(name))
 
 
 def test_event_log_of_0_2_is_read() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,6 @@ from types import ModuleType
 from typing import Any, get_args
 
 from weakincentives import (
-    Deadline,
     MarkdownSection,
     Prompt,
     PromptTemplate,
@@ -39,7 +37,7 @@ from weakincentives.evaluation.approval import (
     ReplaceArguments,
 )
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
     Action,
     InnerLoop,
@@ -58,7 +56,6 @@ from weakincentives.evaluation.messages import (
 )
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.prompt.output import StructuredOutputConfig
@@ -446,15 +443,14 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
 
 def inner_loop() -> Picture:
     """Returns the machine's transitions, found by each kind of input in each state."""
-    config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
     machine = InnerLoop(
         conversation=Conversation(ns="figures", key="loop", messages=(UserMessage(""),)),
         structured_output=StructuredOutputConfig(Refund),
-        config=config,
+        config=InnerLoopConfig(max_repairs=1),
     )
     # by state and input, the names of what comes next
     steps_by_input: dict[type[Action], dict[str, dict[str, None]]] = {}
-    waiting = [(machine, machine.start(now))]
+    waiting = [(machine, machine.start())]
     seen: set[tuple[object, ...]] = set()
     for loop, step in waiting:  # which grows meanwhile
         if (state := (type(step), len(loop.pending), loop.repairs)) in seen:
@@ -462,26 +458,21 @@ def inner_loop() -> Picture:
         seen.add(state)
         for what, value in _inputs(step).items():
             names = steps_by_input.setdefault(type(step), {}).setdefault(what, {})
-            for at in (now, now + timedelta(days=1)):
-                after = deepcopy(loop)
-                try:
-                    take = (
-                        after.receive(value, at)
-                        if isinstance(value, AssistantMessage)
-                        else after.submit(value, at)
-                    )
-                    waiting.append((after, take))
-                    names[type(take).__name__] = None
-                except PromptEvaluationError as error:
-                    names[
-                        (LimitError if isinstance(error, LimitError) else type(error)).__name__
-                    ] = None
+            after = deepcopy(loop)
+            try:
+                if isinstance(value, AssistantMessage):
+                    take = after.receive(value)
+                else:
+                    take = after.submit(value)
+                waiting.append((after, take))
+                names[type(take).__name__] = None
+            except PromptEvaluationError as error:
+                names[type(error).__name__] = None
     places: Mapping[str, tuple[float, float, Kind]] = {
         "ProviderRequest": (10, 50, "box"),
         "ToolCalls": (500, 50, "box"),
         "Finished": (10, 160, "accent"),
         "PromptEvaluationError": (255, 160, "warning"),
-        "LimitError": (500, 160, "warning"),
     }
     picture = Picture("The steps of the inner loop, and what leads from one to the next")
     for name, (x, y, kind) in places.items():
@@ -517,8 +508,6 @@ _ARROWS: Mapping[tuple[str, str], list[tuple[float, float]]] = {
     ("ToolCalls", "ToolCalls"): [(640, 50), (640, 30), (690, 30), (690, 48)],
     ("ProviderRequest", "Finished"): [(60, 84), (60, 158)],
     ("ProviderRequest", "PromptEvaluationError"): [(130, 84), (130, 136), (340, 136), (340, 158)],
-    ("ProviderRequest", "LimitError"): [(180, 84), (180, 110), (560, 110), (560, 158)],
-    ("ToolCalls", "LimitError"): [(640, 84), (640, 158)],
 }
 
 

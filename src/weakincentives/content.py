@@ -30,6 +30,7 @@ __all__ = [
     "MemoryContentStore",
     "Part",
     "media_in",
+    "references_in",
     "shown_in",
     "text_of",
     "to_content",
@@ -203,6 +204,13 @@ def text_of(content: Content) -> str:
 def media_in(content: Content) -> tuple[Image | Document, ...]:
     """Returns the images and documents of content."""
     return tuple([part for part in content if isinstance(part, Image | Document)])
+
+
+def references_in(content: Content) -> Content:
+    """Returns content with references alone, without the bytes of images and documents."""
+    if isinstance(content, str):
+        return content
+    return tuple([part if isinstance(part, str) else part.reference for part in content])
 
 
 def shown_in(text: str, media: Sequence[Image | Document]) -> tuple[Image | Document, ...]:

@@ -329,6 +329,16 @@ class Meter:
                     meter.cost += cost
                 meter = meter.parent
 
+    def load(self, usage: RunUsage, model: str) -> None:
+        """Counts what the meters above have counted already, such as that of a recorded run."""
+        with _counting:
+            self.tokens += usage.usage
+            self.calls += usage.calls
+            self.tool_calls += usage.tool_calls
+            self.cost += usage.cost or 0.0
+            if usage.calls and usage.cost is None:
+                self.unpriced = model
+
     def add_run(self, usage: RunUsage, model: str) -> None:
         """Counts the usage of a run of `model` that another process or adapter has counted."""
         calls, tool_calls, cost = usage.calls, usage.tool_calls, usage.cost

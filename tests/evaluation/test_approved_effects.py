@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, Note, ok, prompt
+from support.suspensions import showing
 from weakincentives.content import Image
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import (
@@ -345,20 +346,21 @@ def test_changed_preview_in_a_stored_suspension_is_rejected(approval: str, name:
     suspension = suspended(asking(write, approval))
     assert Suspension.from_json(suspension.to_json()) == suspension
     stored = json.loads(suspension.to_json())
-    before = stored["pending"][0][name]
-    stored["pending"][0][name] = tampered(before)
-    assert stored["pending"][0][name] != before
+    shown = stored["log"]["entries"][-1]["preview"]
+    before = shown[name]
+    shown[name] = tampered(before)
+    assert shown[name] != before
     with pytest.raises(SerdeError):
         Suspension.from_json(json.dumps(stored))
     changed = {name: tampered(getattr(suspension.pending[0], name))}
     if name in ("changes", "events", "omitted", "inside"):
         changed = {name: ()} if before else {name: ("x",)}
-    pending = (replace(suspension.pending[0], **changed),)
+    forged = showing(suspension, replace(suspension.pending[0], **changed))
     tool, session = asking(write, approval), Session()
     with pytest.raises(ValueError, match=r"cannot resume the suspension|does not wait"):
         MainLoop(ScriptedAdapter([say("done")])).resume(
             prompt(tool),
-            replace(suspension, pending=pending),
+            forged,
             {"call_1": Approve()},
             session=session,
         )
@@ -374,7 +376,8 @@ def test_changed_preview_of_a_call_inside_an_agent_is_rejected() -> None:
     suspension = Suspension.from_json(waiting.value.suspension.to_json())
     for changes in ({"inside": ("other",)}, {"arguments": '{"a": 2}'}, {"reason": "All good."}):
         stored = json.loads(suspension.to_json())
-        stored["pending"][0] |= json.loads(json.dumps(changes))
+        [inside] = stored["log"]["inside"].values()
+        inside["runs"][0]["log"]["entries"][-1]["preview"] |= json.loads(json.dumps(changes))
         with pytest.raises(SerdeError):
             Suspension.from_json(json.dumps(stored))
 
@@ -394,7 +397,7 @@ def test_approval_of_a_forged_preview_does_not_commit_the_call() -> None:
     with pytest.raises(RunSuspended):
         MainLoop(ScriptedAdapter([say("done")])).resume(
             prompt(asking(write)),
-            replace(suspension, pending=(forged,)),
+            showing(suspension, forged),
             {"call_1": Approve()},
             session=session,
         )

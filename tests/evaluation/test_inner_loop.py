@@ -1,4 +1,4 @@
-"""The machine alone: no clock, no provider, no handler."""
+"""The inner loop with the limits around it: no provider, no handler."""
 
 import json
 import pickle
@@ -17,8 +17,8 @@ from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
+    LimitError,
     PromptEvaluationError,
-    TurnLimitError,
 )
 from weakincentives.evaluation.inner_loop import (
     Action,
@@ -40,8 +40,9 @@ from weakincentives.evaluation.messages import (
     ToolsRemoved,
     UserMessage,
 )
+from weakincentives.evaluation.run_limits import RunLimits
 from weakincentives.evaluation.schemas import tool_to_spec
-from weakincentives.limits import Budget, Deadline, TokenUsage
+from weakincentives.limits import Budget, Clock, Deadline, Meter, TokenUsage
 from weakincentives.prompt import SectionVisibility
 from weakincentives.prompt.errors import OutputParseError, VisibilityExpansionRequired
 from weakincentives.prompt.output import StructuredOutputConfig, parse_output
@@ -85,7 +86,12 @@ def machine(config: InnerLoopConfig | None = None, *, typed: bool = False) -> In
         conversation=opening(),
         structured_output=StructuredOutputConfig(Answer) if typed else None,
         config=config or InnerLoopConfig(),
+        meter=Meter(config.budget if config else None),
     )
+
+
+def limits_of(loop: InnerLoop, clock: Clock = lambda: NOW) -> RunLimits:
+    return RunLimits(loop.config, loop.meter, clock, "", 0)
 
 
 # --- L5: any script ends, each call is answered once and in order, and any step can be taken from a
@@ -139,30 +145,38 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
         return NOW + timedelta(seconds=next(seconds))
 
     def advance(step: Action) -> Action:
+        limits = limits_of(loop, now)
         match step:
             case ProviderRequest(turn=turn, changes=changes):
                 injected.extend(
                     (change.section_key, [tool.name for tool in change.expanded_tools])
                     for change in changes
                 )
+                try:
+                    limits.reserve_request(turn - 1)
+                except LimitError:
+                    loop.turns -= 1  # it is not sent
+                    raise
                 answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
-                return loop.receive(answer, now())
+                limits.count(answer.usage)
+                return loop.receive(answer)
             case ToolCalls(calls):
-                reserved = loop.reserve(calls[:batch])
+                reserved = limits.reserve_calls(calls[:batch])
                 outcomes = [outcome(call, expanded=call.name == "expand") for call in reserved]
-                return loop.submit(outcomes, now())
+                return loop.submit(outcomes)
             case _:
                 raise AssertionError
 
     end: object
     try:
-        step = loop.start(now())
+        step = loop.start()
         while not isinstance(step, Finished):
             if pickled:
                 loop, step = pickle.loads(pickle.dumps((loop, step)))
             step = advance(step)
         end = step
     except PromptEvaluationError as error:
+        error = loop.failed(error)
         end = (
             type(error),
             str(error),
@@ -219,7 +233,7 @@ def test_outcomes_submitted_together_or_one_by_one_come_to_the_same(
 
 
 def start(loop: InnerLoop) -> ProviderRequest:
-    step = loop.start(NOW)
+    step = loop.start()
     assert isinstance(step, ProviderRequest)
     return step
 
@@ -227,16 +241,16 @@ def start(loop: InnerLoop) -> ProviderRequest:
 def test_outcomes_of_other_calls_are_refused_by_name() -> None:
     loop = machine()
     start(loop)
-    loop.receive(asks("known", "known"), NOW)
+    loop.receive(asks("known", "known"))
     with pytest.raises(ValueError, match="outcome of call 'call_1' submitted, pending is 'call_0'"):
-        loop.submit([outcome(ToolCall("call_1", "known", "{}"))], NOW)
+        loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
 def test_outcomes_after_the_last_call_are_refused() -> None:
     loop = machine()
     start(loop)
     with pytest.raises(ValueError, match="pending is 'none'"):
-        loop.submit([outcome(ToolCall("call_1", "known", "{}"))], NOW)
+        loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
 @pytest.mark.parametrize(
@@ -249,7 +263,7 @@ def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(
     loop = machine()
     start(loop)
     with pytest.raises(PromptEvaluationError) as caught:
-        loop.receive(asks("known", finish=finish), NOW)
+        loop.receive(asks("known", finish=finish))
     assert (caught.value.phase, caught.value.code) == ("response", code)
     check_answered(caught.value.transcript)
 
@@ -257,36 +271,21 @@ def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(
 def test_calls_are_run_even_if_the_provider_says_stop() -> None:
     loop = machine()
     start(loop)
-    assert isinstance(loop.receive(asks("known", finish="stop"), NOW), ToolCalls)
+    assert isinstance(loop.receive(asks("known", finish="stop")), ToolCalls)
 
 
-def test_a_deadline_that_has_passed_stops_before_the_first_request() -> None:
-    loop = machine(InnerLoopConfig(deadline=Deadline(NOW)))
+@pytest.mark.parametrize(
+    ("expired", "seconds"), [(False, -1), (True, 1)], ids=["passed", "while-somebody-waited"]
+)
+def test_a_call_after_the_deadline_is_refused_and_counts_no_more(
+    seconds: int, *, expired: bool
+) -> None:
+    loop = machine(InnerLoopConfig(deadline=Deadline(NOW + timedelta(seconds=seconds))))
+    loop.meter.reserve_tool_calls(1)
     with pytest.raises(DeadlineExceededError) as caught:
-        loop.start(NOW)
-    assert (caught.value.turns, caught.value.usage) == (0, TokenUsage())
-    assert list(caught.value.transcript) == [UserMessage("Go.")]
+        limits_of(loop).check_calls(1, expired=expired)
     assert (caught.value.code, caught.value.remedy) == ("deadline", "allow more time")
-
-
-def test_a_deadline_between_two_calls_keeps_the_first_and_answers_the_second() -> None:
-    loop = machine(InnerLoopConfig(deadline=Deadline(NOW + timedelta(seconds=5))))
-    start(loop)
-    step = loop.receive(asks("known", "known"), NOW)
-    assert isinstance(step, ToolCalls)
-    with pytest.raises(DeadlineExceededError) as caught:
-        loop.submit([outcome(step.calls[0])], NOW + timedelta(seconds=6))
-    assert [message for message in caught.value.transcript if isinstance(message, ToolMessage)] == [
-        ToolMessage("call_0", "did known"),
-        ToolMessage("call_1", "Not run: the evaluation ended.", success=False),
-    ]
-    assert (caught.value.turns, caught.value.usage) == (1, TokenUsage(1, 1))
-
-
-def test_a_finished_answer_counts_even_after_the_deadline() -> None:
-    loop = machine(InnerLoopConfig(deadline=Deadline(NOW + timedelta(seconds=5))))
-    start(loop)
-    assert loop.receive(says("done"), NOW + timedelta(hours=1)) == Finished("done", None)
+    assert loop.meter.tool_calls == 0
 
 
 @pytest.mark.parametrize(
@@ -302,11 +301,11 @@ def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
     budget: Budget, bound: str
 ) -> None:
     loop = machine(InnerLoopConfig(budget=budget))
-    start(loop)
-    with pytest.raises(BudgetExceededError, match=bound) as caught:
-        loop.receive(asks("known"), NOW)
-    check_answered(caught.value.transcript)
-    assert caught.value.usage == TokenUsage(1, 1)
+    limits = limits_of(loop)
+    limits.count(TokenUsage(1, 1))
+    with pytest.raises(BudgetExceededError, match=bound):
+        limits.reserve_calls((ToolCall("call_0", "known", "{}"),))
+    assert loop.usage == TokenUsage(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -319,38 +318,39 @@ def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
 def test_the_remedy_of_a_spent_budget_names_prices_only_where_they_are_missing(
     budget: Budget, price: float | None, remedy: str
 ) -> None:
-    loop = machine(InnerLoopConfig(budget=budget, prices=lambda usage, model: price))
-    start(loop)
+    limits = limits_of(machine(InnerLoopConfig(budget=budget, prices=lambda usage, model: price)))
+    limits.reserve_request(0)
+    limits.count(TokenUsage(1, 1))
     with pytest.raises(BudgetExceededError) as caught:
-        loop.receive(asks("known"), NOW)
+        limits.reserve_request(1)
     assert caught.value.remedy == remedy
 
 
 def test_the_final_text_has_what_was_said_before_its_pauses_and_no_earlier_answer() -> None:
     loop = machine()
     start(loop)
-    step = loop.receive(replace(asks("known"), text="Let me see. "), NOW)
+    step = loop.receive(replace(asks("known"), text="Let me see. "))
     assert isinstance(step, ToolCalls)
-    assert isinstance(loop.submit([outcome(step.calls[0])], NOW), ProviderRequest)
+    assert isinstance(loop.submit([outcome(step.calls[0])]), ProviderRequest)
     for text in ("One, ", "two, "):
-        assert isinstance(loop.receive(says(text, finish="pause"), NOW), ProviderRequest)
-    assert loop.receive(says("three."), NOW) == Finished("One, two, three.", None)
+        assert isinstance(loop.receive(says(text, finish="pause")), ProviderRequest)
+    assert loop.receive(says("three.")) == Finished("One, two, three.", None)
 
 
 def test_tools_that_the_model_does_not_have_are_not_removed() -> None:
     loop = machine()
     start(loop)
-    step = loop.receive(asks("known"), NOW)
+    step = loop.receive(asks("known"))
     assert isinstance(step, ToolCalls)
     closed = replace(outcome(step.calls[0]), closed=("s",), closed_tools=("late_one", "known"))
-    loop.submit([closed], NOW)
+    loop.submit([closed])
     assert loop.transcript[-1] == ToolsRemoved(("known",))
 
 
 def test_several_requests_for_sections_are_one_that_names_all() -> None:
     loop = machine()
     start(loop)
-    step = loop.receive(asks("open_sections", "open_sections"), NOW)
+    step = loop.receive(asks("open_sections", "open_sections"))
     assert isinstance(step, ToolCalls)
     requests = [
         VisibilityExpansionRequired(
@@ -364,7 +364,7 @@ def test_several_requests_for_sections_are_one_that_names_all() -> None:
         replace(outcome(call), request=request)
         for call, request in zip(step.calls, requests, strict=True)
     ]
-    action = loop.submit(outcomes, NOW)
+    action = loop.submit(outcomes)
     assert isinstance(action, Restart)
     request = action.request
     assert "sections: one, two" in str(request)
@@ -372,49 +372,19 @@ def test_several_requests_for_sections_are_one_that_names_all() -> None:
     assert set(request.requested_overrides) == {("one",), ("two",)}
 
 
-def test_a_budget_over_requests_stops_the_next_one() -> None:
-    loop = machine(InnerLoopConfig(budget=Budget(max_calls=1)))
-    start(loop)
-    step = loop.receive(asks("known"), NOW)
-    assert isinstance(step, ToolCalls)
-    with pytest.raises(BudgetExceededError, match="max_calls=1 reached with 1"):
-        loop.submit([outcome(step.calls[0])], NOW)
-
-
-def test_a_budget_over_tool_calls_leaves_the_model_its_answer() -> None:
-    loop = machine(InnerLoopConfig(budget=Budget(max_tool_calls=1)))
-    start(loop)
-    step = loop.receive(asks("known"), NOW)
-    assert isinstance(step, ToolCalls)
-    assert isinstance(loop.submit([outcome(step.calls[0])], NOW), ProviderRequest)
-
-
-def test_a_budget_over_tool_calls_stops_after_as_many() -> None:
-    loop = machine(InnerLoopConfig(budget=Budget(max_tool_calls=1)))
-    start(loop)
-    step = loop.receive(asks("known", "known"), NOW)
-    assert isinstance(step, ToolCalls)
-    assert loop.reserve(step.calls) == step.calls[:1]
-    with pytest.raises(BudgetExceededError, match="max_tool_calls=1 reached with 1"):
-        loop.submit([outcome(step.calls[0])], NOW)
-    check_answered(loop.transcript)
-
-
-def test_the_turn_limit_is_on_requests() -> None:
-    loop = machine(InnerLoopConfig(max_turns=2))
-    start(loop)
-    loop.receive(asks("known"), NOW)
-    loop.submit([outcome(loop.pending[0])], NOW)
-    loop.receive(asks("known"), NOW)
-    with pytest.raises(TurnLimitError, match="not done after 2 turns") as caught:
-        loop.submit([outcome(loop.pending[0])], NOW)
-    assert caught.value.turns == 2
+def test_a_budget_over_tool_calls_reserves_as_many_as_it_has_room_for() -> None:
+    calls = tuple([ToolCall(f"call_{number}", "known", "{}") for number in range(3)])
+    limits = limits_of(machine(InnerLoopConfig(budget=Budget(max_tool_calls=2))))
+    assert limits.reserve_calls(calls) == calls[:2]
+    with pytest.raises(BudgetExceededError, match="max_tool_calls=2 reached with 2"):
+        limits.reserve_calls(calls[2:])
+    limits.reserve_request(1)  # the model may still answer
 
 
 def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
     loop = machine(InnerLoopConfig(max_repairs=1), typed=True)
     start(loop)
-    step = loop.receive(says('{"n": "x", "extra": 1}'), NOW)
+    step = loop.receive(says('{"n": "x", "extra": 1}'))
     assert isinstance(step, ProviderRequest)
     assert step.turn == 2
     assert "n: " in text_of(loop.transcript[-1])
@@ -422,7 +392,7 @@ def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
     with pytest.raises(
         PromptEvaluationError, match="not the declared output after 1 repairs"
     ) as caught:
-        loop.receive(says("still wrong"), NOW)
+        loop.receive(says("still wrong"))
     assert (caught.value.phase, caught.value.turns) == ("response", 2)
     assert isinstance(caught.value.__cause__, OutputParseError)
     assert caught.value.__cause__.raw_response == "still wrong"
@@ -431,7 +401,7 @@ def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
 def test_a_repair_stays_short_however_much_is_wrong() -> None:
     loop = machine(typed=True)
     start(loop)
-    loop.receive(says(json.dumps({f"extra{number}": 1 for number in range(10_000)})), NOW)
+    loop.receive(says(json.dumps({f"extra{number}": 1 for number in range(10_000)})))
     assert len(text_of(loop.transcript[-1])) < 5_000
     assert text_of(loop.transcript[-1]).endswith("Answer again with the corrected JSON alone.")
 
@@ -439,8 +409,8 @@ def test_a_repair_stays_short_however_much_is_wrong() -> None:
 def test_a_repaired_answer_is_taken() -> None:
     loop = machine(typed=True)
     start(loop)
-    loop.receive(says("no json"), NOW)
-    assert loop.receive(says('{"n": 2}'), NOW) == Finished('{"n": 2}', Answer(2))
+    loop.receive(says("no json"))
+    assert loop.receive(says('{"n": 2}')) == Finished('{"n": 2}', Answer(2))
 
 
 @pytest.mark.parametrize(
@@ -458,7 +428,7 @@ def test_an_array_is_taken_with_or_without_its_wrapping_and_fence(text: str) -> 
     request = start(loop)
     assert request.output is not None
     assert list(request.output.schema["properties"]) == ["items"]
-    step = loop.receive(says(text), NOW)
+    step = loop.receive(says(text))
     assert isinstance(step, Finished)
     assert step.output == [Answer(1), Answer(2)]
 
@@ -477,7 +447,7 @@ def test_null_in_the_answer_restores_a_default_and_the_text_still_parses(text: s
     config = StructuredOutputConfig(Scored)
     loop = InnerLoop(conversation=opening(), structured_output=config)
     start(loop)
-    step = loop.receive(says(text), NOW)
+    step = loop.receive(says(text))
     assert isinstance(step, Finished)
     assert (step.output, step.text) == (Scored(1, 7), step.text) == parse_output(step.text, config)
 
@@ -485,7 +455,7 @@ def test_null_in_the_answer_restores_a_default_and_the_text_still_parses(text: s
 def test_null_for_a_required_field_is_repaired() -> None:
     loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(Scored))
     start(loop)
-    assert isinstance(loop.receive(says('{"n": null, "score": null}'), NOW), ProviderRequest)
+    assert isinstance(loop.receive(says('{"n": null, "score": null}')), ProviderRequest)
     assert "n: " in text_of(loop.transcript[-1])
 
 
@@ -495,20 +465,18 @@ def test_null_for_a_required_field_is_repaired() -> None:
 def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
     loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(list[Answer]))
     start(loop)
-    assert isinstance(loop.receive(says(text), NOW), ProviderRequest)
+    assert isinstance(loop.receive(says(text)), ProviderRequest)
 
 
 def steps_of(turns: int, tools: int) -> Iterator[Action]:
     loop = machine(InnerLoopConfig(max_turns=None))
-    step: Action = loop.start(NOW)
+    step: Action = loop.start()
     while not isinstance(step, Finished):
         yield step
         if isinstance(step, ToolCalls):
-            step = loop.submit([outcome(call) for call in step.calls], NOW)
+            step = loop.submit([outcome(call) for call in step.calls])
         elif isinstance(step, ProviderRequest):
-            step = loop.receive(
-                asks(*["known"] * tools) if step.turn <= turns else says("done"), NOW
-            )
+            step = loop.receive(asks(*["known"] * tools) if step.turn <= turns else says("done"))
 
 
 def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:

@@ -26,9 +26,9 @@ from weakincentives.evaluation.approval import (
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.logged_run import Asked, ProviderFailure
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
-from weakincentives.evaluation.nested_runs import ProviderFailure
 from weakincentives.evaluation.response import Completed
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -389,8 +389,9 @@ def test_files_that_a_nested_run_has_written_come_with_its_call() -> None:
     suspension = suspended(loop, asked, at)
     assert tree(files) == {}
     assert "hunter2" in str(suspension.pending[0])  # what a person reads is in it
-    unshown = replace(suspension, pending=(), nested={})
-    assert "hunter2" not in unshown.to_json()
+    [inside] = suspension.log.inside.values()
+    entries = [entry for entry in inside.runs[0].log.entries if not isinstance(entry, Asked)]
+    assert "hunter2" not in str(entries)
     loop.resume(asked, suspension, {"call_1/1/call_3": Approve()}, session=at)
     assert tree(files) == {"1.txt": "hunter2\n", "2.txt": "hunter2\n"}
 
@@ -826,14 +827,17 @@ def test_a_changed_agent_is_refused_before_calls_beside_it_go_on() -> None:
     assert (execution.text, notes(at)) == ("out", ["1", "1"])
 
 
-def test_text_whose_nested_ids_do_not_fit_is_refused() -> None:
+def test_text_whose_nested_calls_do_not_fit_is_refused() -> None:
     asked = prompt(delegating(agent(asking(write_note))))
     script = [call(("delegate", {"a": 7})), call(("run", {"a": 1}))]
     suspension = suspended(MainLoop(ScriptedAdapter(script)), asked, Session())
     text = suspension.to_json()
-    for old, new in (('"ids":["call_1', '"ids":["call_9'), ('"nested":{"call_1"', '"nested":{"x"')):
+    for old, new in (
+        ('"key":"1/call_2","preview"', '"key":"1/call_9","preview"'),
+        ('"inside":{"1/call_1"', '"inside":{"1/x"'),
+    ):
         assert old in text
-        with pytest.raises(SerdeError, match="it does not end with the pending calls"):
+        with pytest.raises(SerdeError, match=r"of another call|does not end with calls"):
             Suspension.from_json(text.replace(old, new, 1))
 
 

@@ -49,7 +49,7 @@ from support.cut_runs import (
 from support.own_thread import in_own_thread
 from support.run_trees import Outside, Script, Shape, Step, Tree, done_calls, outside, seeded, trees
 from weakincentives.evaluation.approval import Approve, Decision, Deny
-from weakincentives.evaluation.nested_runs import ChangedRunError
+from weakincentives.evaluation.errors import ChangedRunError
 from weakincentives.evaluation.suspension import Suspension
 
 LIBRARY = Path(weakincentives.__file__).parent
@@ -68,7 +68,7 @@ SUSPENDED = Shape(
 )
 ONE_MESSAGE = Shape(NESTING, ("coroutines", "repair", "accept"), always=APPROVED)
 RESTARTED = Shape(
-    tuple(tool for tool in NESTING if tool not in ("read", "close")),  # see the faults below
+    NESTING,
     ("repeats", "repair", "accept", "chat"),
     APPROVED,
     certain=("restart",),
@@ -173,7 +173,6 @@ def test_chat_suspended_after_a_restart_ends_as_one_that_was_never_cut() -> None
     assert suspended(tree, "Chat")[0] == uncut(tree)
 
 
-@fault("new", "a resumed run forgets that the model opened a section in a continued conversation")
 def test_second_message_suspended_after_a_restart_can_close_the_section() -> None:
     scripts = scripted("note"), scripted("open", "ask close")
     tree = Tree(scripts, frozenset({"restart"}))
@@ -185,7 +184,6 @@ def test_decision_is_not_applied_to_a_call_that_opens_a_section() -> None:
     assert suspended(tree)[0] == uncut(tree)
 
 
-@fault("new", "a resumed run asks the first provider again, which has failed before")
 def test_run_suspended_after_a_fallback_stays_at_the_provider() -> None:
     shape = Shape(("note", "ask"), always=(("ask",),), certain=("fallback",))
     for tree in drawn(shape, 10):

@@ -580,9 +580,19 @@ def test_another_prompt_and_a_changed_tool_are_refused() -> None:
 def test_text_that_is_no_suspension_is_refused() -> None:
     _, _, _, suspension = suspended(("run", {"a": 1}))
     text = suspension.to_json()
-    for wrong in ("{}", text.replace('"version":1', '"version":2'), text.replace("call_1", "x", 1)):
+    other_version = text.replace('"version":2', '"version":3')
+    for wrong in ("{}", other_version, text.replace('"key":"1/call_1"', '"key":"1/x"', 1)):
         with pytest.raises(SerdeError):
             Suspension.from_json(wrong)
+
+
+WAITS_NOT = "log: it does not end with calls that wait"
+CALLED = {
+    "kind": "called",
+    "key": "1/call_3",
+    "call": {"call_id": "call_3", "name": "run", "arguments": "{}"},
+    "answer": {"kind": "tool", "call_id": "call_3", "content": "forged"},
+}
 
 
 def edited(suspension: Suspension, **changes: object) -> str:
@@ -600,29 +610,16 @@ def edited(suspension: Suspension, **changes: object) -> str:
 @pytest.mark.parametrize(
     ("changes", "issue"),
     [
-        ({"pending": []}, "conversation: it does not end with the pending calls"),
-        ({"pending__1__call_id": "call_1"}, "pending: two are of one call"),
-        ({"pending__0__tool": "read"}, "conversation: it does not end with the pending calls"),
-        (
-            {"answers": [{"kind": "tool", "call_id": "call_2", "content": "forged"}]},
-            "conversation: it does not end with the pending calls",
-        ),
-        (
-            {"conversation__messages": []},
-            "conversation: it does not end with the pending calls",
-        ),
-        ({"first_message": 10**9}, "first_message: the conversation has no such message"),
-        ({"first_message": 2}, "first_message: the conversation has no such message"),
-        ({"first_message": -5}, "first_message: the conversation has no such message"),
-        ({"first_message": 0}, "first_message: the conversation has no such message"),
-        ({"turns": -5}, "turns: a count is negative"),
-        ({"repairs": -1}, "turns: a count is negative"),
-        ({"turns_before": -1}, "turns: a count is negative"),
-        ({"previous_turns": -(10**9)}, "turns: a count is negative"),
+        ({"log__entries": []}, "log: it has no rendered prompt"),
+        ({"log__entries__3": {"kind": "answered", "reply": {"kind": "assistant"}}}, WAITS_NOT),
+        ({"log__entries__2__preview__call_id": "call_2"}, "log: a preview is of another call"),
+        ({"log__entries__2__preview__tool": "read"}, "log: a preview is of another call"),
+        ({"log__entries__2__key": "1/call_2"}, "log: a preview is of another call"),
+        ({"log__entries__2": CALLED}, "log: a call is answered that was not made"),
+        ({"log__entries__0__conversation": None}, "log: it has no rendered prompt"),
         ({"unknown": 1}, "unknown"),
-        ({"on_change": "forget"}, "on_change"),
-        ({"decisions": {"call_1": {"kind": "perhaps"}}}, "decisions"),
-        ({"calls": [{"name": "run"}]}, "calls"),
+        ({"log__on_change": "forget"}, "log.on_change"),
+        ({"log__entries__2__kind": "perhaps"}, "log.entries"),
     ],
     ids=str,
 )
@@ -699,7 +696,7 @@ def test_async_runs_and_streams_wait() -> None:
     suspension = waiting.value.suspension
     requested = [event for event in events if isinstance(event, ApprovalRequested)]
     assert tuple([event.preview for event in requested]) == suspension.pending
-    assert [event.call for event in requested] == list(suspension.calls_of_turn)
+    assert [event.call for event in requested] == [ToolCall("call_1", "run", '{"a": 1}')]
     stream = loop.stream(asked, session=at, suspension=suspension, decisions=decisions)
     events = list(stream)
     assert events[-1].response.text == "done"

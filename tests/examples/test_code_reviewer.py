@@ -14,6 +14,7 @@ from support.example_agents import ROOT, answers, run_example, scripted
 from support.scripted_server import Call, Say, ScriptedServer
 from support.terminals import Terminal
 from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview
+from weakincentives.evaluation.suspension import Suspension
 from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
@@ -274,7 +275,7 @@ def test_without_a_terminal_a_fix_waits_in_a_file_and_wink_decides(project: Path
     listed = process(project.parent, "approve", "review.json")
     assert "+        raise" in listed.stderr
     assert run_example(*command).returncode == 3  # nobody has decided yet
-    [call_id] = [item["call_id"] for item in json.loads(stored.read_text())["pending"]]
+    [call_id] = [preview.call_id for preview in Suspension.from_json(stored.read_text()).pending]
     assert tree(project) == before
     assert process(project.parent, "approve", "review.json", "--yes", call_id).returncode == 0
     done = run_example(*command)

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated
@@ -54,7 +53,7 @@ def approve(
             show(preview, decided.get(preview.call_id))
         else:
             decided[preview.call_id] = ask(preview)
-    write_file(file, replace(suspension, decisions=decided).to_json())
+    write_file(file, suspension.decide(decided).to_json())
     left = len(waiting.keys() - decided.keys())
     go_on = "" if left else f"; go on by wink run TARGET --resume {file}"
     sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision{go_on}\n")

@@ -30,15 +30,15 @@ from ..runs import RunToken
 from ..runtime.events import Operation
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
-from .call_history import CallHistory
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import InnerLoopConfig, ProviderRequest
 from .journal import Journal
+from .logged_run import Rendered
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
-from .run_logs import CallLog, Identity, NestedRunLog
-from .suspension import Resumption, Suspension
+from .run_log import OpenCall, RunLog
+from .suspension import Suspension
 
 __all__ = [
     "ConnectingAdapter",
@@ -96,9 +96,9 @@ class ParentRun:
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
     ends by `deadline`, and works in a transaction of the parent if it has the same `session`, which
     `run` has reserved.
-    `approver` decides for the parent, and for nested runs that have none of their own. `nested`
-    records the runs inside a call, and `log` the evaluations of one of them, so that they can wait.
-    Further runs may nest in one another `levels_left` deep. `operation` is that of the execution.
+    `approver` decides for the parent, and for nested runs that have none of their own. `call` is
+    the one whose handler evaluates. Further runs may nest in one another `levels_left` deep.
+    `operation` is that of the execution.
     """
 
     run: RunToken | None
@@ -110,16 +110,12 @@ class ParentRun:
     approver: Approver | None = None
     levels_left: int = sys.maxsize
     operation: Operation | None = None
-    nested: CallLog | None = None
-    log: NestedRunLog | None = None
+    call: OpenCall | None = None
 
-    def for_call(
-        self, session: SessionProtocol, bus: EventBus, identity: Identity | None
-    ) -> "ParentRun":
+    def for_call(self, session: SessionProtocol, bus: EventBus, call: OpenCall) -> "ParentRun":
         """Returns the parent of what one tool call evaluates, maybe on a fork of the session."""
-        meter = identity.meter if identity else None
-        nested = identity if isinstance(identity, CallLog) else None
-        return replace(self, session=session, meter=meter or self.meter, bus=bus, nested=nested)
+        meter = call.identity.meter if call.identity else None
+        return replace(self, session=session, meter=meter or self.meter, bus=bus, call=call)
 
     def check_depth(self, name: str) -> None:
         """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""
@@ -168,18 +164,19 @@ class ExecutionOptions(RunOptions, total=False):
 class EvaluationStart(ConversationOptions, total=False):
     """What one evaluation of a run begins with.
 
-    `call_history` has the calls of earlier evaluations that must not run twice. The evaluation ends
-    as `TooLong` before a further request of more than `max_request_tokens`; `previous_turns` are
-    the requests of the run before that, which count for `max_turns`. `parent` is the run that the
-    evaluation is a part of, beside others; without one it is a run by itself. With `resume` it goes
-    on where a suspended one stopped.
+    `log` is that of the run; with `resumes` the evaluation goes on where it stops. `rendering` says
+    why an evaluation begins that is not the first one. The evaluation ends as `TooLong` before a
+    further request of more than `max_request_tokens`; `previous_turns` are the requests of the run
+    before that, which count for `max_turns`. `parent` is the run that the evaluation is a part of,
+    beside others; without one it is a run by itself.
     """
 
-    call_history: CallHistory | None
+    log: Required[RunLog]
+    resumes: bool
+    rendering: Rendered
     max_request_tokens: int | None
     previous_turns: int
     parent: ParentRun | None
-    resume: Resumption | None
 
 
 # Any: methods of all signatures whose first argument is a prompt, of any output

@@ -14,7 +14,7 @@ from ..errors import ControlFlow, message_of
 from ..prompt.approval import ApprovalMode, approval_mode
 from ..prompt.context import revoke
 from ..prompt.errors import ToolValidationError
-from ..prompt.tool import NON_REPEATABLE, AnyTool, preview_problem
+from ..prompt.tool import NON_REPEATABLE, AnyTool, PromptHandler, preview_problem
 from ..protocols import SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import ApprovalDecided
@@ -30,11 +30,12 @@ from .approval import (
     preview_effects,
 )
 from .effects import Effects, Outcome, Wait, run
+from .journal import CallIdentity
+from .logged_run import CallKey
 from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
-from .nested_runs import UndecidedError, may_wait
 from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
-from .run_logs import CallLog, Identity, OpenCalls
+from .run_log import OpenCall, UndecidedError
 from .suspension import RunSuspended
 from .tool_executor import ToolExecutor
 
@@ -48,10 +49,10 @@ _REPLACED = "These are the effects with the replaced arguments."
 class ApprovedCalls:
     """The calls of one evaluation; `approver` decides on those that need an approval.
 
-    Decisions that were made while the run waited come first; an approval counts if the call would
-    still do what was shown. The wait for the approver ends after `seconds_left()`, and
-    `check_limits(expired)` raises if no call may run any more. `open_calls` records the runs inside
-    calls, which may wait too if `records` is true.
+    Decisions that were made while the run waited come first, from its `log`; an approval counts if
+    the call would still do what was shown. The wait for the approver ends after `seconds_left()`,
+    and `check_limits(expired)` raises if no call may run any more. Runs inside calls may wait too
+    if `can_wait` is true.
     """
 
     def __init__(
@@ -60,38 +61,42 @@ class ApprovedCalls:
         session: SessionProtocol,
         publish: Callable[[object], None],
         approver: Approver | None,
-        open_calls: OpenCalls,
         *,
         check_limits: Callable[[bool], None],
         seconds_left: Callable[[], float | None],
-        records: bool,
+        can_wait: bool,
         streamed: bool,
     ) -> None:
         self._tools = tools
         self._session = session
         self._publish = publish
         self._approver = approver
-        self._open = open_calls
+        self._log = tools.log
         self._check_limits = check_limits
         self._seconds_left = seconds_left
-        self._records = records
+        self._can_wait = can_wait
         self._streamed = streamed
 
-    def identify(
-        self, call: ToolCall, approval_id: str, *, is_preview: bool = False
-    ) -> CallLog | None:
-        """Returns the log of a call that is about to run, if the runs inside it can wait."""
-        can_wait = self._records and may_wait(self._tools.available.get(call.name))
-        if not can_wait and approval_id not in self._open.waited.nested:
-            return None
-        return self._open.start(approval_id, call, is_preview=is_preview)
+    def begin(
+        self,
+        call: ToolCall,
+        key: CallKey,
+        identity: CallIdentity | None = None,
+        *,
+        is_preview: bool = False,
+    ) -> OpenCall:
+        """Begins an execution of a call, inside of which runs may be able to wait."""
+        can_wait = self._can_wait and _runs_again(self._tools.available.get(call.name))
+        return self._log.begin_call(
+            key, call, can_wait=can_wait, is_preview=is_preview, identity=identity
+        )
 
     def execute(
         self,
         call: ToolCall,
-        approval_id: str,
+        key: CallKey,
         set_running: Callable[[tuple[ToolCall, ...]], None],
-        identity: Identity | None = None,
+        identity: CallIdentity | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, after its approval if it needs one, and returns its outcome.
 
@@ -100,34 +105,34 @@ class ApprovedCalls:
         one inside it, and there is no approver.
         """
         tool = self._tools.available.get(call.name)
-        if self._open.has_waited or (tool is not None and tool.approval is not None):
-            return self._execute_approved(call, approval_id, set_running, identity)
+        if (tool is not None and tool.approval is not None) or self._log.has_waited(key):
+            return self._execute_approved(call, key, set_running, identity)
         set_running((call,))
-        return self._tools.execute(call, identity or self.identify(call, approval_id))
+        return self._tools.execute(call, self.begin(call, key, identity))
 
     def _execute_approved(
         self,
         call: ToolCall,
-        approval_id: str,
+        key: CallKey,
         set_running: Callable[[tuple[ToolCall, ...]], None],
-        identity: Identity | None,
+        identity: CallIdentity | None,
     ) -> Effects[ToolExecutionOutcome]:
-        tools, reason, approved = self._tools, "", None
-        call, replaced = self._as_shown(call, approval_id)
+        tools, reason = self._tools, ""
+        call, replaced = self._as_shown(call, key)
         while True:
             try:
-                mode = self._mode(call, approval_id, identity)
+                mode = self._mode(call, key, identity)
             except Exception as error:  # of a selector: nobody has approved the call
-                return tools.refuse(call, f"The call was not approved: {message_of(error)}")
+                return tools.refuse(call, key, f"The call was not approved: {message_of(error)}")
             if mode is None or (replaced and mode == "arguments"):
                 break
-            preview, forked = yield from self._preview(
-                call, approval_id, mode, reason, identity=identity
-            )
-            decision = yield from self._decide(call, preview)
+            inside = self.begin(call, key, identity)
+            preview, forked = yield from self._preview(inside, mode, reason)
+            decision = yield from self._decide(call, key, preview)
             match decision:
                 case Deny(words):
-                    return tools.refuse(call, f"A person denied this call. {words}".strip())
+                    reason = f"A person denied this call. {words}".strip()
+                    return tools.refuse(call, key, reason)
                 case ReplaceArguments(arguments):
                     replaced, reason = True, _REPLACED
                     call = tools.replace_arguments(call, arguments_json(arguments))
@@ -135,109 +140,103 @@ class ApprovedCalls:
                         break
                 case Approve():
                     if forked is None:
-                        approved = decision
                         break
                     set_running((call,))
                     try:
-                        return (yield from tools.merge(call, forked))
+                        return (yield from tools.merge(inside, forked))
                     except NotIsolatedError:
                         set_running(())
                         reason = _STALE
         set_running((call,))
-        try:
-            return (yield from tools.execute(call, identity or self.identify(call, approval_id)))
-        except UndecidedError:  # on a call inside this one
-            if approved is not None:
-                self._open.decisions[approval_id] = approved
-            raise
+        return (yield from tools.execute(call, self.begin(call, key, identity)))
 
     def recorded(
         self,
         call: ToolCall,
-        approval_id: str,
-        suspend: Callable[[UndecidedError], Effects[RunSuspended]],
-    ) -> tuple[Callable[[Identity | None], ToolExecutionOutcome], Callable[[], None]]:
+        key: CallKey,
+        suspend: Callable[[], Effects[RunSuspended]],
+    ) -> tuple[Callable[[CallIdentity | None], ToolExecutionOutcome], Callable[[], None]]:
         """Returns the two callables of `Journal.execute` for a call.
 
         They raise what `suspend` returns if a person must decide first.
         """
-        self._records = False  # the journal records whole calls, so no run inside one can wait
+        self._can_wait = False  # the journal records whole calls, so no run inside one can wait
 
         def perform[T](effects: Effects[T]) -> T:
             try:
                 return run(effects)
-            except UndecidedError as undecided:
-                raise run(suspend(undecided)) from None
+            except UndecidedError:
+                raise run(suspend()) from None
 
-        def execute(identity: Identity | None) -> ToolExecutionOutcome:
-            return perform(self.execute(call, approval_id, lambda _: None, identity))
+        def execute(identity: CallIdentity | None) -> ToolExecutionOutcome:
+            return perform(self.execute(call, key, lambda _: None, identity))
 
-        return execute, lambda: perform(self._check_decided(call, approval_id))
+        return execute, lambda: perform(self._check_decided(call, key))
 
-    def _check_decided(self, call: ToolCall, approval_id: str) -> Effects[None]:
-        previews = yield from self._preview_later(call, approval_id)
-        if not previews or self._approver is not None:
+    def _check_decided(self, call: ToolCall, key: CallKey) -> Effects[None]:
+        """Raises `UndecidedError` unless the call needs no approval or has a decision that fits."""
+        preview = yield from self._preview_own(call, key)
+        if preview is None or self._approver is not None:
             return
-        decision = self._open.decisions.get(approval_id)
-        shown = self._open.shown.get(approval_id, previews[0])
-        if decision is None or _is_stale(decision, shown, previews[0], call):
-            raise UndecidedError(previews)
+        decision = self._log.decision(key)
+        if decision is None or self._is_stale(decision, key, preview, call):
+            self._log.ask(key, preview)
+            raise UndecidedError(call.name)
 
-    def pending(
-        self, first: Sequence[Preview], later: Sequence[tuple[ToolCall, str]]
-    ) -> Effects[list[Preview]]:
-        """Returns what people must decide on before the run can go on.
+    def ask_later(self, later: Sequence[tuple[ToolCall, CallKey]]) -> Effects[None]:
+        """Notes what people must decide on after the first call that waits, and publishes all.
 
-        `later` are the calls after the first that waits, with their approval ids.
+        `later` are the calls after it. One that ran beside it may wait for calls inside it. Other
+        runs inside a call do not begin yet: what they would do is shown when it is the call's turn.
         """
-        previews = [*first]
-        for call, approval_id in later:
-            previews += yield from self._preview_later(call, approval_id)
+        for call, key in later:
+            if (preview := (yield from self._preview_own(call, key))) is not None:
+                self._log.ask(key, preview, keep=True)
         if self._streamed:
-            for preview in previews:
+            for preview in self._log.pending():
                 call = ToolCall(preview.call_id, preview.tool, preview.arguments)
                 yield ApprovalRequested(call, preview)
-        return previews
 
-    def _preview_later(self, call: ToolCall, approval_id: str) -> Effects[list[Preview]]:
-        """Returns what a person would decide on now; nothing for a call that needs no approval.
-
-        A call that ran beside the first one may wait for calls inside it. Other runs inside a call
-        do not begin yet: what they would do is shown when it is the call's turn.
-        """
-        call, replaced = self._as_shown(call, approval_id)
+    def _preview_own(self, call: ToolCall, key: CallKey) -> Effects[Preview | None]:
+        """Returns what a person would decide on now; `None` for a call that needs no approval."""
+        call, replaced = self._as_shown(call, key)
         try:
-            mode = self._mode(call, approval_id, None)
+            mode = self._mode(call, key, None)
         except Exception:  # of a selector; the call is refused in its turn
-            return []
+            return None
         if mode is None or (replaced and mode == "arguments"):
-            undecided = self._open.undecided(approval_id)
-        else:
-            try:
-                preview, _ = yield from self._preview(call, approval_id, mode, "", is_preview=True)
-                return [] if self._open.has_runs(approval_id) else [preview]
-            except UndecidedError as error:
-                undecided = error
-        self._open.decisions |= undecided.decisions
-        return [*undecided.previews]
+            return None
+        inside = self.begin(call, key, is_preview=True)
+        try:
+            preview, _ = yield from self._preview(inside, mode, "")
+        except UndecidedError:  # on calls inside it
+            return None
+        return None if inside.has_runs else preview
 
-    def _as_shown(self, call: ToolCall, approval_id: str) -> tuple[ToolCall, bool]:
+    def _as_shown(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
         """Returns the call, with the arguments that a person put in their place, if one did.
 
-        Tells also whether a decision on them exists: the call has run with them, and waits for a
-        call inside it.
+        Tells also whether these were decided on: the call has run with them, and waits for a call
+        inside it.
         """
-        shown, ran = self._open.shown.get(approval_id), self._open.waited.nested.get(approval_id)
-        put_in = shown or ran
-        if put_in is None or put_in.arguments in (call.arguments, unwrap_arguments(call.arguments)):
+        shown, ran = self._log.shown(key), self._log.record.inside.get(key)
+        latest = ran or shown
+        if latest is None or latest.arguments in (
+            call.arguments,
+            unwrap_arguments(call.arguments),
+        ):
             return call, False
-        return self._tools.replace_arguments(call, put_in.arguments), shown is None
+        put_in = latest.arguments
+        is_decided = shown is None or shown.arguments != put_in
+        if is_decided:
+            self._log.take_decision(key)
+        return self._tools.replace_arguments(call, put_in), is_decided
 
     def _mode(
-        self, call: ToolCall, approval_id: str, identity: Identity | None
+        self, call: ToolCall, key: CallKey, identity: CallIdentity | None
     ) -> ApprovalMode | None:
         """Returns what a person must approve before the call counts; `None` for nothing."""
-        tools, decision = self._tools, self._open.decisions.get(approval_id)
+        tools, decision = self._tools, self._log.decision(key)
         # Such a decision counts even if the call needs no approval any more.
         against = isinstance(decision, Deny | ReplaceArguments)
         tool = tools.available.get(call.name)
@@ -249,7 +248,7 @@ class ApprovedCalls:
             return None  # the model reads its mistake
         denied = isinstance(decision, Deny)  # so it has not begun
         began = identity is not None and identity.began and not denied
-        if tool.effect in NON_REPEATABLE and (began or tools.has_record(call, params)):
+        if tool.effect in NON_REPEATABLE and (began or tools.earlier.has(call, params)):
             return None  # it does not run again
         context = tools.context(call)
         try:
@@ -259,24 +258,16 @@ class ApprovedCalls:
         return "arguments" if mode is None and against else mode
 
     def _preview(
-        self,
-        call: ToolCall,
-        approval_id: str,
-        mode: ApprovalMode,
-        reason: str,
-        *,
-        identity: Identity | None = None,
-        is_preview: bool = False,
+        self, inside: OpenCall, mode: ApprovalMode, reason: str
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
         """Returns what the person decides on, and the call on forks if it shows its effects."""
+        call, approval_id = inside.call, inside.key.partition("/")[2]
         tool = self._tools.available.get(call.name)
         if mode == "effects" and (problem := self._problem(tool)):
             mode, reason = "arguments", f"{_HIDDEN}: {problem}."
         if mode == "arguments":
             return replace(preview_arguments(call, reason), call_id=approval_id), None
-        if identity is None:
-            identity = self.identify(call, approval_id, is_preview=is_preview)
-        preview, forked = yield from self._show(call, identity, reason)
+        preview, forked = yield from self._show(inside, reason)
         return replace(preview, call_id=approval_id), forked
 
     def _problem(self, tool: AnyTool | None) -> str:
@@ -285,14 +276,12 @@ class ApprovedCalls:
             return problem
         return "" if self._tools.can_fork else "the session has no fork()"
 
-    def _show(
-        self, call: ToolCall, identity: Identity | None, reason: str
-    ) -> Effects[tuple[Preview, ForkedCall | None]]:
+    def _show(self, inside: OpenCall, reason: str) -> Effects[tuple[Preview, ForkedCall | None]]:
+        call = inside.call
         _, handler, params = self._tools.admit(call)
-        forked, effects = self._tools.fork(call, handler, params, makes=True, identity=identity)
+        forked, effects = self._tools.fork(inside, handler, params, makes=True)
         yield from effects
-        if isinstance(identity, CallLog):
-            identity.end()
+        inside.end()
         try:
             answer, success = self._answer(call, forked.outcome)
             parts = forked.session, forked.resources.forks, answer
@@ -312,16 +301,15 @@ class ApprovedCalls:
             raise error  # an interrupt
         return self._tools.read(call, result, error)
 
-    def _decide(self, call: ToolCall, preview: Preview) -> Effects[Decision]:
+    def _decide(self, call: ToolCall, key: CallKey, preview: Preview) -> Effects[Decision]:
         started, expired = perf_counter(), False
-        decision: object = self._open.decisions.pop(preview.call_id, None)
-        shown = self._open.shown.pop(preview.call_id, preview)
-        if _is_stale(decision, shown, preview, call):
+        decision: object = self._log.take_decision(key)
+        if self._is_stale(decision, key, preview, call):
             decision, preview = None, preview.with_reason(_STALE)
         if decision is None:
             if self._approver is None:
-                self._open.shown[preview.call_id] = preview
-                raise UndecidedError([preview])
+                self._log.ask(key, preview)
+                raise UndecidedError(call.name)
             if self._streamed:
                 yield ApprovalRequested(call, preview)
             seconds = self._seconds_left()
@@ -352,12 +340,19 @@ class ApprovedCalls:
             self._check_limits(expired)  # the approver may have taken long
         return decision
 
+    def _is_stale(self, decision: object, key: CallKey, now: Preview, call: ToolCall) -> bool:
+        """Whether a person has approved something else than what the call would do now.
 
-def _is_stale(decision: object, shown: Preview, now: Preview, call: ToolCall) -> bool:
-    """Whether a person has approved something else than what the call would do now.
+        Where no effects could be shown, such as in a parallel call, the arguments are approved.
+        """
+        shown = self._log.shown(key)
+        if not isinstance(decision, Approve) or shown is None:
+            return False
+        return not (shown.shows_same(now) or shown.shows_same(preview_arguments(call)))
 
-    Where no effects could be shown, such as in a parallel call, the arguments are approved.
-    """
-    if not isinstance(decision, Approve):
-        return False
-    return not (shown.shows_same(now) or shown.shows_same(preview_arguments(call)))
+
+def _runs_again(tool: AnyTool | None) -> bool:
+    """Whether the handler of `tool` can run again, when a run inside it has waited."""
+    return tool is not None and (
+        tool.effect not in NON_REPEATABLE or isinstance(tool.handler, PromptHandler)
+    )

@@ -23,6 +23,7 @@ from ..protocols import SessionProtocol
 from ..runtime.events import ToolsInjected, ToolsWithdrawn
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .conversation import Conversation
+from .logged_run import LoggedCall
 from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
 
 __all__ = ["AvailableTools", "with_disclosure_tools", "with_provider_tools"]
@@ -71,6 +72,28 @@ class AvailableTools:
         if None in tools:
             raise LookupError(f"the prompt has no tool {names[tools.index(None)]!r}")
         return tuple([tool for tool in tools if tool is not None])
+
+    def outcome_of(self, called: LoggedCall) -> ToolExecutionOutcome:
+        """Returns the outcome of a call of a record; `LookupError` for tools that are gone."""
+        sections, answer = called.sections, called.answer
+        outcome = ToolExecutionOutcome(
+            called.call.call_id,
+            answer,
+            answer.success,
+            error=called.error,
+            request=None if called.request is None else called.request.to_error(),
+        )
+        if sections is None:
+            return outcome
+        return replace(
+            outcome,
+            expanded_tools=self.named(sections.tools),
+            section_key=sections.section_key,
+            opened=sections.opened,
+            closed_tools=sections.closed_tools,
+            shown=sections.shown,
+            closed=sections.closed,
+        )
 
     # Any: handlers of all tools
     def handler(self, tool: AnyTool) -> ToolHandler[Any, Any] | None:
@@ -142,6 +165,16 @@ class AvailableTools:
     def remember(self, path: SectionPath, visibility: SectionVisibility) -> None:
         """Stores in the session what the model opened or closed."""
         self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+
+    def restore(self, change: ToolExecutionOutcome) -> None:
+        """Adds and removes tools as `apply` has done before, which the session remembers."""
+        if change.closed:
+            self._view = self._view.with_visibility({change.closed: SectionVisibility.SUMMARY})
+        for name in change.closed_tools:
+            self._tools.pop(name, None)
+        opened = dict.fromkeys(change.opened, SectionVisibility.FULL)
+        self._view = self._view.with_visibility(opened) if opened else self._view
+        self._tools = {tool.name: tool for tool in change.expanded_tools} | self._tools
 
     def apply(self, change: ToolExecutionOutcome) -> None:
         """Adds and removes the tools of sections that a call of the last turn opened or closed."""

@@ -161,7 +161,7 @@ class Chat[Out]:
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
         with Reservation(run, stacks):
             conversation = self.conversation
-            if suspension is not None and suspension.start != conversation:
+            if suspension is not None and suspension.log.conversation != conversation:
                 raise ValueError(
                     "cannot resume the suspended turn because the chat has gone on since; drop the "
                     "suspension, and send the request again if its calls should still run"

@@ -12,8 +12,8 @@ from ..runtime.events import Operation
 from ..runtime.transactions import CallTransaction
 from ..serde import Json
 from .effects import Effects
-from .messages import ToolCall, ToolExecutionOutcome
-from .run_log import Called, RunLog
+from .messages import ToolExecutionOutcome
+from .run_log import Called, OpenCall, RunLog
 
 __all__ = ["Changes", "Commits", "Performed"]
 
@@ -39,28 +39,28 @@ class Commits:
     ) -> None:
         self._session = session
         self._resources = resources
-        self._log = log
+        self._entries = log.entries
         self._operation = operation
 
     def run[T](
         self,
-        call: ToolCall,
+        inside: OpenCall,
         make_context: Callable[[CallResources], ToolContext],
         invoke: Callable[..., Any],  # Any: handlers of all types, with their params
         *,
         read: Callable[[Any], tuple[str, bool]],  # Any: results of all handlers
         answer: Callable[[Performed], tuple[ToolExecutionOutcome, T]],
-        end: Callable[[], None] | None = None,
     ) -> Effects[tuple[ToolExecutionOutcome, T, Performed]]:
         """Runs a call in a transaction, whose last part is the call's entry in the log.
 
         What the call did is kept exactly if its entry has come; a failed call is undone first.
         `invoke` is the handler, which lacks the context. `read` returns what the model reads of its
-        result, and whether it succeeded. `end` is called when the handler has ended. Raises what
-        `answer` raises, and interrupts; the call then has no entry.
+        result, and whether it succeeded. Raises what `answer` raises, and interrupts; the call then
+        has no entry.
         """
         with self._resources.for_call() as resources:
-            transaction = CallTransaction(self._session, resources, self._log, call.name)
+            call, entries = inside.call, self._entries
+            transaction = CallTransaction(self._session, resources, entries, call.name)
             try:
                 try:
                     transaction.begin()
@@ -68,16 +68,16 @@ class Commits:
                         make_context(resources),
                         invoke,
                         read=read,
-                        end=end,
+                        inside=inside,
                         transaction=transaction,
                         resources=resources,
                     )
                     outcome, answered = answer(performed)
-                    self._log.append(Called(call, outcome))
+                    entries.append(Called(inside.key, call, outcome))
                     if (error := transaction.release()) is not None:
                         performed = None, "", error, performed[3]
                         outcome, answered = answer(performed)
-                        self._log.append(Called(call, outcome))
+                        entries.append(Called(inside.key, call, outcome))
                 except BaseException:
                     transaction.settle()
                     raise
@@ -92,7 +92,7 @@ class Commits:
         invoke: Callable[..., Any],  # Any, twice: as above
         *,
         read: Callable[[Any], tuple[str, bool]],
-        end: Callable[[], None] | None,
+        inside: OpenCall,
         transaction: CallTransaction,
         resources: CallResources,
     ) -> Effects[Performed]:
@@ -104,8 +104,7 @@ class Commits:
         try:
             try:
                 result, failure = yield partial(invoke, context=context)
-                if end is not None:
-                    end()
+                inside.end()
                 if self._operation.records_changes:  # before a failure undoes them
                     changes = transaction.changes()
                 if failure is not None:

@@ -12,6 +12,7 @@ from .messages import Message
 
 __all__ = [
     "BudgetExceededError",
+    "ChangedRunError",
     "DeadlineExceededError",
     "DepthLimitError",
     "EvaluationPhase",
@@ -76,6 +77,10 @@ class PromptEvaluationError(WeakIncentivesError):
     ) -> Self:
         """Returns a copy with the usage, turns and conversation of the evaluation so far."""
         return copy_error(self, usage=usage, turns=turns, conversation=conversation)
+
+
+class ChangedRunError(WeakIncentivesError, ValueError):
+    """A run that waits cannot go on, since its prompt or its tools have changed."""
 
 
 class ThrottleError(PromptEvaluationError):

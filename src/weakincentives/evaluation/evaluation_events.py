@@ -46,10 +46,10 @@ def opening_events(
     warning, too.
     """
     ns, key, session_id = prompt.ns, prompt.key, operation.session_id
-    resumption, parent = options.get("resume"), options.get("parent")
-    earlier = resumption.suspension.conversation if resumption else options.get("conversation")
+    resumes, parent = options.get("resumes", False), options.get("parent")
+    earlier = conversation if resumes else options.get("conversation")
     new = conversation.messages[len(earlier.messages) if earlier else 0 :]
-    message = None if resumption else options.get("message")
+    message = None if resumes else options.get("message")
     changes = [item.content for item in new if isinstance(item, Instructions) and earlier]
     yield PromptRendered(
         ns=ns,

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..content import to_content
 from ..errors import ControlFlow
-from ..limits import Clock, TokenUsage
+from ..limits import Clock, Meter
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.renderer import RenderedPrompt
 from ..runs import RunToken
@@ -29,8 +29,9 @@ from .adapter import (
 from .approved_calls import ApprovedCalls
 from .available_tools import with_disclosure_tools, with_provider_tools
 from .conversation import Conversation, begin, rendered_tools
+from .earlier_calls import EarlierCalls
 from .effects import Close, Effects, run
-from .errors import LimitError, PromptEvaluationError, raise_instead
+from .errors import ChangedRunError, LimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import opening_events, stop_event
 from .inner_loop import (
     Action,
@@ -42,16 +43,15 @@ from .inner_loop import (
     ToolCalls,
     TooLong,
 )
-from .journal import Journal
-from .messages import ToolCall, ToolExecutionOutcome, UserMessage
-from .nested_runs import ChangedRunError, NestedCall, UndecidedError, Waiting
+from .journal import CallIdentity, Journal
+from .logged_run import ACCEPT, Answered, CallKey, LoggedCall, ProviderFailure, Rendered
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, UserMessage
+from .replay import Replay
 from .requests import ProviderRequests
 from .response import AnswerRejected, PromptResponse, ToolCallFinished, ToolCallStarted
-from .run_log import ACCEPT, Answered, Called, replayed
-from .run_logs import OpenCalls
-from .run_recorder import RunRecorder
-from .suspend import recall_calls, suspend, wait_on, waiting_for
-from .suspension import RunSuspended
+from .run_limits import RunLimits
+from .run_log import Called, UndecidedError, replay
+from .suspension import RunSuspended, suspend, wait_again
 from .tool_executor import AdapterOfCall, ToolExecutor, same_adapter
 
 __all__ = ["Evaluation"]
@@ -75,10 +75,8 @@ class Evaluation[Out]:
         nest: Nest,
     ) -> None:
         self._started, self._id = perf_counter(), new_id()
-        prompt, session, parent = source_of(rendered), options["session"], options.get("parent")
-        self._is_nested = parent is not None and parent.evaluation_id is not None
-        self._log = parent.log if parent else None
-        self._resumption = options.get("resume")
+        prompt, session = source_of(rendered), options["session"]
+        self._log, self._resumes = options["log"], options.get("resumes", False)
         self.journal: Journal | None = None
         connection = self._connection = adapter.connect(rendered)
         self._is_connected = True
@@ -88,13 +86,16 @@ class Evaluation[Out]:
         self._clock = adapter.clock
         self._session, self._prompt, self._options = session, prompt, options
         self._publish = publisher(session, options.get("bus"))
-        conversation = self._opening(rendered)
+        conversation = self._begin_log(rendered)
+        self._begins = self._log.begins
         rendered = with_disclosure_tools(rendered, conversation)
-        self._loop = self._inner_loop(adapter, rendered, conversation)
+        self._new_loop = self._inner_loop(adapter, rendered, conversation)
+        self._loop = self._new_loop()
         self._operation = self._new_operation(adapter, rendered.text, streamed=token.streamed)
         self.meter = self._loop.meter
+        self._limits = self._run_limits(adapter)
         self._requests = ProviderRequests(
-            connection, self._loop, self._operation, self._publish, self._clock
+            connection, self._loop, self._limits, self._operation, self._publish, log=self._log
         )
         self.tools = ToolExecutor(
             prompt=prompt,
@@ -104,18 +105,15 @@ class Evaluation[Out]:
             session=session,
             publish=self._publish,
             operation=self._operation,
-            call_history=options.get("call_history"),
+            log=self._log,
+            earlier=self._earlier_calls(),
             clock=adapter.clock,
             run=token,
         )
-        self._open = OpenCalls(self._id, self.meter, self._log)
         self._approved = self._approved_calls(adapter)
-        self._recorder: RunRecorder | None = None
-        if self._log is not None:
-            self._recorder = RunRecorder(self._log, self.tools, self._open, prompt, session)
-        if (earlier := options.get("conversation")) is not None:
-            # calls of its last turn, and not of the one that begins
-            self.tools.recall_unknown(earlier.unknown_calls)
+        caller = self._log.caller
+        is_kept = caller is not None and (caller.can_wait or self._log.is_repeated)
+        self._replay = Replay(self.tools, prompt, session) if is_kept else None
         self._feedback: UserMessage | None = None  # the last one that was published
         self._is_stopped = self._is_finished = False
         self._events = opening_events(
@@ -123,10 +121,23 @@ class Evaluation[Out]:
         )
 
     # Any, twice: a prompt of any output
+    def _begin_log(self, rendered: RenderedPrompt[Any]) -> Conversation:
+        """Returns the conversation to begin with, and notes that the evaluation begins with it."""
+        log = self._log
+        begun = log.entries[log.begins] if self._resumes else None
+        if isinstance(begun, Rendered) and begun.conversation is not None:
+            return begun.conversation
+        conversation = self._opening(rendered)
+        begun = self._options.get("rendering")
+        log.entries.append(
+            Rendered(conversation=conversation)
+            if begun is None
+            else replace(begun, conversation=conversation)
+        )
+        return conversation
+
     def _opening(self, rendered: RenderedPrompt[Any]) -> Conversation:
         """Returns the conversation to begin with; the session keeps the bytes of its media."""
-        if self._resumption is not None:
-            return self._resumption.suspension.conversation
         options, store = self._options, self._session.content
         for media in rendered.media:
             store.put(media)
@@ -142,18 +153,33 @@ class Evaluation[Out]:
 
     def _inner_loop(
         self, adapter: ConnectingAdapter, rendered: RenderedPrompt[Any], conversation: Conversation
-    ) -> InnerLoop:
+    ) -> Callable[[], InnerLoop]:
         options, parent = self._options, self._options.get("parent")
-        return InnerLoop(
+        config = _config(adapter, rendered, options)
+        return partial(
+            InnerLoop,
             conversation=conversation,
             structured_output=rendered.structured_output,
             param_descriptions=rendered.tool_param_descriptions,
             max_request_tokens=options.get("max_request_tokens"),
-            previous_turns=options.get("previous_turns", 0),
             content=self._session.content,
-            parent_meter=parent.meter if parent else None,
-            config=_config(adapter, rendered, options),
-            model=adapter.model,
+            meter=Meter(config.budget, parent.meter if parent else None),
+            config=config,
+        )
+
+    def _run_limits(self, adapter: ConnectingAdapter) -> RunLimits:
+        if self._log.record.entries:
+            self.meter.load(self._log.recorded_usage(), adapter.model)
+        turns = self._options.get("previous_turns", 0)
+        return RunLimits(self._loop.config, self.meter, adapter.clock, adapter.model, turns)
+
+    def _earlier_calls(self) -> EarlierCalls:
+        """Returns the calls of earlier evaluations, and of the conversation's last turn."""
+        earlier = self._options.get("conversation")
+        return EarlierCalls(
+            self._log.entries[: self._begins + 1],
+            earlier.unknown_calls if earlier else (),
+            self._prompt.template.registry.get_tool,
         )
 
     def _new_operation(self, adapter: ConnectingAdapter, text: str, *, streamed: bool) -> Operation:
@@ -172,24 +198,18 @@ class Evaluation[Out]:
 
     def _approved_calls(self, adapter: ConnectingAdapter) -> ApprovedCalls:
         approver = self._options.get("approver")
-        can_wait = approver is None and (not self._is_nested or self._log is not None)
+        caller = self._log.caller
+        can_wait = approver is None and (caller is None or caller.can_wait)
         return ApprovedCalls(
             self.tools,
             self._session,
             self._publish,
             approver,
-            self._open,
-            check_limits=lambda expired: self._check_limits(1, expired=expired),
+            check_limits=lambda expired: self._limits.check_calls(1, expired=expired),
             seconds_left=lambda: adapter.seconds_left(self._loop.config.deadline),
-            records=can_wait,
+            can_wait=can_wait,
             streamed=self._operation.streamed,
         )
-
-    def _check_limits(self, count: int, *, expired: bool = False) -> None:
-        """Raises a `LimitError` if `count` calls may not run any more, as with `expired` time."""
-        if (loop := self._loop).has_limits:
-            deadline = loop.config.deadline
-            loop.check_calls(count, deadline.expires_at if expired and deadline else self._clock())
 
     def _adapter_of_call(
         self, adapter: ConnectingAdapter, token: RunToken, nest: Nest
@@ -225,9 +245,12 @@ class Evaluation[Out]:
         except VisibilityExpansionRequired as signal:  # of a handler
             end = Restart(signal)
         except ChangedRunError as error:
-            wait_on(error, self._log, self._resumption, loop, self._session)
+            self._log.refusal = error
+            if self._resumes:
+                wait_again(self._log, self._session)
             raise
         except PromptEvaluationError as error:
+            self._apply_changes()
             self._stop()
             raise_instead(error, loop.failed(error))
         match end:
@@ -252,7 +275,7 @@ class Evaluation[Out]:
     def stop(self, error: BaseException | None) -> Conversation:
         """Returns the conversation so far, which can go on; `error` has ended it, if one has."""
         if not isinstance(error, Exception | None) and self.journal is None:
-            self._loop = replayed(self._loop, self.tools.log)
+            self._loop = self._replayed()
         if not self._is_finished:
             self._stop()
         return self._loop.conversation_now
@@ -272,8 +295,15 @@ class Evaluation[Out]:
         """Makes the conversation one that can go on, with the calls of earlier evaluations."""
         self._loop.stop()
         if not self._is_stopped:
-            self._loop.transcript += self.tools.unrepeated_calls()
+            self._loop.transcript += self.tools.earlier.take_rest()
         self._is_stopped = True
+
+    def _replayed(self) -> InnerLoop:
+        """Returns a loop with what the log tells: an interrupt may have come at any moment."""
+        again = self._new_loop()
+        replay(again, self._log.entries[self._begins :], self.tools.available.outcome_of)
+        again.turns, again.running = self._loop.turns, self._loop.running
+        return again
 
     def _converse(self, journal: Journal | None) -> Effects[Finished | Restart | TooLong]:
         action = self._start()
@@ -282,7 +312,8 @@ class Evaluation[Out]:
                 action = yield from self._run_calls(action, journal)
             elif isinstance(action, ProviderRequest):
                 try:
-                    action = yield from self._send(action, journal)
+                    repeated = self._repeat_answer(action) if self._log.is_repeated else None
+                    action = repeated or (yield from self._send(action, journal))
                     if isinstance(action, Finished):
                         action = yield from self._check_output(action, journal)
                 except PromptEvaluationError:
@@ -295,59 +326,68 @@ class Evaluation[Out]:
                 return action
 
     def _start(self) -> Action:
-        """Returns the first request, or the calls that a suspended evaluation has left."""
-        if self._resumption is None:
-            return self._loop.start(self._clock())
-        suspension, outcomes = recall_calls(self.tools, self._resumption)
-        self.tools.log += map(Called, suspension.calls_of_turn, outcomes)
-        self._begin_turn(suspension.calls_of_turn, self._resumption.waiting)
-        return self._loop.resume(
-            suspension.spent, suspension.turns, suspension.repairs, outcomes, self._clock()
-        )
+        """Returns the first request, or the calls that a suspended run has left."""
+        if not self._resumes:
+            return self._loop.start()
+        log, tools = self._log, self.tools
+        entries = log.entries[self._begins :]
+        action = replay(self._loop, entries, tools.available.outcome_of, tools.available.restore)
+        for entry in entries:
+            if isinstance(entry, LoggedCall):
+                outcome = tools.available.outcome_of(entry)
+                called = Called(entry.key, entry.call, outcome, entry.has_run)
+                tools.recall(called, in_turn=entry.key.startswith(f"{log.turn}/"))
+            elif isinstance(entry, Answered) and isinstance(entry.reply, ProviderFailure):
+                self._connection.fall_back(entry.reply.to_error())
+        return action
 
-    def _begin_turn(self, calls: Sequence[ToolCall], waited: Waiting | None = None) -> None:
-        """Takes the calls of an answer, and the decisions on them if the run has `waited`."""
-        if self._log is not None:
-            waited = self._log.resume()
-        self._open.begin_turn(calls, waited)
-
-    def _suspend(
-        self, undecided: UndecidedError, calls: Sequence[ToolCall], *, reserved: int = 0
-    ) -> Effects[RunSuspended]:
+    def _suspend(self, calls: Sequence[ToolCall], *, reserved: int = 0) -> Effects[RunSuspended]:
         """Returns the error that ends the run until people have decided on the first of `calls`.
 
         Of these calls, `reserved` are counted, and have not run.
         """
-        self.meter.add(TokenUsage(), tool_calls=-reserved)
-        self._open.decisions |= undecided.decisions
-        later = list(zip(calls[1:], self._open.ids(calls)[1:], strict=True))
-        pending = yield from self._approved.pending(undecided.previews, later)
-        waiting = waiting_for(pending, calls, self._open, self._prompt)
-        return suspend(
-            waiting,
-            loop=self._loop,
-            prompt=self._prompt,
-            session=self._session,
-            options=self._options,
-        )
+        self._limits.release_calls(reserved)
+        later = list(zip(calls, self._log.keys(calls), strict=True))[1:]
+        yield from self._approved.ask_later(later)
+        return suspend(self._log, self._prompt, self._session)
+
+    def _repeat_answer(self, request: ProviderRequest) -> Action | None:
+        """Passes the next recorded answer to the inner loop, or raises the next failure."""
+        while (answered := self._log.next_recorded(Answered)) is not None:
+            self._log.add_answer(answered)
+            reply = answered.reply
+            if isinstance(reply, ProviderFailure) and reply.fell_back:
+                self._connection.fall_back(reply.to_error())
+                continue
+            for change in request.changes:
+                self.tools.available.apply(change)
+            if isinstance(reply, AssistantMessage):
+                return self._loop.receive(reply)
+            if reply.arrived is not None:
+                self._loop.transcript.append(reply.arrived)
+            raise reply.to_error()
+        return None
 
     def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
         """Asks for the model's next message and passes it to the inner loop."""
         for change in request.changes:
             self.tools.available.apply(change)
+        try:
+            self._limits.reserve_request(request.turn - 1)
+        except LimitError:
+            self._loop.turns -= 1  # it is not sent
+            raise
         if request.changes and self._operation.streamed:
             for message in request.tool_messages:  # noqa: UP028 - `yield from` takes no outcomes
                 yield message
         if journal is not None:
             asking = self._requests.send(request, keep_arrived=False)
             answer = journal.ask(request, partial(run, asking))
-        elif self._recorder is not None:
-            answer = yield from self._recorder.ask(self._requests.send(request))
         else:
             answer = yield from self._requests.send(request)
-        self.tools.log.append(Answered(answer))
-        self._begin_turn(answer.tool_calls)
-        return self._loop.receive(answer, self._clock())
+        cost = self._limits.count(answer.usage, answer.model)
+        self._log.add_answer(Answered(answer, cost))
+        return self._loop.receive(answer)
 
     def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:
         """Lets the template accept the answer; a rejected one goes back to the model."""
@@ -356,14 +396,28 @@ class Evaluation[Out]:
             return finished
         # As a call, so that a journal records it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", ACCEPT, finished.text)
-        check = partial(self.tools.check_output, call, accept, finished.output)
+        key = f"{self._log.turn}/{ACCEPT}"
+
+        def check(identity: CallIdentity | None) -> Effects[ToolExecutionOutcome]:
+            inside = self._log.begin_call(key, call, identity=identity)
+            return self.tools.check_output(inside, accept, finished.output)
+
         if journal is None:
-            outcome = yield from check()
+            outcome = yield from check(None)
         else:
             outcome = journal.execute(call, lambda identity: run(check(identity)))
+            self._note_replayed(key, call, outcome)
         if outcome.success:
             return finished
-        return self._loop.reject(outcome.message.content, self._clock())
+        return self._loop.reject(outcome.message.content)
+
+    def _note_replayed(self, key: CallKey, call: ToolCall, outcome: ToolExecutionOutcome) -> None:
+        """Appends the entry of a call whose outcome a journal has recorded."""
+        last = self._log.entries[-1]
+        if not isinstance(last, Called) or last.key != key:
+            called = Called(key, call, outcome)
+            self._log.entries.append(called)
+            self.tools.recall(called)
 
     def _publish_rejection(self) -> AnswerRejected | None:
         """Publishes that the model's answer was rejected, if it was; returns the event."""
@@ -409,59 +463,88 @@ class Evaluation[Out]:
 
     def _run_calls(self, action: ToolCalls, journal: Journal | None) -> Effects[Action]:
         """Runs the first of the calls, in parallel where that is allowed, and submits them."""
-        calls = self._open.batch(action.calls)
-        calls = self.tools.next_batch(calls) if journal is None else calls[:1]
-        record = self._recorder.take(calls[0]) if self._recorder else None
-        calls = self._loop.reserve(calls if record is None else calls[:1])
+        keys = self._log.keys(action.calls)
+        recorded = self._log.next_recorded(LoggedCall, keys[0]) if self._log.is_repeated else None
+        if recorded is not None:
+            calls = action.calls[:1]
+        else:
+            calls = self._batch(action.calls, keys)
+            calls = self.tools.next_batch(calls) if journal is None else calls[:1]
+            try:
+                calls = self._limits.reserve_calls(calls)
+            except LimitError:
+                if not self._loop.requests:
+                    raise
+                return self._restart()  # which opens what the turn has requested so far
         if self._operation.streamed:
             for started in calls:
                 yield ToolCallStarted(started)
-        outcomes, signal = yield from self._execute_calls(action, calls, record, journal)
+        outcomes, signal = yield from self._execute_calls(calls, keys, recorded, journal, action)
         if not isinstance(signal, UndecidedError):
             next_action = yield from self._submit(calls, outcomes)
             if signal is not None:
                 raise signal
             return next_action
         # The call that waits and those after it have not been run.
-        self.meter.add(TokenUsage(), tool_calls=len(outcomes) - len(calls))
+        self._limits.release_calls(0 if recorded else len(calls) - len(outcomes))
         self._loop.running = ()
         if outcomes:
             yield from self._submit(calls, outcomes)
-        raise (yield from self._suspend(signal, action.calls[len(outcomes) :])) from None
+        raise (yield from self._suspend(action.calls[len(outcomes) :])) from None
+
+    def _batch(self, calls: tuple[ToolCall, ...], keys: Sequence[CallKey]) -> tuple[ToolCall, ...]:
+        """Returns the first calls of the turn; one with runs that have waited runs alone."""
+        known = self._log.record.inside
+        for index, key in enumerate(keys if known else ()):
+            if key in known:
+                return calls[: max(index, 1)]
+        return calls
 
     def _execute_calls(
         self,
-        action: ToolCalls,
         calls: tuple[ToolCall, ...],
-        record: NestedCall | None,
+        keys: Sequence[CallKey],
+        recorded: LoggedCall | None,
         journal: Journal | None,
+        action: ToolCalls,
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
-        """Runs the first calls of a turn, or repeats one that has a `record`."""
-        call, ids, recorder = calls[0], self._open.ids(action.calls), self._recorder
-        self._check_limits(len(calls))
-        if journal is not None or record is not None or len(calls) > 1:
+        """Runs the first calls of a turn, or repeats one that is recorded."""
+        call = calls[0]
+        if recorded is None:
+            self._limits.check_calls(len(calls))
+        if journal is not None or recorded is not None or len(calls) > 1:
             self._set_running(calls)
         try:
             if journal is not None:
-                wait = partial(self._suspend, calls=action.calls, reserved=1)
-                outcome = journal.execute(call, *self._approved.recorded(call, ids[0], wait))
-                self._open.forget(ids[0])
-                return [outcome], None
-            if record is not None and recorder is not None:
-                return [(yield from recorder.repeat(record, ids[0]))], None
+                return [self._execute_journaled(action, keys[0], journal)], None
+            if recorded is not None and self._replay is not None:
+                inside = self._approved.begin(recorded.call, keys[0])
+                return [(yield from self._replay.repeat(recorded, inside))], None
             if len(calls) == 1:
-                effects = self._approved.execute(call, ids[0], self._set_running)
-                if recorder is not None:
-                    effects = recorder.execute(call, ids[0], effects)
+                effects = self._approved.execute(call, keys[0], self._set_running)
+                if self._replay is not None:
+                    effects = self._replay.record(effects, call.name)
                 return [(yield from effects)], None
-            pairs = zip(calls, ids, strict=False)
-            identify = [partial(self._approved.identify, *pair) for pair in pairs]
-            outcomes, signal = yield from self.tools.execute_parallel(calls, identify)
-            if recorder is not None:
-                recorder.record(calls, ids, outcomes)
-            return outcomes, signal
+            begin = [
+                partial(self._approved.begin, *pair) for pair in zip(calls, keys, strict=False)
+            ]
+            return (yield from self.tools.execute_parallel(calls, begin))
         except UndecidedError as undecided:
             return [], undecided
+
+    def _execute_journaled(
+        self, action: ToolCalls, key: CallKey, journal: Journal
+    ) -> ToolExecutionOutcome:
+        call, wait = action.calls[0], partial(self._suspend, action.calls, reserved=1)
+        try:
+            outcome = journal.execute(call, *self._approved.recorded(call, key, wait))
+        except VisibilityExpansionRequired as request:
+            answer = ToolMessage(call.call_id, str(request))
+            asked = ToolExecutionOutcome(call.call_id, answer, success=True, request=request)
+            self._note_replayed(key, call, asked)
+            raise
+        self._note_replayed(key, call, outcome)
+        return outcome
 
     def _set_running(self, calls: tuple[ToolCall, ...]) -> None:
         self._loop.running = calls
@@ -470,19 +553,18 @@ class Evaluation[Out]:
         self, calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]
     ) -> Effects[Action]:
         """Submits the outcomes of calls to the inner loop and returns the next action."""
-        streamed = self._operation.streamed
-        try:  # before a reader of the stream can end the run: these calls have been run
-            action = self._loop.submit(outcomes, self._clock())
-        except LimitError:
-            self._apply_changes()
-            if streamed:
-                yield from _finished(calls, outcomes)
-            raise
+        # before a reader of the stream can end the run: these calls have been run
+        action = self._loop.submit(outcomes)
         if isinstance(action, Restart | TooLong):
             self._apply_changes()
-        if streamed:
-            yield from _finished(calls, outcomes)
+        if self._operation.streamed:
+            for call, outcome in zip(calls, outcomes, strict=False):
+                yield ToolCallFinished(call, outcome.message)
         return action
+
+    def _restart(self) -> Restart:
+        self._apply_changes()
+        return self._loop.restart()
 
     def _apply_changes(self) -> None:
         """Applies what the last turn opened and closed, since the model has read that it did."""
@@ -507,8 +589,3 @@ def _config(
         deadline=min([deadline for deadline in candidates if deadline], default=None),
         budget=budget,
     )
-
-
-def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:
-    for call, outcome in zip(calls, outcomes, strict=False):
-        yield ToolCallFinished(call, outcome.message)

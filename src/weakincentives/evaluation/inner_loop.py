@@ -1,24 +1,24 @@
 """A run of a conversation as a state machine: each step returns the next action.
 
-No clock, no I/O and no handler runs here. `Evaluation` performs each action and passes its result:
+No clock, no I/O, no budget and no handler is here. `Evaluation` performs each action, if the limits
+of the run allow it, and passes its result:
 
-    start ──► ProviderRequest ──receive──► ToolCalls ──reserve, submit──► ProviderRequest …
+    start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
 
 When calls of a turn request sections that only a new evaluation can open, `submit` returns one
-`Restart` for all of them, after every disclosure call of the turn has an answer. The inner loop
-checks limits before each action, and `submit` returns `TooLong` in place of a request with too many
-tokens. It consists of plain values, so it can be pickled between two actions.
+`Restart` for all of them, after every disclosure call of the turn has an answer; it returns
+`TooLong` in place of a request with too many tokens. The inner loop consists of plain values, so it
+can be pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from ..content import ContentStore
-from ..limits import Deadline, Meter, RunUsage, TokenUsage
+from ..limits import Deadline, Meter, TokenUsage
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import combine_requests
@@ -26,13 +26,7 @@ from ..prompt.registry import RESERVED_TOOL_NAMES
 from .compaction import request_tokens
 from .config import InnerLoopConfig
 from .conversation import Conversation
-from .errors import (
-    BudgetExceededError,
-    DeadlineExceededError,
-    LimitError,
-    PromptEvaluationError,
-    TurnLimitError,
-)
+from .errors import PromptEvaluationError
 from .messages import (
     AssistantMessage,
     Finish,
@@ -104,7 +98,7 @@ class ProviderRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Reserve these calls, or the first of them, run them and submit their outcomes in order."""
+    """Run these calls, or the first of them, and submit their outcomes in order."""
 
     calls: tuple[ToolCall, ...]
 
@@ -143,13 +137,12 @@ type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
 
 @dataclass(slots=True, kw_only=True)
 class InnerLoop:
-    """One run: call `start` once, then `receive`, `reserve` and `submit` as the actions require.
+    """One run: call `start` once, then `receive` and `submit` as the actions require.
 
     The run continues `conversation`, and `conversation_now` is the conversation with what the run
     has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the run. Apply
-    `tool_changes` even then: the transcript that the model reads already holds them. `model` is the
-    one that requests name. `meter` counts the run's usage with that of nested runs; its parent is
-    `parent_meter`. `turns` are the requests of the run alone.
+    `tool_changes` even then: the transcript that the model reads already holds them. The caller
+    counts in `meter` what the run uses. `turns` are its requests.
     """
 
     conversation: Conversation
@@ -160,14 +153,9 @@ class InnerLoop:
         default_factory=dict[str, Mapping[str, str]]
     )
 
-    model: str = ""
     max_request_tokens: int | None = None
-    previous_turns: int = 0
     content: ContentStore | None = None
-
-    parent_meter: Meter | None = None
-
-    meter: Meter = field(init=False)
+    meter: Meter = field(default_factory=Meter)
     transcript: list[Message] = field(default_factory=list)
     turns: int = 0
     repairs: int = 0
@@ -183,7 +171,6 @@ class InnerLoop:
     sent: int = 0  # messages of the last request
 
     def __post_init__(self) -> None:
-        self.meter = Meter(self.config.budget, self.parent_meter)
         self.transcript.extend(self.conversation.messages)
         self.accepted = len(self.transcript) - len(self.conversation.unanswered)
 
@@ -197,31 +184,29 @@ class InnerLoop:
         """The conversation so far; call `stop` first if calls are pending."""
         return self.conversation.with_messages(self.transcript, self.usage, self.section_changes)
 
-    def start(self, now: datetime) -> Action:
+    def start(self) -> Action:
         """Returns the first request."""
         self.available = set(self.conversation.available_tools)
-        return self._request(now)
+        return self._request()
 
-    def receive(self, answer: AssistantMessage, now: datetime) -> Action:
+    def receive(self, answer: AssistantMessage) -> Action:
         """Takes the provider's answer to the last request and returns the next action."""
-        self.count(answer.usage, answer.model)
         self.transcript.append(answer)
         self.accepted = len(self.transcript)
         self.pending, self.earlier_changes = answer.tool_calls, len(self.section_changes)
         if (error := unfinished_error(answer)) is not None:
             raise self.failed(error)
         if self.pending:
-            return self._next_calls(now)
+            return ToolCalls(self.pending)
         if answer.finish == "pause":
-            return self._request(now)
+            return self._request()
         text = self._final_text()
         if missing := self._missing(answer, text):
             return self._repair(
                 f"{missing} Answer again.",
                 f"{missing[:-1]} after {self.repairs} repairs",
-                now,
             )
-        return self._finish(text, now)
+        return self._finish(text)
 
     def _missing(self, answer: AssistantMessage, text: str) -> str:
         """Returns in words what an answer without calls lacks, `""` for one that is whole.
@@ -234,43 +219,7 @@ class InnerLoop:
             return "The answer announces tool calls and has none."
         return "" if text.strip() else "The answer is empty."
 
-    def count(self, usage: TokenUsage, model: str = "") -> None:
-        """Counts the tokens of an answer of `model`, by default the run's."""
-        prices, model = self.config.prices, model or self.model
-        self.meter.add(usage, cost=prices and prices(usage, model), model=model)
-
-    def reserve(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """Counts the first of the pending calls, which are about to run, and returns them.
-
-        Returns fewer if a budget has no room for all, and raises a `LimitError` for none.
-        """
-        count = self.meter.reserve_tool_calls(len(calls))
-        if not count:  # parallel runs have used what was left
-            raise self._budget_error(self.meter.exceeded(before="tool call") or "")
-        return calls[:count]
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether a call may have to be refused because of time or a budget."""
-        config = self.config
-        return bool(config.deadline or config.budget or self.parent_meter)
-
-    def check_calls(self, count: int, now: datetime) -> None:
-        """Raises a `LimitError` if `count` reserved calls may not run any more.
-
-        Somebody may have waited since `reserve`: an approver, the reader of a stream, a sibling.
-        """
-        try:
-            self._check_limits(now, before="tool call")
-            if bound := self.meter.exceeded(
-                before="tool call", further=RunUsage(tool_calls=-count)
-            ):
-                raise self._budget_error(bound)
-        except LimitError:
-            self.meter.add(TokenUsage(), tool_calls=-count)
-            raise
-
-    def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
+    def submit(self, outcomes: Sequence[ToolExecutionOutcome]) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
 
         That is `Restart` at the end of a turn that requested sections, and `TooLong` if the next
@@ -294,13 +243,13 @@ class InnerLoop:
         if self.requests:
             return self._next_disclosure_calls()
         if self.pending:
-            return self._next_calls(now)
+            return ToolCalls(self.pending)
         if self.tool_changes:
             self._add_tool_changes()
         limit = self.max_request_tokens
         if limit and request_tokens(self.transcript, self.conversation.tools) > limit:
             return TooLong()
-        return self._request(now)
+        return self._request()
 
     def suspended(self) -> tuple[Conversation, tuple[ToolMessage, ...]]:
         """Returns the conversation up to the model's last calls, and the first of their answers.
@@ -317,24 +266,16 @@ class InnerLoop:
         )
         return conversation, tuple([item for item in answers if isinstance(item, ToolMessage)])
 
-    def resume(
-        self,
-        spent: RunUsage,
-        turns: int,
-        repairs: int,
-        outcomes: Sequence[ToolExecutionOutcome],
-        now: datetime,
-    ) -> Action:
+    def resume(self, turns: int, repairs: int, outcomes: Sequence[ToolExecutionOutcome]) -> Action:
         """Goes on with the conversation that `suspended` returned, instead of `start`.
 
-        `spent` is what the run had used, and `outcomes` are those of the calls that have an answer.
+        `outcomes` are those of the calls that have an answer.
         """
         self.available = set(self.conversation.available_tools)
         last = self.transcript[-1]
         self.pending = last.tool_calls if isinstance(last, AssistantMessage) else ()
-        self.meter.add_run(spent, self.model)
         self.turns, self.repairs = turns, repairs
-        return self.submit(outcomes, now)
+        return self.submit(outcomes)
 
     def stop(self) -> None:
         """Answers each open call with the note that it was not run, so that the run can go on.
@@ -357,23 +298,6 @@ class InnerLoop:
                 self.transcript.append(answer)
         self.pending = self.running = ()
         self._add_tool_changes()
-
-    def check_again(self, spent: TokenUsage, now: datetime) -> None:
-        """Raises a `LimitError` if the last request may not be sent again.
-
-        `spent` is what its void answers have cost; the usage has it if a limit is reached.
-        """
-        self.turns -= 1
-        try:
-            self._check_limits(now, before="request")
-            further = RunUsage(spent, calls=-1, cost=0.0)
-            if bound := self.meter.exceeded(before="request", further=further):
-                raise self._budget_error(bound)
-        except LimitError:
-            self.count(spent)
-            raise
-        finally:
-            self.turns += 1
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
         """Returns a copy of `error` with the usage, turns and conversation of this run.
@@ -409,29 +333,19 @@ class InnerLoop:
             self.conversation = replace(self.conversation, messages=messages)
         return is_refused
 
-    def _next_calls(self, now: datetime) -> Action:
-        if self.has_limits:
-            self._check_limits(now, before="tool call")
-            if bound := self.meter.exceeded(before="tool call"):
-                raise self._budget_error(bound)
-        return ToolCalls(self.pending)
-
     def _next_disclosure_calls(self) -> ToolCalls | Restart:
         """Returns the remaining disclosure calls of a turn that requested sections, then `Restart`.
 
-        The other calls of the turn do not run. The sections open even when a limit is reached; the
-        limit then ends the next evaluation.
+        The other calls of the turn do not run.
         """
         self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
-        calls = self.pending[: self.meter.tool_calls_left(len(self.pending))]
-        if not calls:
-            return Restart(combine_requests(self.requests))
-        return ToolCalls(calls)
+        return ToolCalls(self.pending) if self.pending else self.restart()
 
-    def _request(self, now: datetime) -> ProviderRequest:
-        self._check_limits(now, before="request")
-        if bound := self.meter.reserve_request():
-            raise self._budget_error(bound)
+    def restart(self) -> Restart:
+        """Returns the restart that opens the sections which the turn has requested so far."""
+        return Restart(combine_requests(self.requests))
+
+    def _request(self) -> ProviderRequest:
         changes = tuple(self.tool_changes)
         if changes:
             self.tool_changes.clear()
@@ -477,7 +391,7 @@ class InnerLoop:
             texts.append(message.text)
         return "".join(reversed(texts))
 
-    def _finish(self, text: str, now: datetime) -> Action:
+    def _finish(self, text: str) -> Action:
         if self.structured_output is None:
             return Finished(text, None)
         wrapper = self.structured_output.wrapper
@@ -491,48 +405,23 @@ class InnerLoop:
                 f"{str(error)[:_MAX_ISSUES]}\n"
                 f"Answer again with the corrected JSON alone{form}.",
                 f"the answer is not the declared output after {self.repairs} repairs: {error}",
-                now,
                 error,
             )
 
-    def reject(self, reason: str, now: datetime) -> Action:
+    def reject(self, reason: str) -> Action:
         """Takes the rejection of a finished answer and returns the request for another answer."""
         return self._repair(
             f"Your answer is rejected: {reason[:_MAX_ISSUES]}\nAnswer again.",
             f"the answer is rejected after {self.repairs} repairs: {reason}",
-            now,
         )
 
-    def _repair(
-        self, request: str, problem: str, now: datetime, cause: Exception | None = None
-    ) -> Action:
+    def _repair(self, request: str, problem: str, cause: Exception | None = None) -> Action:
         self.transcript.append(UserMessage(request, repair=True))
         if self.repairs >= self.config.max_repairs:
             failure = PromptEvaluationError(problem, phase="response", code="output")
             raise self.failed(failure) from cause
         self.repairs += 1
-        return self._request(now)
-
-    def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
-        """Raises a `LimitError` for the deadline and, before a request, for the turns."""
-        deadline, max_turns = self.config.deadline, self.config.max_turns
-        if deadline is not None and deadline.has_passed(now):
-            message = f"the deadline {deadline.expires_at.isoformat()} has passed"
-            raise self._reached(DeadlineExceededError, "deadline", message, "allow more time")
-        turns = self.previous_turns + self.turns
-        if before == "request" and max_turns is not None and turns >= max_turns:
-            message = f"the model is not done after {turns} turns"
-            remedy = "raise max_turns or narrow the task"
-            raise self._reached(TurnLimitError, "turns", message, remedy)
-
-    def _budget_error(self, bound: str) -> LimitError:
-        remedy = "raise the budget"
-        if self.meter.unpriced is not None and bound.startswith("max_cost"):
-            remedy = "pass prices that know it to InnerLoopConfig"
-        return self._reached(BudgetExceededError, "budget", bound, remedy)
-
-    def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
-        return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
+        return self._request()
 
 
 def unfinished_error(answer: AssistantMessage) -> PromptEvaluationError | None:

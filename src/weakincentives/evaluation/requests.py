@@ -4,17 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
-from ..limits import Clock
+from ..limits import TokenUsage
 from ..runtime.events import Operation, ProviderCalled
 from .adapter import Connection
 from .effects import Ask, Effects
 from .errors import DeadlineExceededError, LimitError, PromptEvaluationError
 from .inner_loop import InnerLoop, ProviderRequest, unfinished_error
+from .logged_run import Answered, ProviderFailure
 from .messages import AssistantMessage, without_surrogates
+from .run_limits import RunLimits
+from .run_log import RunLog
 
 __all__ = ["ProviderRequests"]
 
 _NO_ANSWER = AssistantMessage()
+_NO_USAGE = TokenUsage()
 
 
 class ProviderRequests:
@@ -24,15 +28,18 @@ class ProviderRequests:
         self,
         connection: Connection,
         loop: InnerLoop,
+        limits: RunLimits,
         operation: Operation,
         publish: Callable[[object], None],
-        clock: Clock,
+        *,
+        log: RunLog,
     ) -> None:
         self._connection = connection
         self._loop = loop
+        self._limits = limits
         self._operation = operation
         self._publish = publish
-        self._clock = clock
+        self._log = log
         self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
 
     def send(
@@ -52,6 +59,7 @@ class ProviderRequests:
                 void = unfinished_error(answer)
                 if void is None or not self._fall_back(void, notes):
                     return replace(answer, usage=answer.usage + spent) if notes else answer
+                self._note_failure(void, fell_back=True)
                 spent += answer.usage
             except PromptEvaluationError as error:
                 if not keep_arrived:
@@ -60,15 +68,34 @@ class ProviderRequests:
                 if isinstance(error, LimitError) or not self._fall_back(error, notes):
                     for note in notes:
                         error.add_note(note)
-                    self._loop.count(spent)
-                    if self._arrived.text.strip() and not isinstance(error, LimitError):
-                        self._loop.transcript.append(self._arrived)
+                    cost = self._limits.count(spent)
+                    if not isinstance(error, LimitError):  # which a later run may not reach
+                        arrived = self._arrived if self._arrived.text.strip() else None
+                        if arrived is not None:
+                            self._loop.transcript.append(arrived)
+                        self._note_failure(error, usage=spent, arrived=arrived, cost=cost)
                     raise
+                self._note_failure(error, fell_back=True)
             except BaseException:  # an interrupt, and the end of a stream
                 if (usage := spent + self._arrived.usage) != _NO_ANSWER.usage:
-                    self._loop.count(usage)
+                    self._limits.count(usage)
                 raise
-            self._loop.check_again(spent, self._clock())
+            self._limits.check_again(request.turn - 1, spent)
+
+    def _note_failure(
+        self,
+        error: PromptEvaluationError,
+        *,
+        usage: TokenUsage = _NO_USAGE,
+        arrived: AssistantMessage | None = None,
+        cost: float | None = 0.0,
+        fell_back: bool = False,
+    ) -> None:
+        """Appends to the log that a request has failed."""
+        failure = replace(
+            ProviderFailure.of(error), usage=usage, arrived=arrived, fell_back=fell_back
+        )
+        self._log.add_answer(Answered(failure, cost))
 
     def _fall_back(self, error: PromptEvaluationError, notes: list[str]) -> bool:
         """Lets the connection turn to its next provider, if it has one, and notes the failure."""
@@ -132,7 +159,11 @@ class ProviderRequests:
     ) -> AssistantMessage:
         """Returns the answer or raises the failure, as `DeadlineExceededError` if too late."""
         deadline = request.deadline
-        if isinstance(failure, Exception) and deadline and deadline.has_passed(self._clock()):
+        if (
+            isinstance(failure, Exception)
+            and deadline
+            and deadline.has_passed(self._limits.clock())
+        ):
             raise DeadlineExceededError(
                 "the deadline passed during a request",
                 phase="limit",

@@ -9,7 +9,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from typing import Self, Unpack, cast
 
-from ..content import MediaSupport, to_content
+from ..content import MediaSupport, references_in, to_content
 from ..event_loops import closing_shielded
 from ..limits import Budget, Clock, Meter, RunUsage, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
@@ -17,7 +17,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..protocols import EventBus, SessionProtocol
 from ..runs import Reservation, RunToken
-from ..runtime.events import Operation, VisibilityExpanded
+from ..runtime.events import Operation, VisibilityExpanded, new_id
 from ..visibility import SectionDecisions, SetVisibilityOverride
 from .adapter import (
     ConnectingAdapter,
@@ -32,7 +32,6 @@ from .adapter import (
     source_of,
     takes_bindings,
 )
-from .call_history import CallHistory
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
 from .effects import Ask, Close, Effects, perform, perform_async, run
@@ -40,11 +39,11 @@ from .errors import ExpansionLimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import stop_event
 from .evaluations import Evaluation
 from .inner_loop import Restart, TooLong
-from .messages import UserMessage
+from .logged_run import COMPACTION, LoggedRun, Rendered, usage_of
+from .messages import ToolCall, UserMessage
 from .response import Completed, Execution, Expansion, PromptResponse, Restarted, StreamEvent
-from .run_logs import Identity
+from .run_log import OpenCall, RunLog
 from .run_stream import run_stream
-from .suspend import options_of
 from .suspension import RunSuspended, Suspension, check_resumable
 from .tool_executor import AdapterOfCall
 from .whole_evaluations import WholeEvaluation, WholeEvaluations
@@ -77,7 +76,7 @@ class Run[Out]:
         check_arguments(prompt, options, known, Prompt, RenderedPrompt)
         given = cast(ExecutionOptions, options)  # which has all keys of the other one
         if (suspension := given.get("suspension")) is not None:
-            given = options_of(suspension, given)
+            given = _options_of(suspension, given)
         session, used = given["session"], given.get("adapter") or adapter
         parent = _caller(session, used, adapter)  # another model counts for it too
         self._adapter = used.adapter if isinstance(used, NestedAdapter) else used
@@ -95,7 +94,7 @@ class Run[Out]:
         self._reservation = Reservation(self._token, stacks)
         self._set_conversation(given)
         self._expansions: list[Expansion] = []
-        self._turns, self._spent_before = 0, RunUsage()  # of earlier evaluations
+        self._turns = 0  # of earlier evaluations
         self._evaluation: Evaluation[Out] | WholeEvaluation[Out] | None = None
         self._execution: Execution[Out] | None = None
         self._is_journaled = False
@@ -105,11 +104,27 @@ class Run[Out]:
         )
         self._own = None if restarts is None else self._as_parent(given, parent, clock)
         self._operation = None if self._own is None else self._own.operation
+        self.log = self._new_log(given, parent)
+        self._options["log"] = self.log
+        if self.log.record.entries:
+            self._take_over()
+
+    def _new_log(self, options: ExecutionOptions, parent: ParentRun) -> RunLog:
+        """Returns the log of the run, with its record if it goes on after it has waited."""
+        if parent.call is not None:
+            return parent.call.begin(self._prompt)
+        prompt, suspension, record = self._prompt, options.get("suspension"), LoggedRun()
+        run_id = new_id()
         if suspension is not None:
-            self._restore(suspension)
-            self._options["resume"] = check_resumable(
-                prompt, suspension, given.get("decisions") or {}, session
-            )
+            run_id, decisions = suspension.run_id, options.get("decisions") or {}
+            record = check_resumable(prompt, suspension, decisions, self._session)
+        log = RunLog(run_id, (prompt.ns, prompt.key), record)
+        if suspension is None:
+            message = options.get("message")
+            log.message = None if message is None else references_in(to_content(message))
+            log.conversation = options.get("conversation")
+            log.on_change = options.get("on_change", "append")
+        return log
 
     def _set_conversation(self, options: ExecutionOptions) -> None:
         """Notes where the conversation begins, and whether it is too long already."""
@@ -158,7 +173,6 @@ class Run[Out]:
             approver,
             parent.levels_left,
             operation,
-            log=None if parent.nested is None else parent.nested.begin(prompt),
         )
         self._options["bus"], self._options["deadline"] = bus, deadline
         if approver is not None:
@@ -166,8 +180,6 @@ class Run[Out]:
         if self._is_whole:
             return own
         self._options["budget"], self._options["parent"] = self._budget, own
-        if prompt.template.registry.has_non_repeatable_tools:
-            self._options["call_history"] = CallHistory()
         if self._compaction is not None:
             self._options["max_request_tokens"] = self._compaction.at_tokens
         return own
@@ -253,8 +265,6 @@ class Run[Out]:
                     yield from self._compact()
                 evaluation = self._begin_evaluation()
                 end = yield from evaluation.effects()
-            except RunSuspended as error:
-                raise self._suspended(error) from None
             except PromptEvaluationError as error:
                 if self._own is None:
                     raise
@@ -268,21 +278,6 @@ class Run[Out]:
                     raise
             else:
                 yield from self._take(end, evaluation)
-
-    def _suspended(self, error: RunSuspended) -> RunSuspended:
-        """Returns the error with what the run knows beside the evaluation that waits."""
-        history = self._options.get("call_history")
-        suspension = replace(
-            error.suspension,
-            spent_before=self._spent_before,
-            turns_before=self._turns,
-            restarts=tuple(
-                [Restarted(item.section_keys, item.reason) for item in self._expansions]
-            ),
-            calls=history.recorded() if history else (),
-            start=self._start,
-        )
-        return RunSuspended(suspension, error.remedy)
 
     def _take(
         self,
@@ -319,8 +314,9 @@ class Run[Out]:
     def _begin_evaluation(self) -> Evaluation[Out] | WholeEvaluation[Out]:
         rendered = self._render()
         options = self._options.copy()
-        if self._options.pop("resume", None) is None and self._own is not None:
-            self._spent_before = self._own.meter.usage  # later evaluations begin anew
+        self._options.pop("resumes", None)
+        if self.log.is_repeated:
+            self.log.next_recorded(Rendered)
         adapter = self._adapter
         if isinstance(adapter, ConnectingAdapter) and not self._is_whole:
             evaluation = Evaluation(adapter, rendered, options, self._token, _adapter_of_call)
@@ -331,7 +327,8 @@ class Run[Out]:
             return evaluation
         if self._own is not None:
             options["budget"] = self._own.meter.left
-        asked = WholeEvaluations(adapter, options)
+        known = ConversationOptions.__annotations__
+        asked = WholeEvaluations(adapter, {k: v for k, v in options.items() if k in known})
         own_loop = WholeEvaluation(asked, rendered, streamed=self._streamed)
         self._evaluation = own_loop
         return own_loop
@@ -363,21 +360,27 @@ class Run[Out]:
             self._operation.set_result(self._execution)
         self._conversation = response.conversation or self._conversation
 
-    def _restore(self, suspension: Suspension) -> None:
-        """Takes over what the suspended run knew beside its evaluation."""
-        self._spent_before, self._turns = suspension.spent_before, suspension.turns_before
+    def _take_over(self) -> None:
+        """Goes on from the record of the run, as far as the session and the calls stand."""
+        log, known = self.log, usage_of(self.log.record)
         if self._own is not None:
-            self._own.meter.add_run(self._spent_before, type(self._adapter).__name__)
-        self._is_too_long = False
-        self._expansions = [
-            Expansion(item.section_keys, item.reason) for item in suspension.restarts
-        ]
-        known = suspension.conversation.decisions_for(self._prompt)
-        self._decisions = known or self._decisions
-        if suspension.previous_turns:
-            self._options["previous_turns"] = suspension.previous_turns
-        if history := self._options.get("call_history"):
-            history.restore(suspension.calls)
+            self._own.meter.load(known, type(self._adapter).__name__)
+        if log.is_repeated:
+            return
+        log.take_over()
+        self._options["resumes"], self._is_too_long = True, False
+        self._turns = log.requests_before("start", "restart", "compaction")
+        if shortened := log.requests_before("compaction"):
+            self._options["previous_turns"] = shortened
+        for entry in log.entries:
+            if isinstance(entry, Rendered) and entry.cause == "restart":
+                self._expansions.append(Expansion(entry.section_keys, entry.reason))
+        begun = log.entries[log.begins]
+        if isinstance(begun, Rendered) and begun.conversation is not None:
+            self._decisions = begun.conversation.decisions_for(self._prompt) or self._decisions
+            if begun.cause == "compaction":
+                self._conversation = self._options["conversation"] = begun.conversation
+                self._options["message"] = None
 
     def _restart(self, signal: VisibilityExpansionRequired) -> Effects[None]:
         """Opens the sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
@@ -395,6 +398,7 @@ class Run[Out]:
             raise complete from signal
         keys, reason, session = signal.section_keys, signal.reason, self._session
         self._expansions.append(Expansion(keys, reason))
+        self._options["rendering"] = Rendered(cause="restart", section_keys=keys, reason=reason)
         event = VisibilityExpanded(section_keys=keys, reason=reason, session_id=session.session_id)
         self._publish(event)
         for path, visibility in signal.requested_overrides.items():
@@ -412,8 +416,7 @@ class Run[Out]:
         self._options["conversation"], self._options["message"] = conversation, None
         if not self._is_whole:
             self._options["previous_turns"] = self._turns
-        if "call_history" in self._options:  # its calls are messages of the conversation
-            self._options["call_history"] = CallHistory()
+        self._options["rendering"] = Rendered(cause="compaction")
 
     def _shortens(self, error: PromptEvaluationError) -> bool:
         """Prepares to compact if the provider refused a request as too long; says if so."""
@@ -437,6 +440,7 @@ class Run[Out]:
         summary = yield from self._summarize(plan, self._compaction)
         shorter = plan.apply(self._render(), summary)
         self._conversation = self._options["conversation"] = shorter
+        self._options["rendering"] = Rendered(cause="compaction")
         event = plan.event(shorter, summary, self._session.session_id)
         self._publish(event)
         if self._streamed:
@@ -446,8 +450,11 @@ class Run[Out]:
         """Returns the summary of what goes, by a run that is a part of this one."""
         if compaction.summary is None or self._own is None or not (text := plan.older_text()):
             return ""
-        log = self._own.log
-        parent = replace(self._own, log=None, nested=log.summaries if log else None)
+        caller = self.log.caller
+        can_wait = caller is not None and caller.can_wait
+        call = ToolCall("", COMPACTION, "{}")
+        inside = self.log.begin_call(f"{self.log.turn}/{COMPACTION}", call, can_wait=can_wait)
+        parent = replace(self._own, call=inside)
         options = ExecutionOptions(session=self._session, message=text)
         asked = WholeEvaluations(NestedAdapter(self._adapter, parent), options)
         completed, failure = yield Ask(asked, compaction.summary.bind())
@@ -478,24 +485,22 @@ class NestedAdapter(ProviderAdapter):
 
     An evaluation is a whole run, as by a `MainLoop`, so the sections that its model requests open
     inside. It inherits bus and deadline of `parent` and counts in its meter. A `MainLoop` with this
-    adapter runs in the same way. `call` is a tool call of `caller`: its session, bus and identity.
+    adapter runs in the same way. `call` is a tool call of `caller`, with its session and bus.
     """
 
     adapter: ProviderAdapter
     caller: ParentRun
     clock: Clock = utc_now
-    call: tuple[SessionProtocol, EventBus, Identity | None] | None = None
+    call: tuple[SessionProtocol, EventBus, OpenCall] | None = None
 
     @property
     def parent(self) -> ParentRun:
         """The run that an evaluation by this adapter is a part of."""
         return self.caller if self.call is None else self.caller.for_call(*self.call)
 
-    def for_call(
-        self, session: SessionProtocol, bus: EventBus, identity: Identity | None
-    ) -> "NestedAdapter":
+    def for_call(self, session: SessionProtocol, bus: EventBus, call: OpenCall) -> "NestedAdapter":
         """Returns the adapter for one tool call, maybe on a fork of the session."""
-        return NestedAdapter(self.adapter, self.parent, self.clock, (session, bus, identity))
+        return NestedAdapter(self.adapter, self.parent, self.clock, (session, bus, call))
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -554,6 +559,25 @@ class NestedAdapter(ProviderAdapter):
 
 def _adapter_of_call(adapter: ProviderAdapter, caller: ParentRun, clock: Clock) -> AdapterOfCall:
     return NestedAdapter(adapter, caller, clock).for_call
+
+
+def _options_of(suspension: Suspension, options: ExecutionOptions) -> ExecutionOptions:
+    """Returns the options with which the suspended run began.
+
+    Raises `TypeError` for what is no suspension and `ValueError` for options of a new run.
+    """
+    if not isinstance(suspension, Suspension):
+        raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
+    for name in ("message", "conversation"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
+    log = suspension.log
+    return {
+        **options,
+        "message": log.message,
+        "conversation": log.conversation,
+        "on_change": log.on_change,
+    }
 
 
 def _caller(session: SessionProtocol, *adapters: ProviderAdapter) -> ParentRun:

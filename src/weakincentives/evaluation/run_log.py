@@ -1,70 +1,450 @@
-"""The log of a run: what has happened in it, in order.
+"""The log of a run that is being performed: what has happened in it, in order.
 
 A tool call took effect exactly if its `Called` is in the log: appending the entry is the last part
 of the call's transaction, and one store. The conversation of a run that was interrupted is read
-from its log.
+from its log. The runs inside a call have logs of their own, which its `OpenCall` begins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..errors import ControlFlow
-from ..limits import RunUsage, utc_now
-from .errors import PromptEvaluationError
-from .inner_loop import InnerLoop
+from ..content import Content
+from ..errors import ControlFlow, WeakIncentivesError
+from ..limits import RunUsage
+from ..prompt.prompt import Prompt
+from ..prompt.tool import ToolResult
+from ..runtime.session.snapshots import Changes
+from .approval import Approve, Decision, Preview
+from .conversation import Conversation, OnChange
+from .errors import ChangedRunError, PromptEvaluationError
+from .inner_loop import Action, InnerLoop, ProviderRequest
+from .journal import CallIdentity
+from .logged_run import (
+    ACCEPT,
+    COMPACTION,
+    Answered,
+    Asked,
+    CallKey,
+    Decided,
+    LoggedCall,
+    LoggedEntry,
+    LoggedRun,
+    NestedRun,
+    ProviderFailure,
+    Rendered,
+    RunsInside,
+    approval_ids,
+    check_run,
+    to_logged,
+    usage_of,
+    waiting,
+)
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 
-__all__ = ["ACCEPT", "Answered", "Called", "Entry", "RunLog", "replayed"]
+__all__ = ["Called", "Entry", "OpenCall", "RunLog", "UndecidedError", "replay"]
 
-ACCEPT = "<accept>"
-"""The name of the call that checks an answer; no tool can have it."""
-
-
-class Answered(NamedTuple):
-    """The provider has answered."""
-
-    reply: AssistantMessage
+_NO_CHANGES: Changes = {}
+_NOTHING = LoggedRun()
 
 
 class Called(NamedTuple):
-    """A call has an answer, be it that it was refused; `call` has the arguments it ran with."""
+    """A call has an answer, be it that it was refused; the fields are those of a `LoggedCall`.
 
+    A call that must not run twice has its `result` too, for the event of a repeated one.
+    """
+
+    key: CallKey
     call: ToolCall
     outcome: ToolExecutionOutcome
+    has_run: bool = True
+    state: Changes = _NO_CHANGES
+    is_complete: bool = False
+    result: ToolResult[Any] | None = None  # Any: results of all tools
+
+    def logged(self) -> LoggedCall:
+        """Returns the entry for JSON."""
+        return to_logged(
+            self.call,
+            self.key,
+            self.outcome,
+            has_run=self.has_run,
+            state=self.state,
+            is_complete=self.is_complete,
+        )
 
 
-type Entry = Answered | Called
-RunLog = list[Entry]
+type Entry = LoggedEntry | Called
 
 
-def replayed(loop: InnerLoop, log: Sequence[Entry]) -> InnerLoop:
-    """Returns a loop with the conversation that `log` tells, of a run that was interrupted.
+class UndecidedError(Exception):
+    """People must decide on a call, or on calls inside it, and nobody is there to ask."""
 
-    An interrupt can come at any moment, so the run's own `loop` may have taken an entry in part.
+
+class RunLog:
+    """The log of one run; a run that has a record goes on from there.
+
+    A run inside a call, whose `caller` was undone, repeats its record entry by entry: see
+    `next_recorded`. Another run takes its record over. `waits` says that the run waits for people,
+    and `refusal` why it cannot go on. `turn` counts the provider's answers.
     """
-    unlimited = replace(loop.config, deadline=None, budget=None, max_turns=None)
-    again = InnerLoop(
-        conversation=loop.conversation,
-        structured_output=loop.structured_output,
-        param_descriptions=loop.param_descriptions,
-        config=unlimited,
-        content=loop.content,
+
+    def __init__(
+        self,
+        run_id: str,
+        name: tuple[str, str] = ("", ""),
+        record: LoggedRun = _NOTHING,
+        caller: "OpenCall | None" = None,
+    ) -> None:
+        self.run_id, self.record, self.caller = run_id, record, caller
+        self.ns, self.key = name  # of the prompt
+        self.path = caller.path if caller else ""
+        self.entries: list[Entry] = []
+        self.turn = 0
+        self.message: Content | None = record.message
+        self.conversation: Conversation | None = record.conversation
+        self.on_change: OnChange = record.on_change
+        self.digests: Mapping[str, str] = {}  # of the tools that wait
+        # whether the run is inside a call that was undone, and repeats what it had done
+        self.is_repeated = caller is not None and bool(record.entries)
+        self.waits = False
+        self.refusal: ChangedRunError | None = None
+        self._calls: tuple[ToolCall, ...] = ()
+        self._ids: tuple[str, ...] = ()
+        self._inside: dict[CallKey, OpenCall] = {}
+        self._shown: dict[CallKey, Preview] = {}
+        self._decisions: dict[CallKey, Decision] = {}
+        for entry in record.entries:
+            self._note(entry)
+
+    def _note(self, entry: LoggedEntry) -> None:
+        match entry:
+            case Asked(key, preview):
+                self._shown[key] = preview
+                self._decisions.pop(key, None)
+            case Decided(key, decision):
+                self._decisions[key] = decision
+            case _:
+                pass
+
+    # ------------------------------------------------------------------------- what was recorded
+
+    def take_over(self) -> None:
+        """Takes over the whole record, whose changes the session has."""
+        self.entries += self.record.entries
+        self.turn = sum(isinstance(entry, Answered) for entry in self.entries)
+        for entry in reversed(self.entries):
+            if isinstance(entry, Answered) and isinstance(entry.reply, AssistantMessage):
+                self._calls = entry.reply.tool_calls
+                self._ids = approval_ids(self._calls)
+                break
+
+    @property
+    def begins(self) -> int:
+        """The index of the last `Rendered`, with which the present evaluation begins."""
+        index = len(self.entries) - 1
+        while not isinstance(self.entries[index], Rendered):
+            index -= 1
+        return index
+
+    def requests_before(self, *causes: str) -> int:
+        """Returns the requests before the last evaluation of one of these causes, if any."""
+        found = requests = 0
+        for entry in self.entries:
+            match entry:
+                case Rendered(cause=cause) if cause in causes:
+                    found = requests
+                case Answered(ProviderFailure(fell_back=True)):
+                    pass  # the request was sent again
+                case Answered():
+                    requests += 1
+                case _:
+                    pass
+        return found
+
+    def next_recorded[E: LoggedEntry](self, kind: type[E], key: CallKey = "") -> E | None:
+        """Returns the next entry of the record; `None` where the run goes on for the first time.
+
+        Raises `ChangedRunError` if it is of another kind, or of another call than `key`.
+        """
+        recorded = self.record.entries
+        while len(self.entries) < len(recorded):
+            entry = recorded[len(self.entries)]
+            if not isinstance(entry, Asked | Decided):
+                if not isinstance(entry, kind) or (key and getattr(entry, "key", "") != key):
+                    raise self._changed()
+                return entry
+            self.entries.append(entry)
+        return None
+
+    def _changed(self) -> ChangedRunError:
+        self.refusal = ChangedRunError(
+            "a nested run does something else than before it waited; resume it with the code that "
+            "suspended it"
+        )
+        return self.refusal
+
+    def recorded_usage(self) -> RunUsage:
+        """Returns the usage of the present evaluation by the record."""
+        start, entries = self.begins, list[LoggedEntry]()
+        for entry in self.record.entries[start + 1 :]:
+            if isinstance(entry, Rendered):
+                break
+            entries.append(entry)
+        answers = sum(isinstance(entry, Answered) for entry in entries)
+        first = sum(isinstance(entry, Answered) for entry in self.record.entries[: start + 1])
+        inside = {
+            key: runs
+            for key, runs in self.record.inside.items()
+            if first < int(key.partition("/")[0]) <= first + answers and runs.tool != COMPACTION
+        }
+        return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
+
+    # ------------------------------------------------------------------------- what happens
+
+    def add_answer(self, answered: Answered) -> None:
+        """Appends an answer of the provider; the calls that follow are those of a new turn."""
+        self.entries.append(answered)
+        self.turn += 1
+        reply = answered.reply
+        self._calls = () if isinstance(reply, ProviderFailure) else reply.tool_calls
+        self._ids = approval_ids(self._calls) if self._calls else ()
+
+    def keys(self, calls: Sequence[ToolCall]) -> list[CallKey]:
+        """Returns the keys of the last calls of the turn; some of them may not run."""
+        count = len(self._ids) - len(calls)
+        turn = self.turn
+        if tuple(calls) == self._calls[count:]:
+            return [f"{turn}/{approval_id}" for approval_id in self._ids[count:]]
+        left, ids = list(zip(self._calls, self._ids, strict=True)), list[str]()
+        for call in reversed(calls):
+            while left[-1][0] != call:
+                left.pop()
+            ids.append(left.pop()[1])
+        return [f"{turn}/{approval_id}" for approval_id in reversed(ids)]
+
+    def ask(self, key: CallKey, preview: Preview, *, keep: bool = False) -> None:
+        """Appends that a person must decide on a call; with `keep`, a decision on it holds.
+
+        But an approval holds only if the call would still do what was shown.
+        """
+        shown, decision = self._shown.get(key), self._decisions.get(key) if keep else None
+        if isinstance(decision, Approve) and not (shown and shown.shows_same(preview)):
+            decision = None
+        if shown == preview and decision == self._decisions.get(key):
+            return
+        asked: list[LoggedEntry] = [Asked(key, preview)]
+        if decision is not None:
+            asked.append(Decided(key, decision))
+        for entry in asked:
+            self.entries.append(entry)
+            self._note(entry)
+
+    def shown(self, key: CallKey) -> Preview | None:
+        """Returns what a person has seen of a call."""
+        return self._shown.get(key)
+
+    def decision(self, key: CallKey) -> Decision | None:
+        """Returns a decision on a call that has not been applied."""
+        return self._decisions.get(key)
+
+    def take_decision(self, key: CallKey) -> Decision | None:
+        """Returns a decision on a call, which is applied now."""
+        return self._decisions.pop(key, None)
+
+    def has_waited(self, key: CallKey) -> bool:
+        """Whether the run has waited for a call, or for calls inside it."""
+        return key in self._shown or key in self.record.inside
+
+    # ------------------------------------------------------------------------- runs inside calls
+
+    def begin_call(
+        self,
+        key: CallKey,
+        call: ToolCall,
+        *,
+        can_wait: bool = False,
+        is_preview: bool = False,
+        identity: CallIdentity | None = None,
+    ) -> "OpenCall":
+        """Returns a new execution of a call, in which runs repeat what they have recorded."""
+        if self._inside:
+            self._inside.pop(key, None)
+        return OpenCall(
+            self, key, call, can_wait=can_wait, is_preview=is_preview, identity=identity
+        )
+
+    def enter(self, call: "OpenCall") -> None:
+        """Keeps an execution inside of which a run begins."""
+        self._inside[call.key] = call
+
+    def runs_inside(self, key: CallKey) -> RunsInside | None:
+        """Returns what is known of the runs inside a call."""
+        call = self._inside.get(key)
+        return self.record.inside.get(key) if call is None else call.to_value()
+
+    def to_value(self) -> LoggedRun:
+        """Returns the log as a value; what a run has not yet repeated stays in it."""
+        entries = [entry.logged() if isinstance(entry, Called) else entry for entry in self.entries]
+        entries += self.record.entries[len(entries) :]
+        last = max([n for n, entry in enumerate(entries) if isinstance(entry, Rendered)], default=0)
+        if self.caller is not None:
+            last = len(entries)
+        for index, entry in enumerate(entries[:last]):
+            if isinstance(entry, Rendered):
+                entries[index] = replace(entry, conversation=None)
+        inside = dict(self.record.inside)
+        inside |= {key: call.to_value() for key, call in self._inside.items()}
+        return LoggedRun(
+            entries=tuple(entries),
+            inside=inside,
+            message=self.message,
+            conversation=self.conversation,
+            on_change=self.on_change,
+        )
+
+    def pending(self) -> tuple[Preview, ...]:
+        """Returns what people must decide on."""
+        return tuple([preview for preview, _ in waiting(self.to_value())])
+
+
+class OpenCall:
+    """One execution of a tool call, and the runs inside it.
+
+    They can wait for people if `can_wait` says so: the handler then runs loop. In a preview of a
+    later call no run begins, since it would ask the model; `has_runs` then says that the handler
+    tried to begin one. `unrepeatable` names a tool inside the call that can neither be undone nor
+    repeated, so that no run inside can wait any more. A journal gives the call's `identity`.
+    """
+
+    __slots__ = (
+        "_record",
+        "call",
+        "can_wait",
+        "has_runs",
+        "identity",
+        "is_preview",
+        "key",
+        "log",
+        "runs",
+        "unrepeatable",
     )
-    last = again.transcript[-1]
-    if isinstance(last, AssistantMessage) and last.tool_calls:  # of a run that was suspended
-        again.resume(RunUsage(), 0, 0, (), utc_now())
-    else:
-        again.start(utc_now())
-    for entry in log:
+
+    def __init__(
+        self,
+        log: RunLog,
+        key: CallKey,
+        call: ToolCall,
+        *,
+        can_wait: bool,
+        is_preview: bool,
+        identity: CallIdentity | None,
+    ) -> None:
+        self.log, self.key, self.call = log, key, call
+        self.can_wait, self.is_preview, self.identity = can_wait, is_preview, identity
+        self.has_runs, self.unrepeatable = False, ""
+        self.runs: list[RunLog] = []
+        record = log.record.inside.get(key)
+        fits = record is not None and record.arguments == call.arguments
+        self._record = record.runs if fits and record is not None else ()
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for each execution of the call, also in another process."""
+        if self.identity is not None:
+            return self.identity.idempotency_key
+        return f"{self.log.run_id}:{self.log.path}{self.key}"
+
+    @property
+    def path(self) -> str:
+        """The path of the next run inside the call."""
+        return f"{self.log.path}{self.key}/{len(self.runs) + 1}:"
+
+    @property
+    def root(self) -> "OpenCall":
+        """The call of the root run that this one is a part of."""
+        caller = self.log.caller
+        return self if caller is None else caller.root
+
+    # Any: a prompt of any output
+    def begin(self, prompt: Prompt[Any]) -> RunLog:
+        """Returns the log of the next run of the call's handler.
+
+        Raises `ChangedRunError` if the run that waits there is of another prompt or other tools.
+        """
+        if self.is_preview:
+            self.has_runs = True
+            raise WeakIncentivesError("runs inside a call that only shows what it would do wait")
+        index = len(self.runs)
+        record = self._record[index] if index < len(self._record) else None
+        name = prompt.ns, prompt.key
+        log = RunLog(self.log.run_id, name, record.log if record else _NOTHING, self)
+        self.runs.append(log)
+        self.log.enter(self)
+        if record is not None:
+            log.digests = record.tool_digests
+            try:
+                check_run(prompt.template, record)
+            except ChangedRunError as error:
+                log.refusal = error
+                raise
+        return log
+
+    def end(self) -> None:
+        """Ends the execution, once the handler has ended.
+
+        Raises `UndecidedError` if a run inside the call waits, and `ChangedRunError` if one cannot
+        go on, even where the handler has caught the error.
+        """
+        if not self.runs:
+            return
+        for log in self.runs:
+            if log.refusal is not None:
+                raise log.refusal
+        if any(log.waits for log in self.runs):
+            raise UndecidedError(self.call.name)
+
+    def to_value(self) -> RunsInside:
+        """Returns what the runs inside have done; those that have not begun again stay in it."""
+        runs = [
+            NestedRun(ns=log.ns, key=log.key, log=log.to_value(), tool_digests=log.digests)
+            for log in self.runs
+        ]
+        runs += self._record[len(runs) :]
+        name, arguments = self.call.name, self.call.arguments
+        return RunsInside(tool=name, arguments=arguments, runs=tuple(runs))
+
+
+def replay(
+    loop: InnerLoop,
+    entries: Sequence[Entry],
+    outcome_of: Callable[[LoggedCall], ToolExecutionOutcome],
+    apply: Callable[[ToolExecutionOutcome], None] | None = None,
+) -> Action:
+    """Passes to a new `loop` what `entries` tell, and returns its next action.
+
+    `apply` receives what earlier turns have opened and closed. An entry may have ended the run,
+    unless an interrupt was faster.
+    """
+    action: Action = loop.start()
+    for entry in entries:
         try:
-            if isinstance(entry, Answered):
-                again.receive(entry.reply, utc_now())
-            elif entry.call.name != ACCEPT:
-                again.submit([entry.outcome], utc_now())
-            elif not entry.outcome.success:
-                again.reject(entry.outcome.message.content, utc_now())
+            match entry:
+                case Answered(AssistantMessage() as reply):
+                    action = loop.receive(reply)
+                case Answered(ProviderFailure(arrived=AssistantMessage() as arrived)):
+                    loop.transcript.append(arrived)
+                case Called() | LoggedCall():
+                    outcome = entry.outcome if isinstance(entry, Called) else outcome_of(entry)
+                    if entry.call.name != ACCEPT:
+                        action = loop.submit([outcome])
+                    elif not outcome.success:
+                        action = loop.reject(outcome.message.content)
+                case _:
+                    continue
         except (ControlFlow, PromptEvaluationError):
-            pass  # which has ended the run, unless the interrupt was faster
-    again.meter, again.turns, again.running = loop.meter, loop.turns, loop.running
-    return again
+            continue
+        if apply is not None and isinstance(action, ProviderRequest):
+            for change in action.changes:
+                apply(change)
+    return action

@@ -142,7 +142,8 @@ def section_changes(
         if form is _SUMMARY:
             record = replace(record, full=None)
         if node in rendered.sections:
-            record = replace(record, visibility=visibility)
+            opened = rendered.view.decisions.opened.get(node.path, record.opened)
+            record = replace(record, visibility=visibility, opened=opened)
         records[node.path] = record.with_text(form, text)
     visible = {node.path for node in sections}
     gone: list[str] = []

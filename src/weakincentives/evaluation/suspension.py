@@ -1,54 +1,60 @@
 """Runs that wait for people: `RunSuspended` ends a run whose calls nobody is there to approve.
 
-Its `Suspension` is a value and JSON. `MainLoop.resume` goes on with it and with the decisions, in
-any process, as if the run had never stopped. The session of a suspended run has a mark, which
-`resume` removes: so a run goes on once.
+Its `Suspension` is a value and JSON: the log of the run. `MainLoop.resume` goes on with it and with
+the decisions, in any process, as if the run had never stopped. The session of a suspended run has a
+mark, which `resume` removes: so a run goes on once.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Self
 
 from .. import serde
 from ..content import Content
 from ..errors import SerdeError, ValidationIssue, WeakIncentivesError
-from ..limits import RunUsage
+from ..limits import TokenUsage
 from ..prompt.model_json import read_without_nulls
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool, PromptHandler
 from ..protocols import SessionProtocol
-from ..runtime.events import new_id
 from ..runtime.session.session import Session
 from ..runtime.session.slices import EMPTY
 from ..runtime.session.snapshots import SessionSnapshot, library_state
 from .approval import Approve, Decision, Deny, Preview, ReplaceArguments, arguments_json
-from .call_history import RecordedCall
-from .conversation import Conversation, OnChange
-from .messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
-from .nested_runs import (
-    NestedRuns,
-    Waiting,
-    approval_ids,
+from .conversation import Conversation
+from .logged_run import (
+    Answered,
+    LoggedCall,
+    LoggedRun,
+    Rendered,
     change_since,
     check_nested,
-    pending_inside,
+    decide,
+    misfit_of,
+    size_of,
+    tool_digests,
+    waiting,
+    waiting_tools,
 )
-from .response import Restarted
+from .messages import AssistantMessage, Message
+from .run_log import RunLog
 
 __all__ = [
-    "Resumption",
     "RunSuspended",
     "SuspendedRun",
     "Suspension",
-    "cannot_wait",
     "check_decisions",
     "check_resumable",
-    "mark_suspended",
+    "previews_of_0_2",
     "replacement_issue",
+    "suspend",
+    "wait_again",
 ]
 
 
+_VERSION = 2
+_OLD = "it was written by weakincentives 0.2; resume it there, or start again from its conversation"
 _REMEDY = "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
 
 
@@ -64,62 +70,90 @@ class SuspendedRun:
 class Suspension:
     """A run that waits for decisions on the calls in `pending`, as a value and JSON.
 
-    `conversation` ends with the model's calls, of which the first have `answers`. `session` is the
-    JSON of the session's snapshot. `spent` is what the evaluation has used, `spent_before` the
-    evaluations of the run before it. `decisions` were made already, on calls that wait for others.
-    `nested` has the runs inside calls that have no answer yet, by the ids of these calls.
-    It holds no resources, params of the prompt or credentials; but what the model and the tools
-    wrote is in it, as in any conversation.
+    `log` has what has happened in the run, `session` the JSON of the session's snapshot, and
+    `tool_digests` what the tools of the waiting calls declare. It holds no resources, params of the
+    prompt or credentials; but what the model and the tools wrote is in it, as in any conversation.
     """
 
+    run_id: str
     ns: str
     key: str
-    pending: tuple[Preview, ...]
-    conversation: Conversation = field(repr=False)
+    log: LoggedRun = field(repr=False)
     session: str = field(repr=False)
-    answers: tuple[ToolMessage, ...] = field(default=(), repr=False)
-    decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
-    tool_digests: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    spent: RunUsage = field(default=RunUsage(), repr=False)
-    turns: int = field(default=0, repr=False)
-    repairs: int = field(default=0, repr=False)
-    first_message: int = field(default=0, repr=False)
-    spent_before: RunUsage = field(default=RunUsage(), repr=False)
-    turns_before: int = field(default=0, repr=False)
-    previous_turns: int = field(default=0, repr=False)
-    restarts: tuple[Restarted, ...] = field(default=(), repr=False)
-    calls: tuple[RecordedCall, ...] = field(default=(), repr=False)
-    start: Conversation | None = field(default=None, repr=False)
-    has_message: bool = field(default=False, repr=False)
-    on_change: OnChange = field(default="append", repr=False)
-    nested: Mapping[str, NestedRuns] = field(default_factory=dict[str, NestedRuns], repr=False)
-    suspension_id: str = field(default_factory=new_id)
-    version: Literal[1] = 1
+    tool_digests: Mapping[str, str] = field(repr=False)
+
+    @property
+    def pending(self) -> tuple[Preview, ...]:
+        """What people must decide on, in the order of the calls."""
+        return tuple([preview for preview, _ in waiting(self.log)])
+
+    @property
+    def decisions(self) -> Mapping[str, Decision]:
+        """The decisions that were made already, by call id."""
+        return {
+            preview.call_id: decision
+            for preview, decision in waiting(self.log)
+            if decision is not None
+        }
 
     @property
     def message(self) -> Content | None:
         """The user's message with which the run began, if there was one."""
-        opening = self.conversation.messages[self.first_message - 1]
-        return opening.content if self.has_message and isinstance(opening, UserMessage) else None
+        return self.log.message
 
     @property
-    def calls_of_turn(self) -> tuple[ToolCall, ...]:
-        """The model's last calls, of which the first have an answer."""
-        messages = self.conversation.messages
-        last = messages[-1] if messages else None
-        return last.tool_calls if isinstance(last, AssistantMessage) else ()
+    def conversation(self) -> Conversation | None:
+        """What was said in the last evaluation, up to the calls that wait."""
+        begun, messages = None, list[Message]()
+        for entry in self.log.entries:
+            match entry:
+                case Rendered(conversation=conversation):
+                    begun, messages = conversation, []
+                case Answered(AssistantMessage() as reply):
+                    messages.append(reply)
+                case LoggedCall(answer=answer):
+                    messages.append(answer)
+                case _:
+                    pass
+        return begun and begun.with_messages([*begun.messages, *messages], TokenUsage(), ())
+
+    @property
+    def suspension_id(self) -> str:
+        """Tells the waits of a run apart."""
+        return f"{self.run_id}:{size_of(self.log)}"
+
+    def decide(self, decisions: Mapping[str, Decision]) -> Self:
+        """Returns the suspension with decisions by call id, with which the run goes on.
+
+        Raises `ValueError` for a call that does not wait, and `TypeError` for what is no decision.
+        """
+        check_decisions(self, decisions)
+        return replace(self, log=decide(self.log, decisions))
 
     def to_json(self) -> str:
         """Returns JSON text from which `from_json` makes an equal suspension."""
-        return serde.dump_json_lossless(Suspension, self)
+        return f'{{"version":{_VERSION},{serde.dump_json_lossless(Suspension, self)[1:]}'
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Parses what `to_json` wrote; raises `SerdeError` for other text or another version."""
-        suspension = serde.parse_json(cls, text)
+        value: Any = serde.parse_json(dict[str, Any], text)  # Any: it is parsed below
+        version = value.pop("version", None)
+        if version != _VERSION:
+            problem = _OLD if version == 1 else f"it has version {version!r}, not {_VERSION}"
+            raise SerdeError("suspension", (ValidationIssue(("version",), problem),))
+        suspension = serde.parse(cls, value)
         if issue := _issue(suspension):
             raise SerdeError("suspension", (issue,))
         return suspension
+
+
+def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
+    """Returns what waits in a suspension that 0.2 wrote, to be listed; `None` for another one."""
+    value: Any = serde.parse_json(dict[str, Any], text)  # Any: as in `from_json`
+    if value.get("version") != 1:
+        return None
+    return serde.parse(tuple[Preview, ...], value.get("pending"))
 
 
 class RunSuspended(WeakIncentivesError):
@@ -137,27 +171,14 @@ class RunSuspended(WeakIncentivesError):
         return type(self), (self.suspension, self.remedy)
 
 
-class Resumption(NamedTuple):
-    """A suspension with all decisions on it so far."""
-
-    suspension: Suspension
-    decisions: Mapping[str, Decision]
-
-    @property
-    def waiting(self) -> Waiting:
-        """The calls for which the run has waited."""
-        pending, nested = self.suspension.pending, self.suspension.nested
-        return Waiting(pending=pending, decisions=self.decisions, nested=nested)
-
-
 # Any: a prompt of any output
 def check_resumable(
     prompt: Prompt[Any],
     suspension: Suspension,
     decisions: Mapping[str, Decision],
     session: SessionProtocol,
-) -> Resumption:
-    """Returns what the run goes on with, and removes its mark from the session.
+) -> LoggedRun:
+    """Returns the log with which the run goes on, and removes the run's mark from the session.
 
     A new session is first restored to the suspension's state. Raises `ValueError` and changes
     nothing for another prompt, changed tools, decisions on unknown calls and a session in which the
@@ -166,11 +187,10 @@ def check_resumable(
     name = f"{suspension.ns}/{suspension.key}"
     if change := change_since(prompt.template, name, suspension.tool_digests, kind="run"):
         raise ValueError(change)
-    check_nested(prompt.template, suspension.nested)
+    check_nested(prompt.template, suspension.log)
     check_decisions(suspension, decisions)
-    all_decisions = {**suspension.decisions, **decisions}
     for preview in suspension.pending:
-        decision = all_decisions.get(preview.call_id)
+        decision = decisions.get(preview.call_id)
         if decision and (problem := replacement_issue(prompt.template, preview, decision)):
             raise ValueError(problem)
     if issue := _issue(suspension):
@@ -184,7 +204,7 @@ def check_resumable(
             "session is another one; pass a new Session() for that of the suspension"
         )
     session[SuspendedRun].clear(mark.__eq__)
-    return Resumption(suspension, all_decisions)
+    return decide(suspension.log, decisions)
 
 
 def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -> None:
@@ -230,7 +250,7 @@ def _find_tool(template: PromptTemplate[Any], names: Sequence[str]) -> AnyTool |
     return _find_tool(handler.template, names[1:]) if isinstance(handler, PromptHandler) else None
 
 
-def cannot_wait(tool: str) -> str:
+def _cannot_wait(tool: str) -> str:
     """Returns why a nested run cannot wait and what to do.
 
     `tool` must not run twice; without one, the call around the run cannot be made again.
@@ -243,12 +263,23 @@ def cannot_wait(tool: str) -> str:
     )
 
 
-def mark_suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspended:
-    """Marks the session and returns the error that ends the run, with the session's snapshot.
+# Any: a prompt of any output
+def suspend(log: RunLog, prompt: Prompt[Any], session: SessionProtocol) -> RunSuspended:
+    """Returns the error that ends a run which waits, and marks its session.
 
-    Raises `SerdeError` for state that JSON cannot hold.
+    A run inside a call notes in its log that it waits; after a call that can neither be undone nor
+    repeated, or in one that cannot be made again, it cannot. Raises `SerdeError` for state that
+    JSON cannot hold.
     """
-    mark = SuspendedRun(suspension.suspension_id)
+    log.digests = tool_digests(prompt.template, waiting_tools(log.to_value()))
+    caller = log.caller
+    if caller is not None:
+        suspension = _suspension(log, prompt, "")
+        if caller.root.unrepeatable or not caller.can_wait:
+            return RunSuspended(suspension, _cannot_wait(caller.root.unrepeatable))
+        log.waits = True
+        return RunSuspended(suspension)
+    mark = SuspendedRun(_suspension(log, prompt, "").suspension_id)
     session[SuspendedRun].append(mark)
     try:
         snapshot = session.snapshot()
@@ -256,7 +287,24 @@ def mark_suspended(suspension: Suspension, session: SessionProtocol) -> RunSuspe
     except BaseException:
         session[SuspendedRun].clear(mark.__eq__)
         raise
-    return RunSuspended(replace(suspension, session=text))
+    return RunSuspended(_suspension(log, prompt, text))
+
+
+def _suspension(log: RunLog, prompt: Prompt[Any], session: str) -> Suspension:  # Any: as above
+    return Suspension(
+        run_id=log.run_id,
+        ns=prompt.ns,
+        key=prompt.key,
+        log=log.to_value(),
+        session=session,
+        tool_digests=log.digests,
+    )
+
+
+def wait_again(log: RunLog, session: SessionProtocol) -> None:
+    """Lets a resumed run that cannot go on be resumed again, if it has done nothing so far."""
+    if (size := size_of(log.to_value())) == size_of(log.record):
+        session[SuspendedRun].append(SuspendedRun(f"{log.run_id}:{size}"))
 
 
 def _is_new(snapshot: SessionSnapshot) -> bool:
@@ -267,30 +315,15 @@ def _is_new(snapshot: SessionSnapshot) -> bool:
 
 def _issue(suspension: Suspension) -> ValidationIssue | None:
     """Returns what does not fit together in a value that parses."""
-    messages = suspension.conversation.messages
-    calls = suspension.calls_of_turn
-    answered = [answer.call_id for answer in suspension.answers]
-    fits = answered == [call.call_id for call in calls[: len(answered)]]
-    open_calls = [
-        (approval_id, call.name)
-        for approval_id, call in list(zip(approval_ids(calls), calls, strict=True))[len(answered) :]
-    ]
-    nested = pending_inside(suspension.nested)
-    waiting = [(preview.call_id, preview.tool) for preview in suspension.pending]
-    inner = {(preview.call_id, preview.tool) for preview in nested}
-    fits = fits and suspension.nested.keys() <= {approval_id for approval_id, _ in open_calls}
-    if not fits or not waiting or not inner <= set(waiting) <= inner.union(open_calls):
-        return ValidationIssue(("conversation",), "it does not end with the pending calls")
-    own = [preview for preview in suspension.pending if preview not in nested]
-    if any(preview.inside for preview in own) or not all(
-        preview.is_intact for preview in suspension.pending
-    ):
-        return ValidationIssue(("pending",), "a preview shows something else than was suspended")
-    if len(set(waiting)) != len(waiting):
-        return ValidationIssue(("pending",), "two are of one call")
-    if not 0 < suspension.first_message < len(messages):
-        return ValidationIssue(("first_message",), "the conversation has no such message")
-    turns = suspension.turns, suspension.turns_before, suspension.previous_turns
-    if min(*turns, suspension.repairs) < 0:
-        return ValidationIssue(("turns",), "a count is negative")
-    return None
+    log, previews = suspension.log, suspension.pending
+    begun = [entry for entry in log.entries if isinstance(entry, Rendered)]
+    problem = ""
+    if not begun or begun[-1].conversation is None:
+        problem = "it has no rendered prompt"
+    elif misfit := misfit_of(log):
+        problem = misfit
+    elif not previews:
+        problem = "it does not end with calls that wait"
+    elif not all(preview.is_intact for preview in previews):
+        problem = "a preview shows something else than was suspended"
+    return ValidationIssue(("log",), problem) if problem else None

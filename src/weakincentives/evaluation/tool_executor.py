@@ -41,15 +41,15 @@ from ..runs import RunToken
 from ..runtime.events import Operation, ToolInvoked, new_id
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
-from .call_history import CallHistory, CallRecord, call_key, messages_of
 from .commits import Changes, Commits, Performed
+from .earlier_calls import UNKNOWN, EarlierCalls
 from .effects import Effects, Parallel
+from .errors import ChangedRunError
 from .inner_loop import InnerLoopConfig
-from .messages import Message, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
-from .nested_runs import ChangedRunError, UndecidedError
+from .logged_run import CallKey
+from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from .parallel_calls import ForkedCall
-from .run_log import Called, RunLog
-from .run_logs import CallLog, Identity
+from .run_log import Called, OpenCall, RunLog, UndecidedError
 from .tool_answers import (
     check_restart,
     failed,
@@ -72,8 +72,8 @@ type _Handler = ToolHandler[Any, Any]
 type _Result = ToolResult[Any]
 
 _NO_CHANGES: Changes = {}
-type AdapterOfCall = Callable[[SessionProtocol, EventBus, Identity | None], Evaluator]
-"""Returns the adapter for the evaluations of one call: its session, bus and identity are given."""
+type AdapterOfCall = Callable[[SessionProtocol, EventBus, OpenCall], Evaluator]
+"""Returns the adapter for the evaluations inside one call, with the call's session and bus."""
 
 
 class ToolExecutor:
@@ -81,7 +81,7 @@ class ToolExecutor:
 
     It publishes events with `publish`. Handlers receive the bus of `operation`, and the adapter
     that `adapter` returns for their call, for runs that are parts of `run`. Each call that has an
-    answer gets an entry in `log`. `call_history` has the calls of earlier evaluations of the run.
+    answer gets an entry in `log`. A call of `earlier` that is made again is not run again.
     """
 
     # Any: prompts of every output
@@ -95,7 +95,8 @@ class ToolExecutor:
         session: SessionProtocol,
         publish: Callable[[object], None],
         operation: Operation,
-        call_history: CallHistory | None = None,
+        log: RunLog | None = None,
+        earlier: EarlierCalls | None = None,
         clock: Clock = utc_now,
         run: RunToken | None = None,
     ) -> None:
@@ -108,19 +109,11 @@ class ToolExecutor:
         self._session = session
         self._resources, self._publish = prompt.resources, publish
         self._operation = operation
-        self._id = new_id()
-        self._answered = 0
-        self.log: RunLog = []
+        self.log = log or RunLog(new_id())
         self._commits = Commits(session, prompt.resources, self.log, operation)
-        self._history = call_history or CallHistory()
         self._clock = clock
-        self._record = self._history.replay()
-        self._repeated: list[CallRecord] = []
+        self.earlier = earlier or EarlierCalls((), (), self.available.get)
         self._notes: dict[str, str] = {}  # for the model, by call
-
-    def has_record(self, call: ToolCall, params: object) -> bool:
-        """Whether an earlier evaluation of the run has made this call, which runs once only."""
-        return self._record.is_next(call.name, call_key(call, params))
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` that may run in parallel, or a single one."""
@@ -137,112 +130,73 @@ class ToolExecutor:
         return calls[: max(count, 1)]
 
     def execute(
-        self, call: ToolCall, identity: Identity | None = None
+        self, call: ToolCall, inside: OpenCall | None = None
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs one call and returns its outcome; a journal passes the call's `identity`.
+        """Runs one call and returns its outcome; the runs of its handler are kept `inside`.
 
         Raises `ControlFlow` that an evaluation inside the handler raised.
         """
+        inside = inside or self.log.begin_call(f"{self.log.turn}/{call.call_id}", call)
         if self._operation.observed:
-            return self._run_observed(call, identity)
-        return self._run_single(call, identity)
+            return self._run_observed(call, inside)
+        return self._run_single(call, inside)
 
     def execute_parallel(
-        self,
-        calls: Sequence[ToolCall],
-        identities: Sequence[Callable[[], Identity | None]],
+        self, calls: Sequence[ToolCall], begin: Sequence[Callable[[], OpenCall]]
     ) -> Effects[tuple[list[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the calls of a batch in parallel and returns their outcomes.
 
-        `identities` identify each execution of the calls. `ControlFlow` ends the batch: it comes
-        with the outcomes of the calls before it; so does a call that waits for runs inside it.
+        `begin` begins each execution of the calls. `ControlFlow` ends the batch: it comes with the
+        outcomes of the calls before it; so does a call that waits for runs inside it.
         """
-        first = [identify() for identify in identities]
-        forks = [self._fork(call, n, first[n]) for n, call in enumerate(calls)]
+        opened = [begin_call() for begin_call in begin]
+        forks = [self._fork(call, inside) for call, inside in zip(calls, opened, strict=True)]
         yield Parallel([effects for _, effects in filter(None, forks)])
         outcomes: list[ToolExecutionOutcome] = []
-        for call, fork, identity, identify in zip(calls, forks, first, identities, strict=True):
+        for fork, inside, begin_call in zip(forks, opened, begin, strict=True):
             try:
-                if isinstance(identity, CallLog):
-                    identity.end()
+                inside.end()
                 forked = fork[0] if fork else None
-                outcomes.append((yield from self._merge_or_run(call, forked, identify)))
+                outcomes.append((yield from self._merge_or_run(inside, forked, begin_call)))
             except (ControlFlow, UndecidedError) as signal:
                 if not outcomes:
                     raise
                 return outcomes, signal
         return outcomes, None
 
-    def recall(self, call: ToolCall, answer: ToolMessage | None) -> ToolExecutionOutcome:
-        """Records a call that is answered already, so that later calls see it; returns its outcome.
+    def recall(self, called: Called, *, in_turn: bool = True) -> None:
+        """Takes note of a call that is answered already, so that later calls see it.
 
-        `answer` is `None` for a call that ended in `ControlFlow`.
+        `in_turn` says that it is one of the present turn.
         """
-        message = answer or ToolMessage(call.call_id, "", success=False)
-        outcome = ToolExecutionOutcome(call.call_id, message, message.success)
+        call, outcome = called.call, called.outcome
+        if not called.has_run:
+            self.earlier.repeat(call)
+        if not in_turn or call.name not in RESERVED_TOOL_NAMES:
+            return
         try:
-            tool, handler, params = self.admit(call)
+            _, handler, params = self.admit(call)
         except ToolValidationError:
-            return outcome
-        if call.name in RESERVED_TOOL_NAMES:  # runs again, only to see what it opens or closes
-            context = self._context(call, self._resources, self._session, self._operation.bus)
-            try:
-                result: Any = handler(params, context=context)
-                self.available.note(result.value, params)
-                outcome = with_sections(outcome, result.value, params)
-            except VisibilityExpansionRequired as request:
-                self.available.note(request, params)
-            except PromptError:
-                return outcome
-        if tool.effect in NON_REPEATABLE:
-            record, _ = self._record(call.name, call_key(call, params))
-            self._repeated.append(record)
-            if answer is not None:
-                record.result = ToolResult(answer.content, None, answer.success, media=answer.media)
-        return outcome
+            return
+        try:  # runs again, only to see what it opens or closes
+            result: Any = handler(params, context=self.context(call))
+            self.available.note(result.value, params)
+        except VisibilityExpansionRequired:
+            self.available.note(outcome.request, params)
+        except PromptError:
+            return
 
-    def recall_unknown(self, calls: Sequence[ToolCall]) -> None:
-        """Records calls that a stopped run has begun, so that none is run again in this run."""
-        record = self._history.replay()
-        for call in calls:
-            try:
-                tool, _, params = self.admit(call)
-            except ToolValidationError:
-                continue
-            if tool.effect in NON_REPEATABLE:
-                record(call.name, call_key(call, params))
-
-    def unrepeated_calls(self) -> list[Message]:
-        """Returns the calls of earlier evaluations of the run that this one has not repeated.
-
-        They are messages for the end of its conversation, which else knows nothing of them. Later
-        calls of this method return nothing.
-        """
-        repeated = {id(record) for record in self._repeated}
-        records = [record for record in self._history.records if id(record) not in repeated]
-        self._repeated += records
-        return messages_of(records)
-
-    def _fork(
-        self, call: ToolCall, index: int, identity: Identity | None
-    ) -> tuple[ForkedCall, Effects[None]] | None:
+    def _fork(self, call: ToolCall, inside: OpenCall) -> tuple[ForkedCall, Effects[None]] | None:
         """Returns the call on forks and its effects, or `None` if it is not admitted."""
         try:
             _, handler, params = self.admit(call)
         except ToolValidationError:
             return None
-        forked, effects = self.fork(call, handler, params, index, identity=identity)
+        forked, effects = self.fork(inside, handler, params)
         return forked, self._in_time(effects)
 
     def fork(
-        self,
-        call: ToolCall,
-        handler: _Handler,
-        params: object,
-        index: int = 0,
-        *,
-        makes: bool = False,
-        identity: Identity | None = None,
+        self, inside: OpenCall, handler: _Handler, params: object, *, makes: bool = False
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
@@ -253,27 +207,23 @@ class ToolExecutor:
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources
-        parts = call, forked.resources, forked.session, bus
-        context = self._context(*parts, identity, unanswered=index)
+        context = self._context(inside, forked.resources, forked.session, bus)
         rendered = replace(self._rendered, prompt=prompt)
         context = replace(context, prompt=prompt, rendered_prompt=rendered)
-        effects = forked.effects(partial(handler, params, context=context), self._part(call))
+        effects = forked.effects(partial(handler, params, context=context), self._part(inside.call))
         return forked, _revoke_after(context, effects)
 
     def _merge_or_run(
-        self,
-        call: ToolCall,
-        forked: ForkedCall | None,
-        identify: Callable[[], Identity | None],
+        self, inside: OpenCall, forked: ForkedCall | None, begin: Callable[[], OpenCall]
     ) -> Effects[ToolExecutionOutcome]:
         """Merges a call that ran on forks; runs it by itself if that is not possible."""
         if forked is not None:
             try:
-                return (yield from self.merge(call, forked))
+                return (yield from self.merge(inside, forked))
             except NotIsolatedError:
                 if self._is_late():
-                    return self.refuse(call, "Not run: the deadline has passed.")
-        return (yield from self.execute(call, identify()))
+                    return self.refuse(inside.call, inside.key, "Not run: the deadline has passed.")
+        return (yield from self.execute(inside.call, begin()))
 
     def _is_late(self) -> bool:
         deadline = self._config.deadline
@@ -286,7 +236,8 @@ class ToolExecutor:
 
     def context(self, call: ToolCall) -> ToolContext:
         """Returns the context of a call that has not begun; `revoke` it after use."""
-        return self._context(call, self._resources, self._session, self._operation.bus)
+        inside = self.log.begin_call("", call)
+        return self._context(inside, self._resources, self._session, self._operation.bus)
 
     def read(self, call: ToolCall, result: _Result, error: Exception | None) -> tuple[str, bool]:
         """Returns what the model would read of a call that has run, and whether it succeeded."""
@@ -298,17 +249,17 @@ class ToolExecutor:
             content, success = failed(message_of(failure)).message, False
         return shorten(sendable(content), self._config.max_result_chars), success
 
-    def merge(self, call: ToolCall, forked: ForkedCall) -> Effects[ToolExecutionOutcome]:
+    def merge(self, inside: OpenCall, forked: ForkedCall) -> Effects[ToolExecutionOutcome]:
         """Applies a call that ran on forks, and returns its outcome.
 
         Raises `NotIsolatedError`, and changes nothing, when its preview is out of date.
         """
-        return self._run_single(call, forked=forked)
+        return self._run_single(inside.call, inside, forked)
 
-    def refuse(self, call: ToolCall, reason: str) -> ToolExecutionOutcome:
+    def refuse(self, call: ToolCall, key: CallKey, reason: str) -> ToolExecutionOutcome:
         """Answers a call that does not run."""
         _, _, params = self.admit(call)
-        return self._answer(call, perf_counter(), params, failed(reason))
+        return self._answer(call, key, perf_counter(), params, failed(reason))
 
     def replace_arguments(self, call: ToolCall, arguments: str) -> ToolCall:
         """Returns the call with other arguments, which the model reads with its answer."""
@@ -323,59 +274,38 @@ class ToolExecutor:
             "tool", name if known else "unknown", call_id=call.call_id, text=call.arguments
         )
 
-    def _run_observed(
-        self, call: ToolCall, identity: Identity | None
-    ) -> Effects[ToolExecutionOutcome]:
+    def _run_observed(self, call: ToolCall, inside: OpenCall) -> Effects[ToolExecutionOutcome]:
         with self._part(call) as set_result:
-            outcome = yield from self._run_single(call, identity)
+            outcome = yield from self._run_single(call, inside)
             set_result(outcome)
         return outcome
 
     def _run_single(
-        self,
-        call: ToolCall,
-        identity: Identity | None = None,
-        forked: ForkedCall | None = None,
+        self, call: ToolCall, inside: OpenCall, forked: ForkedCall | None = None
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, or merges it if it ran on forks; parallel calls were announced earlier."""
-        started = perf_counter() - (forked.seconds if forked else 0)
+        started, key = perf_counter() - (forked.seconds if forked else 0), inside.key
         try:
             tool, handler, params = self.admit(call)
         except ToolValidationError as error:
-            return self._answer(call, started, None, failed(str(error)), error=error)
-        record = None
+            return self._answer(call, key, started, None, failed(str(error)), error=error)
         if tool.effect in NON_REPEATABLE:
-            record, recorded = self._record(call.name, call_key(call, params))
-            self._repeated.append(record)
-            if not recorded:
-                record.call = call
-            if recorded or (identity is not None and identity.began):
-                result, content = record.result, record.result.content()
-                return self._answer(call, started, params, result, content, replayed=True)
-        return (
-            yield from self._invoke(
-                call,
-                handler,
-                params,
-                started=started,
-                record=record,
-                identity=identity,
-                forked=forked,
-            )
-        )
+            began = inside.identity is not None and inside.identity.began
+            if (result := self.earlier.take(call, params)) is not None:
+                return self._answer(call, key, started, params, result, replayed=True)
+            if began:
+                return self._answer(call, key, started, params, UNKNOWN, replayed=True, began=True)
+        invoke = forked.merge if forked else partial(handler, params)
+        outcome, result = yield from self._invoke(invoke, params, started=started, inside=inside)
+        if tool.effect in NON_REPEATABLE and isinstance(entry := self.log.entries[-1], Called):
+            self.log.entries[-1] = entry._replace(result=result)
+        return outcome
 
     def _invoke(
-        self,
-        call: ToolCall,
-        handler: _Handler,
-        params: object,
-        *,
-        started: float,
-        record: CallRecord | None,
-        identity: Identity | None,
-        forked: ForkedCall | None,
-    ) -> Effects[ToolExecutionOutcome]:
+        self, invoke: Callable[..., Any], params: object, *, started: float, inside: OpenCall
+    ) -> Effects[tuple[ToolExecutionOutcome, _Result]]:
         """Invokes the handler, commits what it did or undoes it, and answers."""
+        call = inside.call
         is_disclosure = call.name in RESERVED_TOOL_NAMES
         visibility = self.available.visibility() if is_disclosure else _NO_VISIBILITY
 
@@ -392,21 +322,16 @@ class ToolExecutor:
             if isinstance(error, ControlFlow):
                 result, content = ToolResult(message=message_of(error)), ""
             elif error is not None:
-                result, content = self._failed(call, error, record), ""
-            if record is not None and not isinstance(error, ControlFlow):
-                record.result = result
+                result, content = self._failed(call, error), ""
             return self._outcome(call, params, result, content, error), result
 
-        invoke = forked.merge if forked else partial(handler, params)
         session, bus = self._session, self._operation.bus
-        end = identity.end if isinstance(identity, CallLog) else None
         outcome, result, performed = yield from self._commits.run(
-            call,
-            lambda resources: self._context(call, resources, session, bus, identity),
+            inside,
+            lambda resources: self._context(inside, resources, session, bus),
             invoke,
             read=read,
             answer=answer,
-            end=end,
         )
         self._publish_call(
             call,
@@ -423,14 +348,11 @@ class ToolExecutor:
                 raise signal  # from an evaluation inside the handler
             finally:
                 del performed, signal  # an exception must not lead to itself by its traceback
-        return outcome
+        return outcome, result
 
-    def _failed(self, call: ToolCall, failure: Exception, record: CallRecord | None) -> _Result:
+    def _failed(self, call: ToolCall, failure: Exception) -> _Result:
         """Returns the result of a call that failed; raises if a run inside it waits."""
         if isinstance(failure, UndecidedError | ChangedRunError):  # the call does not count
-            if record is not None:
-                self._record.forget(record)
-                self._repeated.pop()
             raise failure
         # a `ToolValidationError` is the model's mistake, and the model reads it
         if not isinstance(failure, ToolValidationError):
@@ -440,15 +362,15 @@ class ToolExecutor:
 
     def check_output(
         self,
-        call: ToolCall,
+        inside: OpenCall,
         accept: OutputCheck[Any],  # Any: outputs of all prompts
         output: object,
-        identity: Identity | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs a template's `accept` on an answer; a rejection undoes what it did.
 
         The outcome of a rejection has its reason. Raises what `accept` raises otherwise.
         """
+        call = inside.call
 
         def answer(performed: Performed) -> tuple[ToolExecutionOutcome, None]:
             message, error = ToolMessage(call.call_id, ""), performed[2]
@@ -460,10 +382,12 @@ class ToolExecutor:
             return ToolExecutionOutcome(call.call_id, message, message.success), None
 
         session, bus = self._session, self._operation.bus
-        context = partial(self._context, call, session=session, bus=bus, identity=identity)
-        check = partial(accept, output)
         outcome, _, _ = yield from self._commits.run(
-            call, context, check, read=_accepted, answer=answer
+            inside,
+            lambda resources: self._context(inside, resources, session, bus),
+            partial(accept, output),
+            read=_accepted,
+            answer=answer,
         )
         return outcome
 
@@ -477,17 +401,19 @@ class ToolExecutor:
     def _answer(
         self,
         call: ToolCall,
+        key: CallKey,
         started: float,
         params: object,
         result: _Result,
-        content: str = "",
         *,
         replayed: bool = False,
+        began: bool = False,
         error: Exception | None = None,
     ) -> ToolExecutionOutcome:
         """Answers a call that does not run."""
+        content = result.content() if replayed else ""
         outcome = self._outcome(call, params, result, content, error)
-        self.log.append(Called(call, outcome))
+        self.log.entries.append(Called(key, call, outcome, began))
         self._publish_call(call, started, params, result, outcome, replayed=replayed)
         return outcome
 
@@ -531,7 +457,6 @@ class ToolExecutor:
         changes: Changes = _NO_CHANGES,
     ) -> None:
         """Publishes a call that has its entry in the log."""
-        self._answered += 1
         self._notes.pop(call.call_id, None)
         is_disclosure = call.name in RESERVED_TOOL_NAMES
         if is_disclosure:
@@ -557,26 +482,21 @@ class ToolExecutor:
 
     def _context(
         self,
-        call: ToolCall,
+        inside: OpenCall,
         resources: Resources,
         session: SessionProtocol,
         bus: EventBus,
-        identity: Identity | None = None,
-        *,
-        unanswered: int = 0,
     ) -> ToolContext:
-        """Returns the context of a call; `unanswered` calls before it have no answer yet."""
-        key = f"{self._id}:{self._answered + unanswered}"
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,
-            adapter=self._adapter_of_call(session, bus, identity),
+            adapter=self._adapter_of_call(session, bus, inside),
             session=session,
             event_bus=bus,
             deadline=self._config.deadline,
-            call_id=call.call_id,
+            call_id=inside.call.call_id,
             resources=resources,
-            idempotency_key=key if identity is None else identity.idempotency_key,
+            idempotency_key=inside.idempotency_key,
         )
 
 

@@ -17,8 +17,8 @@ from .. import serde
 from ..errors import ControlFlow, SerdeError, missing_extra
 from ..evaluation.effects import run
 from ..evaluation.inner_loop import InnerLoopConfig
-from ..evaluation.journal import CallIdentity
 from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
+from ..evaluation.run_log import RunLog
 from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import Evaluator, ToolContext
@@ -172,11 +172,11 @@ class _Trial:
             # reducers of telemetry would change the session though the tool does not
             publish=events.append,
             operation=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
+            log=RunLog("1"),  # the same idempotency key when the call runs again
         )
         call, outcome = ToolCall("call_1", self.tool.name, self.arguments), None
         with suppress(ControlFlow):
-            # the same key when the call runs again
-            outcome = run(executor.execute(call, CallIdentity("1")))
+            outcome = run(executor.execute(call))
         return errors, events[-1], outcome
 
     def state(self) -> _State:

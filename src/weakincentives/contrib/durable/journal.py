@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 # Part of an agent's version, so that runs with records of another format wait for their own code.
-_RECORD_FORMAT = 5
+_RECORD_FORMAT = 6
 
 
 class ReplayError(WeakIncentivesError):
@@ -324,8 +324,6 @@ class _RunJournal:
             meter.add_run(serde.parse(RunUsage, outcome["nested_usage"]), "of a nested run")
         wait_if_recorded(outcome)
         if "signal" in outcome:
-            if not performed:
-                self._tools.recall(call, None)
             request = request_from_json(outcome)
             if call.name not in RESERVED_TOOL_NAMES:
                 raise request
@@ -333,8 +331,6 @@ class _RunJournal:
             return ToolExecutionOutcome(call.call_id, answer, answer.success, request=request)
         fields = outcome["call"]
         message = serde.parse(ToolMessage, fields["message"])
-        if not performed:
-            self._tools.recall(call, message)
         return ToolExecutionOutcome(
             call.call_id,
             message,

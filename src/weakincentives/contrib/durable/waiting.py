@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import WeakIncentivesError, missing_extra
 from ...evaluation.approval import Decision, Preview
-from ...evaluation.suspension import Suspension
+from ...evaluation.suspension import Suspension, previews_of_0_2
 from .execution import to_resumed
 from .outcomes import Record
 from .sqlite import SqliteConnection
@@ -73,7 +73,8 @@ def _database_errors() -> Generator[None]:
 class WaitingRun:
     """A durable run that waits for decisions on the calls in `pending`.
 
-    `wait_id` names what was shown: a run that waits again has another one.
+    `wait_id` names what was shown: a run that waits again has another one. The `suspension` is
+    `None` for a run of 0.2, which its own code finishes.
     """
 
     run_id: str
@@ -81,7 +82,7 @@ class WaitingRun:
     agent: str
     pending: tuple[Preview, ...]
     since: datetime
-    suspension: Suspension = field(repr=False)
+    suspension: Suspension | None = field(repr=False)
 
 
 class WaitingRuns:
@@ -150,12 +151,14 @@ class WaitingRuns:
 
 def _waiting_run(wait_id: str, row: Any) -> WaitingRun:
     agent, _, waiting = row.input["args"]
-    suspension = Suspension.from_json(waiting["suspension"])
+    text = waiting["suspension"]
+    previews = previews_of_0_2(text)
+    suspension = Suspension.from_json(text) if previews is None else None
     return WaitingRun(
         run_id=waiting["run_id"],
         wait_id=wait_id,
         agent=agent,
-        pending=suspension.pending,
+        pending=suspension.pending if suspension else previews or (),
         since=datetime.fromtimestamp(row.created_at / 1000, UTC),
         suspension=suspension,
     )

@@ -121,7 +121,7 @@ class PromptServer:
         async with self._one_call:
             before = self._executor.available.tools
             outcome = await _perform(self._executor.execute(call))
-            self._executor.log.clear()
+            self._executor.log.entries.clear()
             content: list[ContentBlock] = [TextContent(text=self._apply(outcome))]
             content += map(self._encode, outcome.message.media)
             changed = self._executor.available.tools != before

@@ -1,0 +1,149 @@
+"""The calls of a run's earlier evaluations that must not run twice."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .. import serde
+from ..errors import SerdeError
+from ..prompt.model_json import read_without_nulls
+from ..prompt.tool import NON_REPEATABLE, AnyTool, ToolResult
+from .logged_run import LoggedCall, Rendered
+from .messages import AssistantMessage, Message, ToolCall, ToolMessage, unwrap_arguments
+from .run_log import Called, Entry
+
+__all__ = ["UNKNOWN", "EarlierCalls", "call_key"]
+
+# Any: results of all tools.
+UNKNOWN: ToolResult[Any] = ToolResult(
+    "This call was begun before and its outcome is unknown; it is not run again.", success=False
+)
+
+type _Key = tuple[str, str]
+type _Call = tuple[ToolCall | None, ToolMessage, ToolResult[Any]]
+"""A call, unless the conversation has it, with its answer and its result."""
+
+
+class EarlierCalls:
+    """The calls before the last restart of a run, with their answers, by tool and arguments.
+
+    `unknown` are calls of the conversation that were begun before the run. `get_tool` finds a tool
+    of the prompt. Equal calls match in order: the second call matches the second one before.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        unknown: Iterable[ToolCall],
+        get_tool: Callable[[str], AnyTool | None],
+    ) -> None:
+        self._get_tool = get_tool
+        self._calls: dict[_Key, deque[_Call]] = {}
+        for call in unknown:
+            self._add(call, (None, *_unknown(call)))
+        for called in _before_restart(entries):
+            if called.has_run:
+                self._add(called.call, (called.call, *_answer_of(called)))
+
+    def _add(self, call: ToolCall, entry: _Call) -> None:
+        if (key := self._key_of(call)) is not None:
+            self._calls.setdefault(key, deque()).append(entry)
+
+    def _key_of(self, call: ToolCall) -> _Key | None:
+        """Returns the key of a call that must not run twice, `None` for others and mistakes."""
+        tool = self._get_tool(call.name)
+        if tool is None or tool.effect not in NON_REPEATABLE:
+            return None
+        try:
+            params, _ = read_without_nulls(tool.parse_params, unwrap_arguments(call.arguments))
+        except SerdeError:
+            return None
+        return call.name, call_key(call, params)
+
+    def has(self, call: ToolCall, params: object) -> bool:
+        """Whether an earlier evaluation has made such a call, which is not yet repeated."""
+        return bool(self._calls) and (call.name, call_key(call, params)) in self._calls
+
+    def take(self, call: ToolCall, params: object) -> ToolResult[Any] | None:  # Any: as above
+        """Returns the result of the first such call, which is repeated now, if there is one."""
+        if not self.has(call, params):
+            return None
+        key = call.name, call_key(call, params)
+        _, _, result = self._calls[key].popleft()
+        if not self._calls[key]:
+            del self._calls[key]
+        return result
+
+    def repeat(self, call: ToolCall) -> None:
+        """Takes a call of a record, which was answered without being run."""
+        if self._calls and (key := self._key_of(call)) is not None and key in self._calls:
+            self._calls[key].popleft()
+            if not self._calls[key]:
+                del self._calls[key]
+
+    def take_rest(self) -> list[Message]:
+        """Returns the calls that were not repeated, with their answers, as messages.
+
+        They are for the end of a conversation that else knows nothing of them. Calls that it has
+        itself are left out, and later calls of this method return nothing.
+        """
+        calls: list[ToolCall] = []
+        answers: list[ToolMessage] = []
+        for call, answer, _ in [item for items in self._calls.values() for item in items]:
+            if call is not None:
+                calls.append(call)
+                answers.append(answer)
+        self._calls = {}
+        return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
+
+
+# Any, twice: results of all tools
+def _unknown(call: ToolCall) -> tuple[ToolMessage, ToolResult[Any]]:
+    answer = ToolMessage(call.call_id, UNKNOWN.content(), success=False, unknown=True)
+    return answer, UNKNOWN
+
+
+def _answer_of(called: Called | LoggedCall) -> tuple[ToolMessage, ToolResult[Any]]:
+    result = None
+    if isinstance(called, LoggedCall):
+        request, answer = called.request is not None, called.answer
+    else:
+        request, answer = called.outcome.request is not None, called.outcome.message
+        result = called.result
+    if request:  # a handler that has asked for sections has not answered
+        return _unknown(called.call)
+    read = ToolResult[Any](answer.content, None, answer.success, media=answer.media)
+    return answer, result or read
+
+
+def _before_restart(entries: Iterable[Entry]) -> list[Called | LoggedCall]:
+    """Returns the calls that the conversation of the present evaluation does not have."""
+    calls: list[Called | LoggedCall] = []
+    for entry in entries:
+        match entry:
+            case Rendered(cause=cause) if cause != "restart":
+                calls.clear()
+            case Called() | LoggedCall():
+                calls.append(entry)
+            case _:
+                pass
+    return calls
+
+
+def call_key(call: ToolCall, params: object) -> str:
+    """Returns the same text for calls whose params are equal."""
+    try:
+        if isinstance(params, dict):  # in the order in which the model wrote it
+            return json.dumps(params, sort_keys=True, default=str)
+        return serde.dump_json_lossless(type(params), params)
+    except SerdeError:  # JSON cannot hold these params: compare what the model wrote
+        return _normalize(call.arguments)
+
+
+def _normalize(arguments: str) -> str:
+    """Returns the same text for arguments that are the same JSON."""
+    try:
+        return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
+    except ValueError:
+        return arguments

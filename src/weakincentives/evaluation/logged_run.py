@@ -1,0 +1,487 @@
+"""The log of a run as a value and as JSON: what has happened in it, in order.
+
+A run that waits for people is kept as its log, and goes on from it in any process. A call with runs
+inside it has a log for each of them. `run_log` has the log of a run that is being performed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Literal
+
+from .. import serde
+from ..content import Content
+from ..limits import RunUsage, TokenUsage
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.template import PromptTemplate
+from ..prompt.tool import PromptHandler
+from ..runtime.session.snapshots import Changes
+from ..visibility import SectionPath, SetVisibilityOverride, ShownSection
+from .approval import Decision, Preview
+from .conversation import Conversation, OnChange
+from .errors import ChangedRunError, EvaluationPhase, PromptEvaluationError, ThrottleError
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage
+
+__all__ = [
+    "ACCEPT",
+    "COMPACTION",
+    "Answered",
+    "Asked",
+    "CallKey",
+    "Decided",
+    "LoggedCall",
+    "LoggedEntry",
+    "LoggedRun",
+    "NestedRun",
+    "ProviderFailure",
+    "Rendered",
+    "RunsInside",
+    "approval_ids",
+    "change_since",
+    "check_nested",
+    "check_run",
+    "decide",
+    "misfit_of",
+    "size_of",
+    "to_logged",
+    "tool_digests",
+    "usage_of",
+    "waiting",
+    "waiting_tools",
+]
+
+ACCEPT = "<accept>"
+"""The name of the call that checks an answer; no tool can have it."""
+
+COMPACTION = "<compaction>"
+"""The name of the call that a summary is a part of."""
+
+type CallKey = str
+"""Names a call in its run, such as `"3/call_7"`: how many answers the provider had given, and the
+id under which people decide on the call."""
+
+_NO_CHANGES: Changes = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """An evaluation begins: that of the run, one with more sections open, or a shorter one.
+
+    JSON has the `conversation` of the last one alone, which goes on from there.
+    """
+
+    cause: Literal["start", "restart", "compaction"] = "start"
+    section_keys: tuple[str, ...] = ()
+    reason: str = ""
+    conversation: Conversation | None = field(default=None, repr=False)
+    kind: Literal["rendered"] = field(default="rendered", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderFailure:
+    """A request that failed, in place of the model's answer; `usage` is what it has cost.
+
+    `arrived` is what the conversation keeps of its answer. After a failure with `fell_back` the
+    request was sent to another provider.
+    """
+
+    message: str
+    phase: EvaluationPhase
+    code: str
+    provider: str
+    status: int | None
+    remedy: str
+    is_throttle: bool = False
+    retry_after: timedelta | None = None
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    arrived: AssistantMessage | None = None
+    fell_back: bool = False
+    kind: Literal["failure"] = field(default="failure", repr=False)
+
+    @classmethod
+    def of(cls, error: PromptEvaluationError) -> "ProviderFailure":
+        """Returns the failure of which `error` tells."""
+        return cls(
+            message=error.message,
+            phase=error.phase,
+            code=error.code,
+            provider=error.provider,
+            status=error.status,
+            remedy=error.remedy,
+            is_throttle=isinstance(error, ThrottleError),
+            retry_after=error.retry_after if isinstance(error, ThrottleError) else None,
+        )
+
+    def to_error(self) -> PromptEvaluationError:
+        """Returns an equal error."""
+        kind = ThrottleError if self.is_throttle else PromptEvaluationError
+        error = kind(
+            self.message,
+            phase=self.phase,
+            code=self.code,
+            provider=self.provider,
+            status=self.status,
+            remedy=self.remedy,
+        )
+        if isinstance(error, ThrottleError):
+            error.retry_after = self.retry_after
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The provider has answered, or failed; `cost` is that of the answer, if its price is known."""
+
+    reply: AssistantMessage | ProviderFailure
+    cost: float | None = 0.0
+    kind: Literal["answered"] = field(default="answered", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A person must decide on a call, of which `preview` shows what it would do."""
+
+    key: CallKey
+    preview: Preview
+    kind: Literal["asked"] = field(default="asked", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A person has decided on a call."""
+
+    key: CallKey
+    decision: Decision
+    kind: Literal["decided"] = field(default="decided", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionChange:
+    """What a call opened and closed, as a `ToolExecutionOutcome` has it, with the tools by name."""
+
+    section_key: str
+    tools: tuple[str, ...]
+    opened: tuple[SectionPath, ...]
+    closed_tools: tuple[str, ...]
+    shown: tuple[ShownSection, ...]
+    closed: SectionPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRequest:
+    """A request for sections that only a new evaluation can open."""
+
+    message: str
+    section_keys: tuple[str, ...]
+    reason: str
+    requested: tuple[SetVisibilityOverride, ...]
+
+    def to_error(self) -> VisibilityExpansionRequired:
+        """Returns an equal request."""
+        return VisibilityExpansionRequired(
+            self.message,
+            requested_overrides={item.path: item.visibility for item in self.requested},
+            reason=self.reason,
+            section_keys=self.section_keys,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCall:
+    """A call has an answer; `call` has the arguments with which it ran, if it `has_run`.
+
+    `state` are the changes of the session by a call that need not run again. `is_complete` says of
+    a tool that declares no effect that the call has changed nothing else.
+    """
+
+    key: CallKey
+    call: ToolCall
+    answer: ToolMessage
+    error: str = ""
+    sections: SectionChange | None = None
+    request: SectionRequest | None = None
+    state: Changes = field(default_factory=dict[str, dict[str, serde.Json]])
+    is_complete: bool = False
+    has_run: bool = True
+    kind: Literal["called"] = field(default="called", repr=False)
+
+
+type LoggedEntry = Rendered | Answered | Asked | Decided | LoggedCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRun:
+    """What has happened in a run that began with `message` and `conversation`, and inside calls."""
+
+    entries: tuple[LoggedEntry, ...] = ()
+    inside: "Mapping[CallKey, RunsInside]" = field(default_factory=dict[CallKey, "RunsInside"])
+    message: Content | None = None
+    conversation: Conversation | None = None
+    on_change: OnChange = "append"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRun:
+    """The log of a run inside a call; the tools with `tool_digests` wait in it."""
+
+    ns: str
+    key: str
+    log: LoggedRun
+    tool_digests: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsInside:
+    """The runs inside one call, in the order in which its handler began them.
+
+    `arguments` are those with which the call ran.
+    """
+
+    tool: str
+    arguments: str
+    runs: tuple[NestedRun, ...] = ()
+
+
+def to_logged(
+    call: ToolCall, key: CallKey, outcome: ToolExecutionOutcome, **others: Any
+) -> LoggedCall:
+    """Returns the entry of a call that has an outcome; `others` are its further fields."""
+    sections, request = None, None
+    if outcome.shown or outcome.opened or outcome.closed or outcome.expanded_tools:
+        sections = SectionChange(
+            section_key=outcome.section_key,
+            tools=tuple([tool.name for tool in outcome.expanded_tools]),
+            opened=outcome.opened,
+            closed_tools=outcome.closed_tools,
+            shown=outcome.shown,
+            closed=outcome.closed,
+        )
+    if (error := outcome.request) is not None:
+        request = SectionRequest(
+            message=str(error),
+            section_keys=error.section_keys,
+            reason=error.reason,
+            requested=tuple(
+                [
+                    SetVisibilityOverride(path=path, visibility=visibility)
+                    for path, visibility in error.requested_overrides.items()
+                ]
+            ),
+        )
+    answer, kind = outcome.message, outcome.error
+    return LoggedCall(
+        key=key, call=call, answer=answer, error=kind, sections=sections, request=request, **others
+    )
+
+
+def approval_ids(calls: Sequence[ToolCall]) -> tuple[str, ...]:
+    """Returns for each call of a turn the id under which people decide on it.
+
+    It is the call's id, but no two calls of a turn have the same, and it has no slash: an id with
+    slashes is of a call inside a nested run.
+    """
+    ids: list[str] = []
+    for call in calls:
+        name = call.call_id.replace("/", "~")
+        number, approval_id = 1, name
+        while approval_id in ids:
+            number += 1
+            approval_id = f"{name}#{number}"
+        ids.append(approval_id)
+    return tuple(ids)
+
+
+def _open_calls(log: LoggedRun) -> Iterator[tuple[CallKey, str, ToolCall]]:
+    """Yields the calls of the model's last answer that have no answer, with their ids."""
+    turn, calls = 0, tuple[ToolCall, ...]()
+    answered: set[CallKey] = set()
+    for entry in log.entries:
+        match entry:
+            case Answered(reply):
+                turn += 1
+                calls = reply.tool_calls if isinstance(reply, AssistantMessage) else ()
+            case LoggedCall(key=key):
+                answered.add(key)
+            case _:
+                pass
+    for approval_id, call in zip(approval_ids(calls), calls, strict=True):
+        if (key := f"{turn}/{approval_id}") not in answered:
+            yield key, approval_id, call
+
+
+def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
+    """Yields what people must decide on in a run that waits, in the order of the calls.
+
+    With each comes a decision that was made already, and waits for others.
+    """
+    asked: dict[CallKey, tuple[Preview, Decision | None]] = {}
+    for entry in log.entries:
+        match entry:
+            case Asked(key, preview):
+                asked[key] = preview, None
+            case Decided(key, decision) if key in asked:
+                asked[key] = asked[key][0], decision
+            case _:
+                pass
+    for key, approval_id, call in _open_calls(log):
+        runs = log.inside[key].runs if key in log.inside else ()
+        inner = [
+            (
+                replace(
+                    preview,
+                    call_id=f"{approval_id}/{number}/{preview.call_id}",
+                    inside=(call.name, *preview.inside),
+                ),
+                decision,
+            )
+            for number, run in enumerate(runs, 1)
+            for preview, decision in waiting(run.log)
+        ]
+        if inner:
+            yield from inner
+        elif key in asked:
+            yield asked[key]
+
+
+def waiting_tools(log: LoggedRun) -> list[str]:
+    """Returns the names of the tools whose calls wait, or have runs inside."""
+    shown = {entry.key for entry in log.entries if isinstance(entry, Asked)}
+    known = shown | log.inside.keys()
+    return [call.name for key, _, call in _open_calls(log) if key in known]
+
+
+def misfit_of(log: LoggedRun) -> str:
+    """Returns what in a log does not fit together; `""` if all does."""
+    turn, calls = 0, dict[CallKey, ToolCall]()
+    for entry in log.entries:
+        match entry:
+            case Answered(reply):
+                turn += 1
+                requested = reply.tool_calls if isinstance(reply, AssistantMessage) else ()
+                keys = [f"{turn}/{approval_id}" for approval_id in approval_ids(requested)]
+                calls = dict(zip(keys, requested, strict=True))
+            case Asked(key, preview):
+                shown = f"{turn}/{preview.call_id}", preview.tool, preview.inside
+                if key not in calls or shown != (key, calls[key].name, ()):
+                    return "a preview is of another call"
+            case LoggedCall(key=key, call=call, answer=answer) if call.name != ACCEPT:
+                known = calls.pop(key, None)
+                if known is None or (known.call_id, known.name) != (call.call_id, call.name):
+                    return "a call is answered that was not made"
+                if answer.call_id != call.call_id:
+                    return "a call is answered that was not made"
+            case _:
+                pass
+    inner = [run.log for inside in log.inside.values() for run in inside.runs]
+    return next(filter(None, map(misfit_of, inner)), "")
+
+
+def decide(log: LoggedRun, decisions: Mapping[str, Decision]) -> LoggedRun:
+    """Returns the log with decisions on calls that wait, by their ids."""
+    keys = {approval_id: key for key, approval_id, _ in _open_calls(log)}
+    own: list[Decided] = []
+    inner: dict[CallKey, dict[int, dict[str, Decision]]] = {}
+    for call_id, decision in decisions.items():
+        approval_id, _, rest = call_id.partition("/")
+        key = keys[approval_id]
+        if not rest:
+            own.append(Decided(key, decision))
+            continue
+        number, _, inside_id = rest.partition("/")
+        inner.setdefault(key, {}).setdefault(int(number) - 1, {})[inside_id] = decision
+    inside = dict(log.inside)
+    for key, by_run in inner.items():
+        runs = [
+            replace(run, log=decide(run.log, by_run.get(index, {})))
+            for index, run in enumerate(inside[key].runs)
+        ]
+        inside[key] = replace(inside[key], runs=tuple(runs))
+    return replace(log, entries=(*log.entries, *own), inside=inside)
+
+
+def usage_of(log: LoggedRun) -> RunUsage:
+    """Returns what a run has used, with the runs inside its calls."""
+    total = RunUsage()
+    for entry in log.entries:
+        match entry:
+            case Answered(ProviderFailure(fell_back=True)):
+                pass  # what it cost is a part of the answer that follows
+            case Answered(reply, cost):
+                total += RunUsage(reply.usage, calls=1, cost=cost)
+            case LoggedCall(call=ToolCall(name=name)) if name != ACCEPT:
+                total += RunUsage(tool_calls=1)
+            case _:
+                pass
+    for inside in log.inside.values():
+        for run in inside.runs:
+            total += usage_of(run.log)
+    return total
+
+
+def size_of(log: LoggedRun) -> int:
+    """Returns the number of entries but decisions, with those of the runs inside calls."""
+    inner = [run.log for inside in log.inside.values() for run in inside.runs]
+    own = sum(not isinstance(entry, Decided) for entry in log.entries)
+    return own + sum(map(size_of, inner))
+
+
+# Any: a prompt of any output
+def tool_digests(template: PromptTemplate[Any], names: Sequence[str]) -> dict[str, str]:
+    """Returns a digest of what each tool declares, by name, of those that the template has."""
+    tools = [template.registry.get_tool(name) for name in names]
+    return {
+        tool.name: sha256(
+            serde.dump_json(
+                [tool.name, tool.description, tool.params_schema(), tool.effect]
+            ).encode()
+        ).hexdigest()
+        for tool in tools
+        if tool is not None
+    }
+
+
+# Any: as above
+def check_nested(template: PromptTemplate[Any], log: LoggedRun) -> None:
+    """Raises `ChangedRunError` if a run inside an open call of `log` cannot go on.
+
+    It finds the prompts of tools that `Tool.from_prompt` makes. Runs of other handlers are checked
+    when they begin.
+    """
+    for key, _, call in _open_calls(log):
+        tool = template.registry.get_tool(call.name)
+        if key in log.inside and tool is not None and isinstance(tool.handler, PromptHandler):
+            for run in log.inside[key].runs:
+                check_run(tool.handler.template, run)
+
+
+# Any: as above
+def check_run(template: PromptTemplate[Any], run: NestedRun) -> None:
+    """Raises `ChangedRunError` if a nested run that waits cannot go on with the template."""
+    change = change_since(template, f"{run.ns}/{run.key}", run.tool_digests, kind="nested run")
+    if change:
+        raise ChangedRunError(change)
+    check_nested(template, run.log)
+
+
+# Any: as above
+def change_since(
+    template: PromptTemplate[Any], name: str, digests: Mapping[str, str], *, kind: str
+) -> str:
+    """Returns why a run of the prompt `name` cannot go on with the template; `""` if it can.
+
+    `digests` are those of its tools when it was suspended; `kind` names the run in the message.
+    """
+    if (now := f"{template.ns}/{template.key}") != name:
+        return (
+            f"the suspended {kind} is of prompt {name!r}, not of {now!r}; "
+            "resume it with its own prompt"
+        )
+    present = tool_digests(template, list(digests))
+    changed = [tool for tool, digest in digests.items() if present.get(tool) != digest]
+    if not changed:
+        return ""
+    return (
+        f"the tools {changed} have changed since the {kind} of {name!r} was suspended; "
+        "resume it with the code that suspended it"
+    )

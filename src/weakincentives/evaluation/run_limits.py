@@ -1,0 +1,108 @@
+"""`RunLimits`: checks deadline, turns and budget before each request and each tool call."""
+
+from ..limits import Clock, Meter, RunUsage, TokenUsage
+from .config import InnerLoopConfig
+from .errors import BudgetExceededError, DeadlineExceededError, LimitError, TurnLimitError
+from .messages import ToolCall
+
+__all__ = ["RunLimits"]
+
+
+class RunLimits:
+    """The limits of one evaluation, whose usage `meter` counts; `model` is the one it asks.
+
+    `previous_turns` are the requests of the run before it. Each check raises a `LimitError`.
+    """
+
+    def __init__(
+        self, config: InnerLoopConfig, meter: Meter, clock: Clock, model: str, previous_turns: int
+    ) -> None:
+        self._config = config
+        self._meter = meter
+        self.clock = clock
+        self._model = model
+        self._previous_turns = previous_turns
+
+    def count(self, usage: TokenUsage, model: str = "") -> float | None:
+        """Counts the tokens of an answer of `model`, by default the one of the evaluation.
+
+        Returns what they have cost, if that is known.
+        """
+        prices, model = self._config.prices, model or self._model
+        cost = prices and prices(usage, model)
+        self._meter.add(usage, cost=cost, model=model)
+        return cost
+
+    def reserve_request(self, turns: int) -> None:
+        """Counts a request, which `turns` others have preceded."""
+        self._check_deadline()
+        self._check_turns(turns)
+        if bound := self._meter.reserve_request():
+            raise self._budget_error(bound)
+
+    def check_again(self, turns: int, spent: TokenUsage) -> None:
+        """Checks whether a request that was counted may be sent again.
+
+        `spent` is what its void answers have cost; the usage has it if a limit is reached.
+        """
+        try:
+            self._check_deadline()
+            self._check_turns(turns)
+            further = RunUsage(spent, calls=-1, cost=0.0)
+            if bound := self._meter.exceeded(before="request", further=further):
+                raise self._budget_error(bound)
+        except LimitError:
+            self.count(spent)
+            raise
+
+    def reserve_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Counts calls that are about to run, and returns those for which a budget has room."""
+        self._check_deadline()
+        count = self._meter.reserve_tool_calls(len(calls))
+        if not count:
+            raise self._budget_error(self._meter.exceeded(before="tool call") or "")
+        return calls[:count]
+
+    def check_calls(self, count: int, *, expired: bool = False) -> None:
+        """Checks whether `count` reserved calls may still run; `expired` says that time is up.
+
+        Somebody may have waited since `reserve_calls`: an approver, the reader of a stream, a
+        sibling.
+        """
+        config, meter = self._config, self._meter
+        if not (config.deadline or config.budget or meter.parent):
+            return
+        try:
+            self._check_deadline(expired=expired)
+            if bound := meter.exceeded(before="tool call", further=RunUsage(tool_calls=-count)):
+                raise self._budget_error(bound)
+        except LimitError:
+            self.release_calls(count)
+            raise
+
+    def release_calls(self, count: int) -> None:
+        """Counts `count` reserved calls no more, since they have not run."""
+        self._meter.add(TokenUsage(), tool_calls=-count)
+
+    def _check_deadline(self, *, expired: bool = False) -> None:
+        deadline = self._config.deadline
+        if deadline is not None and (expired or deadline.has_passed(self.clock())):
+            message = f"the deadline {deadline.expires_at.isoformat()} has passed"
+            raise _reached(DeadlineExceededError, "deadline", message, "allow more time")
+
+    def _check_turns(self, turns: int) -> None:
+        turns += self._previous_turns
+        max_turns = self._config.max_turns
+        if max_turns is not None and turns >= max_turns:
+            message = f"the model is not done after {turns} turns"
+            raise _reached(TurnLimitError, "turns", message, "raise max_turns or narrow the task")
+
+    def _budget_error(self, bound: str) -> LimitError:
+        remedy = "raise the budget"
+        if self._meter.unpriced is not None and bound.startswith("max_cost"):
+            remedy = "pass prices that know it to InnerLoopConfig"
+        return _reached(BudgetExceededError, "budget", bound, remedy)
+
+
+def _reached(kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
+    return kind(message, phase="limit", code=code, remedy=remedy)
