@@ -121,7 +121,7 @@ test-transcripts: $(VENV)/.test-stamp ## hold requests of 10,000 conversations t
 
 .PHONY: test-cuts
 test-cuts: $(VENV)/.test-stamp ## cut 4,000 runs for each law of runs, and a chat's turn before 4,000 bytecodes (CUTS=400 for fewer)
-	FULL=yes CUTS=$${CUTS:-4000} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py tests/evaluation/test_combinations.py $(PYTEST_ARGS)
+	CUTS=$${CUTS:-4000} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py $(PYTEST_ARGS)
 
 .PHONY: test-adapters
 test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own

@@ -408,7 +408,6 @@ def test_state_and_conversation_agree_after_an_interrupt_of_parallel_calls() -> 
             interrupted(tree, at, watch=check_agreement)
 
 
-@fault("F1", "a suspended turn is not in the conversation")
 def test_state_and_conversation_agree_while_a_chat_is_suspended() -> None:
     for tree in drawn(ONE_MESSAGE, 10):
         with outside() as out:

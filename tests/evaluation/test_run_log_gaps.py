@@ -71,7 +71,6 @@ def seen_by_model(adapter: ScriptedAdapter) -> str:
     return str(adapter.requests[-1].messages)
 
 
-@gap("H1", "a suspended turn is not in the conversation")
 def test_message_during_a_wait_reaches_a_model_that_knows_the_suspended_turn() -> None:
     turns = [call(("book", {"a": 4})), call(("pay", {"a": 9})), say("Seat 4.")]
     adapter = ScriptedAdapter(turns)
@@ -94,7 +93,6 @@ def test_chat_resumes_a_call_that_waits_after_a_restart() -> None:
     assert chat.resume(suspension, decisions).text == "Done."
 
 
-@gap("H7", "the text that was shown before a stop is in no message")
 def test_text_that_the_user_has_read_before_a_stop_is_in_the_next_request() -> None:
     class Words(ScriptedAdapter):
         """Its first answer comes word by word."""
@@ -143,7 +141,6 @@ def test_interrupt_while_a_turn_is_saved_keeps_state_and_conversation_together()
     assert known is bool(chat.session[Note])
 
 
-@gap("A11", "the user's message is not in the conversation while the summary is made")
 def test_message_whose_summary_failed_is_kept_and_the_chat_continues() -> None:
     summary = PromptTemplate[None](
         ns="tests", key="sum", sections=[MarkdownSection(title="T", template="Sum up.")]

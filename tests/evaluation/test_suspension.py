@@ -708,7 +708,8 @@ def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
     chat = Chat(loop, prompt(asking(writing)), session=Session())
     with pytest.raises(RunSuspended) as waiting:
         chat.send("Write it.")
-    assert chat.conversation is None
+    assert chat.conversation is not None
+    assert answers(chat.conversation.messages)[0].content.startswith("Not run: a person has not")
     assert chat.resume(waiting.value.suspension, {"call_1": Approve()}).text == "done"
     assert chat.send("And now?").text == "more"
     with pytest.raises(ValueError, match="the chat has gone on"):

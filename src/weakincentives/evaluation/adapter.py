@@ -131,7 +131,7 @@ class ParentRun:
 class LoopOptions(ConversationOptions, total=False):
     """The arguments of `LoopAdapter.evaluate` beside the prompt.
 
-    `save` is called with the conversation when the run ends, also by an interrupt, unless it is
+    `save` is called with the conversation when the run ends, also by an interrupt and when it is
     suspended.
     """
 

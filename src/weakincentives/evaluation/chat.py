@@ -16,6 +16,7 @@ from .adapter import ProviderAdapter
 from .approval import Approver, Decision
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
+from .messages import AssistantMessage, Message, UserMessage
 from .response import Completed, StreamEvent
 from .run import has_own_loop
 from .run_stream import run_stream
@@ -47,9 +48,9 @@ class Chat[Out]:
     The chat has a copy of the prompt, with the params and resources that were bound when the chat
     was made: to change them for later turns, bind `chat.prompt`.
 
-    A turn that an error, a cancellation or Ctrl-C stops keeps what it has done: the next message
-    goes on from there. A message during a turn, of this or another chat of the session, raises
-    `ConcurrentRunError`.
+    A turn that an error, a cancellation or Ctrl-C stops, or that waits for a person, keeps what it
+    has done: the next message goes on from there. A message during a turn, of this or another chat
+    of the session, raises `ConcurrentRunError`.
     """
 
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
@@ -161,7 +162,7 @@ class Chat[Out]:
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
         with Reservation(run, stacks):
             conversation = self.conversation
-            if suspension is not None and suspension.log.conversation != conversation:
+            if suspension is not None and _has_gone_on(conversation, suspension):
                 raise ValueError(
                     "cannot resume the suspended turn because the chat has gone on since; drop the "
                     "suspension, and send the request again if its calls should still run"
@@ -183,6 +184,26 @@ class Chat[Out]:
 
     def _is_own(self, conversation: Conversation) -> bool:
         return (conversation.ns, conversation.key) == (self.prompt.ns, self.prompt.key)
+
+
+def _has_gone_on(conversation: Conversation | None, suspension: Suspension) -> bool:
+    """Whether the user or the model has written since a turn was suspended."""
+    waiting = suspension.conversation
+    if conversation == suspension.log.conversation:  # in a session of before the turn
+        return False
+    if conversation is None or waiting is None:
+        return True
+    return _written(conversation) != _written(waiting)
+
+
+def _written(conversation: Conversation) -> list[Message]:
+    """Returns the messages that the engine has not added."""
+    return [
+        message
+        for message in conversation.messages
+        if (isinstance(message, UserMessage) and not message.repair)
+        or (isinstance(message, AssistantMessage) and (message.text or message.usage.total_tokens))
+    ]
 
 
 def _check(loop: object, prompt: object) -> None:

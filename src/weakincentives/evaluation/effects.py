@@ -30,7 +30,7 @@ from ..cancellation import is_foreign
 from ..event_loops import call_in_thread, closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
 from .messages import AssistantMessage
-from .response import Completed, Progress
+from .response import Completed, Progress, TextDelta
 
 __all__ = [
     "Ask",
@@ -69,13 +69,23 @@ class Asked(Protocol):
 class Ask:
     """Sends `request` to the provider; the result is the model's message, `None` without one.
 
-    If `streamed`, the performer yields the pieces of the message as progress. An adapter with a
-    loop of its own is asked in the same way: for a prompt, its last piece is `Completed`.
+    If `streamed`, the performer yields the pieces of the message as progress, and adds the texts
+    that readers see to `shown`. An adapter with a loop of its own is asked in the same way: for a
+    prompt, its last piece is `Completed`.
     """
 
     connection: "Asked"
     request: object
     streamed: bool = False
+    shown: list[str] | None = None
+
+    def note(self, piece: object) -> None:
+        """Keeps the text of a piece; a rejection makes the texts before it void."""
+        if self.shown is not None:
+            if isinstance(piece, TextDelta):
+                self.shown.append(piece.text)
+            else:
+                self.shown.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ def _ask(ask: Ask) -> Generator[Progress, None, Outcome]:
             if isinstance(piece, AssistantMessage | Completed):
                 answer = piece
             else:
+                ask.note(piece)
                 yield piece
     except BaseException as error:
         return None, error
@@ -227,6 +238,7 @@ async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
                 if isinstance(piece, AssistantMessage | Completed):
                     outcome = piece, None
                 else:
+                    ask.note(piece)
                     yield piece
     except GeneratorExit:
         raise

@@ -6,7 +6,7 @@ provider, run tool calls, submit their outcomes. The run around it performs thes
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -175,11 +175,13 @@ class Evaluation[Out]:
 
     def _earlier_calls(self) -> EarlierCalls:
         """Returns the calls of earlier evaluations, and of the conversation's last turn."""
-        earlier = self._options.get("conversation")
+        earlier, registry = self._options.get("conversation"), self._prompt.template.registry
+        if not registry.has_non_repeatable_tools:
+            return EarlierCalls((), (), registry.get_tool)
         return EarlierCalls(
             self._log.entries[: self._begins + 1],
             earlier.unknown_calls if earlier else (),
-            self._prompt.template.registry.get_tool,
+            registry.get_tool,
         )
 
     def _new_operation(self, adapter: ConnectingAdapter, text: str, *, streamed: bool) -> Operation:
@@ -277,7 +279,7 @@ class Evaluation[Out]:
         if not isinstance(error, Exception | None) and self.journal is None:
             self._loop = self._replayed()
         if not self._is_finished:
-            self._stop()
+            self._stop(waits=isinstance(error, RunSuspended))
         return self._loop.conversation_now
 
     def end(self, error: BaseException | None) -> None:
@@ -291,9 +293,9 @@ class Evaluation[Out]:
         finally:  # an interrupt of an event's handler does not keep the operation open
             self._operation.__exit__(None, error, None)
 
-    def _stop(self) -> None:
+    def _stop(self, *, waits: bool = False) -> None:
         """Makes the conversation one that can go on, with the calls of earlier evaluations."""
-        self._loop.stop()
+        self._loop.stop(waits=waits)
         if not self._is_stopped:
             self._loop.transcript += self.tools.earlier.take_rest()
         self._is_stopped = True
@@ -583,9 +585,13 @@ def _config(
         *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
         *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
     )
-    return replace(
-        adapter.config,
-        supports_dynamic_tools=adapter.supports_dynamic_tools,
-        deadline=min([deadline for deadline in candidates if deadline], default=None),
-        budget=budget,
-    )
+    config = _rules(adapter.config, supports_dynamic_tools=adapter.supports_dynamic_tools)
+    deadline = min([deadline for deadline in candidates if deadline], default=None)
+    if deadline is config.deadline and budget is config.budget:
+        return config
+    return replace(config, deadline=deadline, budget=budget)
+
+
+@lru_cache(maxsize=64)  # to check the rules of an adapter takes longer than to find them
+def _rules(config: InnerLoopConfig, *, supports_dynamic_tools: bool) -> InnerLoopConfig:
+    return replace(config, supports_dynamic_tools=supports_dynamic_tools)

@@ -130,6 +130,7 @@ _REFUSALS = {"bad_request", "content_filter", "context_length", "too_large"}
 _SERVER_FAILED = 500
 _LEFT_OUT = "a conversation that continues with another message leaves the rejected one out"
 _NOT_RUN = "Not run: the evaluation ended."
+_WAITS = "Not run: a person has not approved it yet."
 _UNKNOWN = "This call was interrupted and its outcome is unknown."
 
 type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
@@ -277,10 +278,11 @@ class InnerLoop:
         self.turns, self.repairs = turns, repairs
         return self.submit(outcomes)
 
-    def stop(self) -> None:
+    def stop(self, *, waits: bool = False) -> None:
         """Answers each open call with the note that it was not run, so that the run can go on.
 
-        The outcome of `running` ones, which were begun, is unknown.
+        The outcome of `running` ones, which were begun, is unknown. The run of the others may have
+        to wait for a person.
         """
         answered: list[str] = []
         for message in reversed(self.transcript):
@@ -293,7 +295,7 @@ class InnerLoop:
                 answered.remove(call.call_id)  # servers may repeat ids
             else:
                 begun = call in self.running
-                text = _UNKNOWN if begun else _NOT_RUN
+                text = _UNKNOWN if begun else _WAITS if waits else _NOT_RUN
                 answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
                 self.transcript.append(answer)
         self.pending = self.running = ()

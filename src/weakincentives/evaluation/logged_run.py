@@ -89,9 +89,9 @@ class ProviderFailure:
     message: str
     phase: EvaluationPhase
     code: str
-    provider: str
-    status: int | None
-    remedy: str
+    provider: str = ""
+    status: int | None = None
+    remedy: str = ""
     is_throttle: bool = False
     retry_after: timedelta | None = None
     usage: TokenUsage = field(default_factory=TokenUsage)

@@ -76,9 +76,20 @@ class ProviderRequests:
                         self._note_failure(error, usage=spent, arrived=arrived, cost=cost)
                     raise
                 self._note_failure(error, fell_back=True)
-            except BaseException:  # an interrupt, and the end of a stream
+            except BaseException as stop:  # an interrupt, and the end of a stream
+                cost = None
                 if (usage := spent + self._arrived.usage) != _NO_ANSWER.usage:
-                    self._limits.count(usage)
+                    cost = self._limits.count(usage)
+                if keep_arrived and self._arrived.text.strip():  # which somebody may have read
+                    self._loop.transcript.append(self._arrived)
+                    failure = ProviderFailure(
+                        message=f"stopped by {type(stop).__name__}",
+                        phase="request",
+                        code="stopped",
+                        usage=usage,
+                        arrived=self._arrived,
+                    )
+                    self._log.add_answer(Answered(failure, cost))
                 raise
             self._limits.check_again(request.turn - 1, spent)
 
@@ -115,17 +126,20 @@ class ProviderRequests:
         operation = self._operation
         provider, model = self._target()
         prices = self._loop.config.prices
-        started, answer = perf_counter(), _NO_ANSWER
+        started, answer, shown = perf_counter(), _NO_ANSWER, list[str]()
         failure: BaseException | None = None
         part = operation.part("request", model, streamed=operation.streamed)
         set_result = part.__enter__()
         try:
-            ask = Ask(self._connection, request, operation.streamed)
+            ask = Ask(self._connection, request, operation.streamed, shown)
             answer = self._check_answer(request, *(yield ask))
             set_result(answer)
         except BaseException as raised:  # an interrupt, and the end of a stream, too
             failure = raised
-            answer = self._arrived = self._connection.arrived() or _NO_ANSWER
+            answer = self._connection.arrived() or _NO_ANSWER
+            if shown and not answer.text:
+                answer = AssistantMessage(text="".join(shown), finish="error")
+            self._arrived = answer
             raise
         finally:
             try:

@@ -39,12 +39,12 @@ from .errors import ExpansionLimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import stop_event
 from .evaluations import Evaluation
 from .inner_loop import Restart, TooLong
-from .logged_run import COMPACTION, LoggedRun, Rendered, usage_of
-from .messages import ToolCall, UserMessage
+from .logged_run import LoggedRun, Rendered, usage_of
+from .messages import UserMessage, keep_media
 from .response import Completed, Execution, Expansion, PromptResponse, Restarted, StreamEvent
 from .run_log import OpenCall, RunLog
 from .run_stream import run_stream
-from .suspension import RunSuspended, Suspension, check_resumable
+from .suspension import Suspension, check_resumable
 from .tool_executor import AdapterOfCall
 from .whole_evaluations import WholeEvaluation, WholeEvaluations
 
@@ -232,17 +232,16 @@ class Run[Out]:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Saves the conversation and publishes how the run has ended."""
         evaluation, self._evaluation = self._evaluation, None
-        is_suspended = isinstance(error, RunSuspended)
         try:
             if evaluation is not None:
-                if error is not None and not is_suspended:
+                if error is not None:
                     self._conversation = evaluation.stop(error) or self._conversation
                 evaluation.end(error)
         finally:
             try:
                 if self._operation is not None:
                     self._operation.__exit__(kind, error, trace)
-                if self._save and self._conversation is not None and not is_suspended:
+                if self._save and self._conversation is not None:
                     self._save(self._conversation)
             finally:
                 self._reservation.__exit__()
@@ -437,6 +436,9 @@ class Run[Out]:
         plan = plan_compaction(self._compaction, self._conversation, self._render())
         if plan is None:
             return
+        if message := self._options.get("message"):  # what remains if there is no summary
+            new = keep_media(UserMessage(to_content(message)), self._session.content)
+            self._conversation = self._conversation.extended([new])
         summary = yield from self._summarize(plan, self._compaction)
         shorter = plan.apply(self._render(), summary)
         self._conversation = self._options["conversation"] = shorter
@@ -450,11 +452,7 @@ class Run[Out]:
         """Returns the summary of what goes, by a run that is a part of this one."""
         if compaction.summary is None or self._own is None or not (text := plan.older_text()):
             return ""
-        caller = self.log.caller
-        can_wait = caller is not None and caller.can_wait
-        call = ToolCall("", COMPACTION, "{}")
-        inside = self.log.begin_call(f"{self.log.turn}/{COMPACTION}", call, can_wait=can_wait)
-        parent = replace(self._own, call=inside)
+        parent = replace(self._own, call=self.log.begin_summary())
         options = ExecutionOptions(session=self._session, message=text)
         asked = WholeEvaluations(NestedAdapter(self._adapter, parent), options)
         completed, failure = yield Ask(asked, compaction.summary.bind())

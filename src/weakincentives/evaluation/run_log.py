@@ -274,6 +274,12 @@ class RunLog:
             self, key, call, can_wait=can_wait, is_preview=is_preview, identity=identity
         )
 
+    def begin_summary(self) -> "OpenCall":
+        """Returns what stands for a call, inside of which the conversation is summarized."""
+        can_wait = self.caller is not None and self.caller.can_wait
+        call = ToolCall("", COMPACTION, "{}")
+        return self.begin_call(f"{self.turn}/{COMPACTION}", call, can_wait=can_wait)
+
     def enter(self, call: "OpenCall") -> None:
         """Keeps an execution inside of which a run begins."""
         self._inside[call.key] = call
