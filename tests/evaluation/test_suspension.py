@@ -595,6 +595,9 @@ CALLED = {
 }
 
 
+INSIDE = {"tool": "run", "arguments": "{}", "runs": []}
+
+
 def edited(suspension: Suspension, **changes: object) -> str:
     """The suspension's JSON with other values at paths such as `pending__0__tool`."""
     value: Any = json.loads(suspension.to_json())
@@ -616,6 +619,8 @@ def edited(suspension: Suspension, **changes: object) -> str:
         ({"log__entries__2__preview__tool": "read"}, "log: a preview is of another call"),
         ({"log__entries__2__key": "1/call_2"}, "log: a preview is of another call"),
         ({"log__entries__2": CALLED}, "log: a call is answered that was not made"),
+        ({"log__inside": {"x/call_1": INSIDE}}, "log: a run is inside a call that was not made"),
+        ({"log__inside": {"9" * 5_000: INSIDE}}, "log: a run is inside a call that was not made"),
         ({"log__entries__0__conversation": None}, "log: it has no rendered prompt"),
         ({"unknown": 1}, "unknown"),
         ({"log__on_change": "forget"}, "log.on_change"),

@@ -794,7 +794,6 @@ def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_contex
         assert its_session is session
         assert isinstance(context.adapter, NestedAdapter)
         assert context.adapter.adapter is adapter
-        assert context.adapter.parent.session is session
         assert context.adapter.parent.bus is bus
         assert its_bus is bus
         assert context.prompt is rendered.prompt

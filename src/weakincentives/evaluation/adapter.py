@@ -94,15 +94,12 @@ class ParentRun:
 
     It is the `MainLoop` execution that evaluates, or the evaluation whose tool call evaluates
     another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
-    ends by `deadline`, and works in a transaction of the parent if it has the same `session`, which
-    `run` has reserved.
-    `approver` decides for the parent, and for nested runs that have none of their own. `call` is
-    the one whose handler evaluates. Further runs may nest in one another `levels_left` deep.
-    `operation` is that of the execution.
+    and ends by `deadline`. `run` has reserved the session. `approver` decides for the parent, and
+    for nested runs that have none of their own. `call` is the one whose handler evaluates. Further
+    runs may nest in one another `levels_left` deep. `operation` is that of the execution.
     """
 
     run: RunToken | None
-    session: SessionProtocol
     meter: Meter
     bus: EventBus | None = None
     deadline: Deadline | None = None
@@ -112,10 +109,10 @@ class ParentRun:
     operation: Operation | None = None
     call: OpenCall | None = None
 
-    def for_call(self, session: SessionProtocol, bus: EventBus, call: OpenCall) -> "ParentRun":
-        """Returns the parent of what one tool call evaluates, maybe on a fork of the session."""
+    def for_call(self, bus: EventBus, call: OpenCall) -> "ParentRun":
+        """Returns the parent of what one tool call evaluates."""
         meter = call.identity.meter if call.identity else None
-        return replace(self, session=session, meter=meter or self.meter, bus=bus, call=call)
+        return replace(self, meter=meter or self.meter, bus=bus, call=call)
 
     def check_depth(self, name: str) -> None:
         """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""

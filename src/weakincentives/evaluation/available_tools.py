@@ -74,7 +74,7 @@ class AvailableTools:
         return tuple([tool for tool in tools if tool is not None])
 
     def outcome_of(self, called: LoggedCall) -> ToolExecutionOutcome:
-        """Returns the outcome of a call of a record; `LookupError` for tools that are gone."""
+        """Returns the outcome of a call of a record, without tools that the prompt has lost."""
         sections, answer = called.sections, called.answer
         outcome = ToolExecutionOutcome(
             called.call.call_id,
@@ -85,9 +85,10 @@ class AvailableTools:
         )
         if sections is None:
             return outcome
+        known = [self._view.registry.get_tool(name) for name in sections.tools]
         return replace(
             outcome,
-            expanded_tools=self.named(sections.tools),
+            expanded_tools=tuple([tool for tool in known if tool is not None]),
             section_key=sections.section_key,
             opened=sections.opened,
             closed_tools=sections.closed_tools,

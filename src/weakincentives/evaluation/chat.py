@@ -189,7 +189,7 @@ class Chat[Out]:
 def _has_gone_on(conversation: Conversation | None, suspension: Suspension) -> bool:
     """Whether the user or the model has written since a turn was suspended."""
     waiting = suspension.conversation
-    if conversation == suspension.log.conversation:  # in a session of before the turn
+    if conversation == suspension.start:  # in a session of before the turn
         return False
     if conversation is None or waiting is None:
         return True

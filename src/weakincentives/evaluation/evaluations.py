@@ -224,8 +224,7 @@ class Evaluation[Out]:
         approver = self._options.get("approver")
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
         levels = min(levels, outer.levels_left) if outer else levels
-        session, meter = self._session, self.meter
-        parent = ParentRun(token, session, meter, bus, deadline, self._id, approver, levels - 1)
+        parent = ParentRun(token, self.meter, bus, deadline, self._id, approver, levels - 1)
         return nest(evaluator, parent, self._clock)
 
     def begin(self) -> None:

@@ -373,6 +373,9 @@ def misfit_of(log: LoggedRun) -> str:
                     return "a call is answered that was not made"
             case _:
                 pass
+    turns = {str(number) for number in range(turn + 1)}
+    if any(key.partition("/")[0] not in turns for key in log.inside):
+        return "a run is inside a call that was not made"
     inner = [run.log for inside in log.inside.values() for run in inside.runs]
     return next(filter(None, map(misfit_of, inner)), "")
 

@@ -51,7 +51,8 @@ class ProviderRequests:
         not record it, so a replay would not have it. The message's usage includes discarded
         answers, and an error's notes the earlier failures.
         """
-        spent, notes = _NO_ANSWER.usage, list[str]()
+        spent = _NO_ANSWER.usage
+        notes: list[str] = []
         while True:
             self._arrived = _NO_ANSWER
             try:
@@ -126,7 +127,8 @@ class ProviderRequests:
         operation = self._operation
         provider, model = self._target()
         prices = self._loop.config.prices
-        started, answer, shown = perf_counter(), _NO_ANSWER, list[str]()
+        started, answer = perf_counter(), _NO_ANSWER
+        shown: list[str] = []
         failure: BaseException | None = None
         part = operation.part("request", model, streamed=operation.streamed)
         set_result = part.__enter__()

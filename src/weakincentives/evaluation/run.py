@@ -51,6 +51,7 @@ from .whole_evaluations import WholeEvaluation, WholeEvaluations
 __all__ = ["NestedAdapter", "Run", "has_own_loop"]
 
 _RESTARTS = 10
+_NO_PARENT = ParentRun(None, Meter())
 
 
 class Run[Out]:
@@ -78,7 +79,7 @@ class Run[Out]:
         if (suspension := given.get("suspension")) is not None:
             given = _options_of(suspension, given)
         session, used = given["session"], given.get("adapter") or adapter
-        parent = _caller(session, used, adapter)  # another model counts for it too
+        parent = _caller(used, adapter)  # another model counts for it too
         self._adapter = used.adapter if isinstance(used, NestedAdapter) else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
@@ -98,9 +99,9 @@ class Run[Out]:
         self._evaluation: Evaluation[Out] | WholeEvaluation[Out] | None = None
         self._execution: Execution[Out] | None = None
         self._is_journaled = False
-        known_names, passed = ConversationOptions.__annotations__, dict[str, object](given)
+        names = ConversationOptions.__annotations__
         self._options: EvaluationStart = cast(
-            EvaluationStart, {k: passed[k] for k in known_names if k in passed}
+            EvaluationStart, {name: value for name, value in given.items() if name in names}
         )
         self._own = None if restarts is None else self._as_parent(given, parent, clock)
         self._operation = None if self._own is None else self._own.operation
@@ -165,8 +166,7 @@ class Run[Out]:
         )
         own = ParentRun(
             self._token,
-            session,
-            Meter(self._budget, parent.meter),
+            Meter(self._budget, parent.meter if parent.run else None),
             bus,
             deadline,
             parent.evaluation_id,
@@ -483,13 +483,13 @@ class NestedAdapter(ProviderAdapter):
 
     An evaluation is a whole run, as by a `MainLoop`, so the sections that its model requests open
     inside. It inherits bus and deadline of `parent` and counts in its meter. A `MainLoop` with this
-    adapter runs in the same way. `call` is a tool call of `caller`, with its session and bus.
+    adapter runs in the same way. `call` is a tool call of `caller`, with its bus.
     """
 
     adapter: ProviderAdapter
     caller: ParentRun
     clock: Clock = utc_now
-    call: tuple[SessionProtocol, EventBus, OpenCall] | None = None
+    call: tuple[EventBus, OpenCall] | None = None
 
     @property
     def parent(self) -> ParentRun:
@@ -498,7 +498,7 @@ class NestedAdapter(ProviderAdapter):
 
     def for_call(self, session: SessionProtocol, bus: EventBus, call: OpenCall) -> "NestedAdapter":
         """Returns the adapter for one tool call, maybe on a fork of the session."""
-        return NestedAdapter(self.adapter, self.parent, self.clock, (session, bus, call))
+        return NestedAdapter(self.adapter, self.parent, self.clock, (bus, call))
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -578,10 +578,13 @@ def _options_of(suspension: Suspension, options: ExecutionOptions) -> ExecutionO
     }
 
 
-def _caller(session: SessionProtocol, *adapters: ProviderAdapter) -> ParentRun:
+def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
     """Returns the run of the first adapter that belongs to one, otherwise an empty one."""
-    nested = [adapter for adapter in adapters if isinstance(adapter, NestedAdapter)]
-    return nested[0].parent if nested else ParentRun(None, session, Meter())
+    if isinstance(used, NestedAdapter):
+        return used.parent
+    if adapter is not used and isinstance(adapter, NestedAdapter):
+        return adapter.parent
+    return _NO_PARENT
 
 
 def has_own_loop(adapter: ProviderAdapter) -> bool:

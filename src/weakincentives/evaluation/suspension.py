@@ -102,6 +102,11 @@ class Suspension:
         return self.log.message
 
     @property
+    def start(self) -> Conversation | None:
+        """The conversation that the run has continued, if there was one."""
+        return self.log.conversation
+
+    @property
     def conversation(self) -> Conversation | None:
         """What was said in the last evaluation, up to the calls that wait."""
         begun, messages = None, list[Message]()
