@@ -284,11 +284,6 @@ class RunLog:
         """Keeps an execution inside of which a run begins."""
         self._inside[call.key] = call
 
-    def runs_inside(self, key: CallKey) -> RunsInside | None:
-        """Returns what is known of the runs inside a call."""
-        call = self._inside.get(key)
-        return self.record.inside.get(key) if call is None else call.to_value()
-
     def to_value(self) -> LoggedRun:
         """Returns the log as a value; what a run has not yet repeated stays in it."""
         entries = [entry.logged() if isinstance(entry, Called) else entry for entry in self.entries]
