@@ -425,7 +425,10 @@ def goes_on(bank: Bank, stopped: Conversation | None, *, message: str | None = N
     )
     assert execution.text == "All paid."
     assert execution.conversation is not None
-    assert execution.conversation.messages[: len(stopped.messages)] == stopped.messages
+    kept, last = stopped.messages, stopped.messages[-1]
+    if message is None and isinstance(last, AssistantMessage) and last.finish == "error":
+        kept = kept[:-1]  # the answer that was cut is written anew
+    assert execution.conversation.messages[: len(kept)] == kept
     assert sorted(bank.begun) == [1, 2, 3]
 
 

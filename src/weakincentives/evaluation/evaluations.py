@@ -416,7 +416,7 @@ class Evaluation[Out]:
         """Appends the entry of a call whose outcome a journal has recorded."""
         last = self._log.entries[-1]
         if not isinstance(last, Called) or last.key != key:
-            called = Called(key, call, outcome)
+            called = Called(key, call, outcome, self.tools.would_run(call))
             self._log.entries.append(called)
             self.tools.recall(called)
 

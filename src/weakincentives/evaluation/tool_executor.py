@@ -164,6 +164,14 @@ class ToolExecutor:
                 return outcomes, signal
         return outcomes, None
 
+    def would_run(self, call: ToolCall) -> bool:
+        """Whether a call is neither refused nor answered from an earlier evaluation."""
+        try:
+            tool, _, params = self.admit(call)
+        except ToolValidationError:
+            return False
+        return tool.effect not in NON_REPEATABLE or not self.earlier.has(call, params)
+
     def recall(self, called: Called, *, in_turn: bool = True) -> None:
         """Takes note of a call that is answered already, so that later calls see it.
 

@@ -683,6 +683,19 @@ def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
     assert without_times(again) == without_times(records)
 
 
+def test_calls_that_were_refused_or_repeated_before_a_cut_are_so_after_it() -> None:
+    story = [
+        calls(("later", "{}"), ("send", '{"a": 3}'), ("read_section", '{"section_key": "more"}')),
+        calls(("send", '{"a": 3}'), ("later", '{"a": 7}')),
+        STORY[-1],
+    ]
+    durable_agent = agent(Facts(Path("/dev/null")), story=story, dynamic=False)
+    whole, records = attempt(durable_agent)
+    for count in range(len(records)):
+        if not records[count - 1][0].startswith("intent:"):
+            assert attempt(durable_agent, records[:count])[0] == whole
+
+
 def test_records_grow_with_the_steps_and_not_with_the_conversation(facts: Facts) -> None:
     def size(turns: int) -> int:
         _, records = attempt(
