@@ -582,9 +582,7 @@ def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
     """Returns the run of the first adapter that belongs to one, otherwise an empty one."""
     if isinstance(used, NestedAdapter):
         return used.parent
-    if adapter is not used and isinstance(adapter, NestedAdapter):
-        return adapter.parent
-    return _NO_PARENT
+    return adapter.parent if isinstance(adapter, NestedAdapter) else _NO_PARENT
 
 
 def has_own_loop(adapter: ProviderAdapter) -> bool:
