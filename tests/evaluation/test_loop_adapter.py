@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolsAdded
 from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
@@ -322,3 +323,22 @@ def test_a_request_says_who_was_asked_and_what_its_answer_cost(
         assert (event.model, event.cost, event.error) == (adapter.model, None, "ValueError: no")
         assert (event.usage, event.finish, paid) == (TokenUsage(), "", [])
         assert ends == [("request", failure), ("evaluation", failure)]
+
+
+def test_prices_and_rules_may_be_changed_and_need_no_hash() -> None:
+    @dataclass
+    class Prices:
+        dollars: float
+
+        def __call__(self, usage: TokenUsage, model: str) -> float:
+            return self.dollars
+
+    adapter = ScriptedAdapter([say('{"a": 1}')] * 2)
+    loop = MainLoop(adapter)
+    costs = list[float | None]()
+    for dollars in (1, 2):
+        adapter.config = InnerLoopConfig(prices=Prices(dollars))
+        session = Session()
+        loop.execute(agent(), session=session)
+        costs += [event.cost for event in session[ProviderCalled]]
+    assert costs == [1, 2]

@@ -344,6 +344,7 @@ class ConnectingAdapter(ProviderAdapter):
     name: str = "adapter"
     model: str = ""
     has_own_loop: ClassVar[bool] = True
+    _rules: tuple[InnerLoopConfig, InnerLoopConfig] | None = None
 
     def __init__(self, *, config: InnerLoopConfig | None = None, clock: Clock = utc_now) -> None:
         self.config = config or InnerLoopConfig()
@@ -356,6 +357,15 @@ class ConnectingAdapter(ProviderAdapter):
     @property
     def budget(self) -> Budget | None:
         return self.config.budget
+
+    def rules(self) -> InnerLoopConfig:
+        """Returns `config` with what the adapter supports, made once since it checks its values."""
+        config, supports, known = self.config, self.supports_dynamic_tools, self._rules
+        if known and known[0] is config and known[1].supports_dynamic_tools is supports:
+            return known[1]
+        rules = replace(config, supports_dynamic_tools=supports)
+        self._rules = config, rules
+        return rules
 
     @property
     def evaluator(self) -> Evaluator:

@@ -6,7 +6,7 @@ provider, run tool calls, submit their outcomes. The run around it performs thes
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -338,8 +338,11 @@ class Evaluation[Out]:
                 outcome = tools.available.outcome_of(entry)
                 called = Called(entry.key, entry.call, outcome, entry.has_run)
                 tools.recall(called, in_turn=entry.key.startswith(f"{log.turn}/"))
-            elif isinstance(entry, Answered) and isinstance(entry.reply, ProviderFailure):
-                self._connection.fall_back(entry.reply.to_error())
+            match entry:
+                case Answered(ProviderFailure(fell_back=True) as failure):
+                    self._connection.fall_back(failure.to_error())
+                case _:
+                    pass
         return action
 
     def _suspend(self, calls: Sequence[ToolCall], *, reserved: int = 0) -> Effects[RunSuspended]:
@@ -584,13 +587,8 @@ def _config(
         *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
         *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
     )
-    config = _rules(adapter.config, supports_dynamic_tools=adapter.supports_dynamic_tools)
+    config = adapter.rules()
     deadline = min([deadline for deadline in candidates if deadline], default=None)
     if deadline is config.deadline and budget is config.budget:
         return config
     return replace(config, deadline=deadline, budget=budget)
-
-
-@lru_cache(maxsize=64)  # to check the rules of an adapter takes longer than to find them
-def _rules(config: InnerLoopConfig, *, supports_dynamic_tools: bool) -> InnerLoopConfig:
-    return replace(config, supports_dynamic_tools=supports_dynamic_tools)

@@ -61,8 +61,6 @@ type CallKey = str
 """Names a call in its run, such as `"3/call_7"`: how many answers the provider had given, and the
 id under which people decide on the call."""
 
-_NO_CHANGES: Changes = {}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:

@@ -67,7 +67,7 @@ class Replay:
                 raise outcome.request
             return outcome
         outcome = yield from tools.execute(called.call, inside)
-        if outcome.success != called.answer.success:
+        if called.answer.success and not outcome.success:
             raise PromptEvaluationError(
                 f"the call of {name!r}, which succeeded before the run waited, fails now: "
                 f"{outcome.message.content}",

@@ -131,13 +131,11 @@ class RunLog:
 
     def take_over(self) -> None:
         """Takes over the whole record, whose changes the session has."""
-        self.entries += self.record.entries
-        self.turn = sum(isinstance(entry, Answered) for entry in self.entries)
-        for entry in reversed(self.entries):
-            if isinstance(entry, Answered) and isinstance(entry.reply, AssistantMessage):
-                self._calls = entry.reply.tool_calls
-                self._ids = approval_ids(self._calls)
-                break
+        for entry in self.record.entries:
+            if isinstance(entry, Answered):
+                self.add_answer(entry)
+            else:
+                self.entries.append(entry)
 
     @property
     def begins(self) -> int:
@@ -312,7 +310,7 @@ class RunLog:
 class OpenCall:
     """One execution of a tool call, and the runs inside it.
 
-    They can wait for people if `can_wait` says so: the handler then runs loop. In a preview of a
+    They can wait for people if `can_wait` says so: the handler then runs again. In a preview of a
     later call no run begins, since it would ask the model; `has_runs` then says that the handler
     tried to begin one. `unrepeatable` names a tool inside the call that can neither be undone nor
     repeated, so that no run inside can wait any more. A journal gives the call's `identity`.
