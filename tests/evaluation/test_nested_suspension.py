@@ -42,6 +42,7 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.prompt.tool import Effect
+from weakincentives.runtime.events import PromptExecuted
 from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
 
@@ -680,6 +681,51 @@ def test_a_summary_that_a_nested_run_made_before_the_wait_is_not_made_again() ->
     assert (execution.text, len(adapter.requests)) == ("done", 5)
     assert "They asked." in str(adapter.requests[3].messages)
     assert execution.usage == TokenUsage(50, 25)
+    straight = Session()
+    MainLoop(ScriptedAdapter(script)).execute(asked, session=straight, approver=lambda _: Approve())
+    assert ended(at) == ended(straight)
+
+
+def test_what_each_evaluation_has_used_is_the_same_when_a_shorter_one_waits() -> None:
+    def read(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult("word " * 2_000)
+
+    inner = agent(tool(read, name="free"), asking(write_note))
+    compaction = Compaction(1_500, 1, agent(key="summary", text="Sum up."))
+    loop, earlier = MainLoop(ScriptedAdapter([say("x" * 1_000), say("y" * 1_000)])), None
+    for message in ("One?", "Two?"):
+        earlier = loop.execute(
+            inner.bind(), session=Session(), message=message, conversation=earlier
+        ).conversation
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        loop = MainLoop(nested_adapter(context), compaction=compaction)
+        execution = loop.execute(
+            inner.bind(), session=context.session, message="Now?", conversation=earlier
+        )
+        return ToolResult(execution.text)
+
+    script = [
+        call(("delegate", {})),
+        call(("free", {"a": 1})),
+        say("They asked."),
+        call(("run", {"a": 3})),
+        say("inside"),
+        say("done"),
+    ]
+    adapter, at, straight = ScriptedAdapter(script), Session(), Session()
+    asked = prompt(tool(delegate, name="delegate"))
+    suspension = suspended(MainLoop(adapter), asked, at)
+    decisions = {item.call_id: Approve() for item in suspension.pending}
+    MainLoop(adapter).resume(asked, suspension, decisions, session=at)
+    MainLoop(ScriptedAdapter(script)).execute(asked, session=straight, approver=lambda _: Approve())
+    assert {name for name, _, _ in ended(at)} == {"agent", "inner", "summary"}
+    assert ended(at) == ended(straight)
+
+
+def ended(session: Session) -> set[tuple[str, TokenUsage, int]]:
+    """What the evaluations of each prompt have used; a repeated one tells it again."""
+    return {(event.prompt_name, event.usage, event.turns) for event in session[PromptExecuted]}
 
 
 # --------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ class RunLog:
         inside = {
             key: runs
             for key, runs in self.record.inside.items()
-            if first < int(key.partition("/")[0]) <= first + answers and runs.tool != COMPACTION
+            if first < int(key.partition("/")[0]) <= first + answers
         }
         return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
 
