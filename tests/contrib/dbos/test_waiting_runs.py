@@ -145,6 +145,21 @@ def test_a_run_waits_twice_and_ends(new: NewRunStore) -> None:
     assert notes(store) == ["noted 1", "paid 2", "paid 4"]
 
 
+def test_a_run_that_is_listed_has_the_status_waiting(new: NewRunStore) -> None:
+    store, run_ids = new(), [f"run-{number}" for number in range(10)]
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        for number, run_id in enumerate(run_ids, 1):
+            run = runs.start("agent", Job(run_id), run_id=run_id)
+            while len(runs.waiting()) < number:  # no pause: the workflow has not ended by then
+                pass
+            assert run.status == "waiting"
+
+    run_in_process(store, work)
+
+
 def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> None:
     store, run_ids = new(), ["run", "another"]
 

@@ -19,7 +19,7 @@ from .executor_lock import lock_executor
 from .journal import DurableAgent, combined_version, succeeded
 from .outcomes import Record
 from .sqlite import SqliteConnection
-from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting
+from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting, last_status
 
 if TYPE_CHECKING:  # an extra
     from dbos import DBOSConfig  # pyright: ignore[reportMissingImports]
@@ -51,7 +51,7 @@ class DurableRun:
     @property
     def status(self) -> Literal["running", "waiting", "ended"]:
         """Whether the run goes on or is to start, waits for people, or has ended somehow."""
-        status = _last_status(self.run_id)
+        status = last_status(dbos().DBOS, self.run_id)
         if status is None:
             return "waiting"
         return "running" if status.status in _UNFINISHED else "ended"
@@ -70,14 +70,6 @@ class DurableRun:
             rest = dbos().DBOS.retrieve_workflow(result["wait_id"], existing_workflow=False)
             result = rest.get_result(**options)
         return result
-
-
-def _last_status(run_id: str) -> Any:
-    """Returns DBOS's status of the last part of a run; `None` if it waits for people."""
-    status = dbos().DBOS.get_workflow_status(run_id)
-    while status is not None and isinstance(output := status.output, dict) and "wait_id" in output:
-        status = dbos().DBOS.get_workflow_status(output["wait_id"])
-    return status
 
 
 class DurableRuns(WaitingRuns):
@@ -160,8 +152,9 @@ class DurableRuns(WaitingRuns):
 
         Logs a warning if the run is unfinished and waits for another version of the code.
         """
-        run = DurableRun(self._agents[agent], dbos().DBOS.retrieve_workflow(run_id))
-        status = _last_status(run_id)
+        engine = dbos().DBOS
+        run = DurableRun(self._agents[agent], engine.retrieve_workflow(run_id))
+        status = last_status(engine, run_id)
         if (
             status
             and status.status in _UNFINISHED

@@ -26,6 +26,7 @@ __all__ = [
     "WaitingRunsError",
     "dbos",
     "keep_waiting",
+    "last_status",
     "open_waiting_runs",
 ]
 
@@ -164,12 +165,27 @@ def _waiting_run(wait_id: str, row: Any) -> WaitingRun:
     )
 
 
+def _wait_id(run_id: str, waits: int) -> str:
+    return f"{run_id}:wait-{waits}"
+
+
+def last_status(engine: Any, run_id: str) -> Any:
+    """Returns DBOS's status of the last part of a run; `None` if it waits for people.
+
+    It agrees with `WaitingRuns.waiting`: a part stores that the run waits before the part ends.
+    """
+    status, waits = engine.get_workflow_status(run_id), 1
+    while status and engine.get_workflow_status(_wait_id(run_id, waits) + _ROW):
+        status, waits = engine.get_workflow_status(_wait_id(run_id, waits)), waits + 1
+    return status
+
+
 def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) -> str:
     """Stores that a run waits, from within its workflow; returns the id of its rest.
 
     `waiting` is the result of `execute_run`.
     """
-    wait_id = f"{waiting['run_id']}:wait-{waiting['waits']}"
+    wait_id = _wait_id(waiting["run_id"], waiting["waits"])
     options = {
         "workflow_name": _WAITING,
         "workflow_id": wait_id + _ROW,
