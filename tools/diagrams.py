@@ -45,7 +45,17 @@ from weakincentives.evaluation.inner_loop import (
     ProviderRequest,
     ToolCalls,
 )
-from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.logged_run import (
+    Answered,
+    Asked,
+    Began,
+    Decided,
+    LoggedCall,
+    LoggedEntry,
+    LoggedRun,
+    Rendered,
+)
+from weakincentives.evaluation.main_loop import ExecutionOptions, MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
     Finish,
@@ -54,6 +64,7 @@ from weakincentives.evaluation.messages import (
     ToolMessage,
     UserMessage,
 )
+from weakincentives.evaluation.run import Run
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import ToolResult
@@ -500,6 +511,84 @@ def inner_loop() -> Picture:
     return picture
 
 
+def run_log() -> Picture:
+    """Returns the log of a run that has waited, with the log of the run inside one of its calls."""
+    page = example("running")
+    adapter, prompt = ScriptedAdapter(page["script"]), page["shop"].bind()
+    options = ExecutionOptions(session=Session(), message="Where is A-7?")
+    first = Run(adapter, prompt, options, restarts=10)
+    stored = ""
+    try:
+        first.result()
+    except RunSuspended as waiting:
+        stored = waiting.suspension.to_json()
+    suspension = Suspension.from_json(stored)
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    options = ExecutionOptions(session=Session(), suspension=suspension, decisions=decisions)
+    rest = Run(adapter, prompt, options, restarts=10)
+    rest.result()
+    log = rest.log.to_value()
+    [(key, inside)] = log.inside.items()
+    [inner] = inside.runs
+    picture = Picture(
+        "The log of a run: each step is an entry, and a run inside a call has its own"
+    )
+    picture.text(10, 18, "one process", look="strong")
+    y = 26.0
+    for number, entry in enumerate(log.entries):
+        if number == len(suspension.log.entries):
+            picture.text(10, y + 20, "another process", look="strong")
+            picture.text(150, y + 20, "has the log as JSON, and does nothing again", look="muted")
+            y += 30
+        if isinstance(entry, LoggedCall) and entry.key == key:
+            picture.text(590, y + 18, "a run inside the call", look="muted")
+            y = _draw_entries(picture, (110, y), inner.log, inner.log.entries, kind="accent")
+        kind: Kind = "warning" if isinstance(entry, Asked) else "box"
+        y = _draw_entries(picture, (10, y), log, [entry], kind=kind)
+    return picture
+
+
+def _draw_entries(
+    picture: Picture,
+    at: tuple[float, float],
+    log: LoggedRun,
+    entries: Iterable[LoggedEntry],
+    *,
+    kind: Kind,
+) -> float:
+    """Draws entries of `log` below each other; returns where the next one begins."""
+    x, y = at
+    for entry in entries:
+        picture.box(x, y, 580 - x, 26, [], kind=kind)
+        name, text = _entry(entry, log)
+        picture.text(x + 10, y + 17, name, look="strong")
+        picture.text(x + 100, y + 17, text)
+        y += 30
+    return y
+
+
+def _entry(entry: LoggedEntry, log: LoggedRun) -> tuple[str, str]:
+    """Returns the name of an entry, and what it says."""
+    tools = {item.key: item.call.name for item in log.entries if isinstance(item, LoggedCall)}
+    name = "Called" if isinstance(entry, LoggedCall) else type(entry).__name__
+    match entry:
+        case Rendered(cause=cause):
+            text = f"cause: {cause}"
+        case Answered(AssistantMessage(text=said, tool_calls=calls)):
+            text = f"call {calls[0].name}" if calls else said
+        case Asked(_, preview):
+            text = f"{preview.tool}?"
+        case Decided(key, decision):
+            text = f"{decision.kind} {tools[key]}"
+        case LoggedCall(call=made, answer=answer):
+            text = f"{made.name}: {answer.content}"
+        case Began(key):
+            text = tools[key]
+        case _:
+            text = "failed"
+    return name, text
+
+
 # Where the arrows between the boxes run.
 _ARROWS: Mapping[tuple[str, str], list[tuple[float, float]]] = {
     ("ProviderRequest", "ToolCalls"): [(220, 60), (498, 60)],
@@ -663,6 +752,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
         approval_decisions,
         approval_wait,
         inner_loop,
+        run_log,
         override_merge,
         conversation_messages,
         layers,

@@ -314,10 +314,12 @@ def test_without_a_message_a_stopped_turn_goes_on(mode: Mode) -> None:
 
 
 @any_mode
-def test_ctrl_c_in_a_tool_ends_the_turn_and_the_tool_does_not_run_again(mode: Mode) -> None:
+def test_turn_that_ctrl_c_stops_in_a_tool_goes_on_and_the_tool_does_not_run_again(
+    mode: Mode,
+) -> None:
     PAID.clear()
     paying = call(("pay", {"n": -1}), ("pay", {"n": 5}))
-    chat = chat_of(OPEN, paying, paying, say("Done."))
+    chat = chat_of(OPEN, paying, call(("pay", {"n": -1})), say("Done."))
     with pytest.raises(KeyboardInterrupt):
         mode(chat, "Pay")
     assert chat.conversation is not None

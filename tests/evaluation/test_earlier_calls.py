@@ -67,16 +67,15 @@ def test_equal_calls_match_in_order_also_those_of_a_record(
 
 
 @given(CALLS)
-def test_calls_that_are_not_repeated_become_messages_once(
+def test_calls_that_are_not_repeated_become_messages(
     made: list[tuple[str, str, bool]],
 ) -> None:
     entries = [called(number, *call[:2]) for number, call in enumerate(made)]
     calls = earlier(entries)
     kept = [entry for entry in entries if entry.call.name != "free"]
-    messages = calls.take_rest()
+    messages = calls.rest()
     assert len(messages) == (len(kept) + 1 if kept else 0)
     assert {*messages[1:]} == {entry.outcome.message for entry in kept}
-    assert calls.take_rest() == []
 
 
 def test_calls_before_a_compaction_are_in_the_conversation() -> None:
@@ -93,7 +92,7 @@ def test_calls_of_the_conversation_are_unknown_and_not_said_again() -> None:
     calls = earlier([], [ToolCall("call_1", "mail", '{"a": 1}')])
     assert take(calls, "mail", 1) == UNKNOWN.message
     calls = earlier([], [ToolCall("call_1", "mail", '{"a": 1}')])
-    assert calls.take_rest() == []
+    assert calls.rest() == []
 
 
 @dataclass(frozen=True)

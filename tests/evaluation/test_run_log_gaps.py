@@ -113,7 +113,6 @@ def test_text_that_the_user_has_read_before_a_stop_is_in_the_next_request() -> N
     assert "alpha beta" in seen_by_model(adapter)
 
 
-@gap("F1", "state and conversation are saved one after the other")
 def test_interrupt_while_a_turn_is_saved_keeps_state_and_conversation_together() -> None:
     adapter = ScriptedAdapter([call(("note", {"a": 1})), say("Done.")])
     section = MarkdownSection(
@@ -123,7 +122,7 @@ def test_interrupt_while_a_turn_is_saved_keeps_state_and_conversation_together()
     chat = Chat(MainLoop(adapter), asked, session=Session())
 
     def interrupt(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_qualname == "Chat._save":
+        if event == "call" and frame.f_code.co_qualname == "ChatTurn.end":
             sys.settrace(None)
             raise KeyboardInterrupt
 

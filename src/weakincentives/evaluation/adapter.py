@@ -30,6 +30,7 @@ from ..runs import RunToken
 from ..runtime.events import Operation
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
+from .chat_turn import ChatTurn
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import InnerLoopConfig, ProviderRequest
@@ -52,6 +53,7 @@ __all__ = [
     "ProviderAdapter",
     "RunOptions",
     "check_arguments",
+    "config_for",
     "publisher",
     "source_of",
     "takes_bindings",
@@ -138,13 +140,14 @@ class LoopOptions(ConversationOptions, total=False):
 class RunOptions(LoopOptions, total=False):
     """The arguments of `MainLoop.resume` beside the prompt and the decisions.
 
-    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. `caller` is
-    the run that has reserved the session for this one, such as the turn of a chat.
+    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. A `Chat`
+    passes its `turn`, and as `caller` the run that has reserved the session for this one.
     """
 
     adapter: "ProviderAdapter | None"
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     caller: RunToken | None
+    turn: ChatTurn | None
 
 
 class ExecutionOptions(RunOptions, total=False):
@@ -436,6 +439,24 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
             "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
         )
     return rendered.prompt
+
+
+def config_for(
+    adapter: ConnectingAdapter,
+    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
+    options: EvaluationStart,
+) -> InnerLoopConfig:
+    """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
+    budget, parent = options.get("budget") or adapter.budget, options.get("parent")
+    candidates = (
+        *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
+        *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
+    )
+    config = adapter.rules()
+    deadline = min([deadline for deadline in candidates if deadline], default=None)
+    if deadline is config.deadline and budget is config.budget:
+        return config
+    return replace(config, deadline=deadline, budget=budget)
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

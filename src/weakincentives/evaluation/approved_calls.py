@@ -14,7 +14,7 @@ from ..errors import ControlFlow, message_of
 from ..prompt.approval import ApprovalMode, approval_mode
 from ..prompt.context import revoke
 from ..prompt.errors import ToolValidationError
-from ..prompt.tool import NON_REPEATABLE, AnyTool, PromptHandler, preview_problem
+from ..prompt.tool import NON_REPEATABLE, AnyTool, preview_problem
 from ..protocols import SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import ApprovalDecided
@@ -37,7 +37,7 @@ from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
 from .run_log import OpenCall, UndecidedError
 from .suspension import RunSuspended
-from .tool_executor import ToolExecutor
+from .tool_executor import ToolExecutor, runs_again
 
 __all__ = ["ApprovedCalls"]
 
@@ -86,7 +86,8 @@ class ApprovedCalls:
         is_preview: bool = False,
     ) -> OpenCall:
         """Begins an execution of a call, inside of which runs may be able to wait."""
-        can_wait = self._can_wait and _runs_again(self._tools.available.get(call.name))
+        tool = self._tools.available.get(call.name)
+        can_wait = self._can_wait and tool is not None and runs_again(tool)
         return self._log.begin_call(
             key, call, can_wait=can_wait, is_preview=is_preview, identity=identity
         )
@@ -247,7 +248,7 @@ class ApprovedCalls:
         except ToolValidationError:
             return None  # the model reads its mistake
         denied = isinstance(decision, Deny)  # so it has not begun
-        began = identity is not None and identity.began and not denied
+        began = not denied and self._log.has_begun(key, identity)
         if tool.effect in NON_REPEATABLE and (began or tools.earlier.has(call, params)):
             return None  # it does not run again
         context = tools.context(call)
@@ -349,10 +350,3 @@ class ApprovedCalls:
         if not isinstance(decision, Approve) or shown is None:
             return False
         return not (shown.shows_same(now) or shown.shows_same(preview_arguments(call)))
-
-
-def _runs_again(tool: AnyTool | None) -> bool:
-    """Whether the handler of `tool` can run again, when a run inside it has waited."""
-    return tool is not None and (
-        tool.effect not in NON_REPEATABLE or isinstance(tool.handler, PromptHandler)
-    )

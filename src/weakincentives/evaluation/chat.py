@@ -14,11 +14,12 @@ from ..runs import Reservation, RunToken
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
 from .approval import Approver, Decision
+from .chat_turn import ChatTurn, StoppedTurn, saved_conversation, unfinished_turn
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .messages import AssistantMessage, Message, UserMessage
 from .response import Completed, StreamEvent
-from .run import has_own_loop
+from .run import NestedAdapter, has_own_loop
 from .run_stream import run_stream
 from .suspension import Suspension
 
@@ -48,9 +49,9 @@ class Chat[Out]:
     The chat has a copy of the prompt, with the params and resources that were bound when the chat
     was made: to change them for later turns, bind `chat.prompt`.
 
-    A turn that an error, a cancellation or Ctrl-C stops, or that waits for a person, keeps what it
-    has done: the next message goes on from there. A message during a turn, of this or another chat
-    of the session, raises `ConcurrentRunError`.
+    A turn that an error, a cancellation or Ctrl-C stops, or that waits for a decision, keeps what
+    it has done: the next message continues from there, and a snapshot has it at any time. A message
+    during a turn, of this or another chat of the session, raises `ConcurrentRunError`.
     """
 
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
@@ -70,16 +71,27 @@ class Chat[Out]:
 
     @property
     def conversation(self) -> Conversation | None:
-        """The conversation up to the last turn, also a stopped one; `None` before the first."""
-        conversations = self.session[Conversation].where(self._is_own)
-        return conversations[-1] if conversations else None
+        """The conversation until now, also in a turn and after a stop; `None` before the first."""
+        saved = self._saved
+        turn = unfinished_turn(self.session, self._name, saved)
+        return (turn and turn.conversation) or saved
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self.prompt.ns, self.prompt.key
+
+    @property
+    def _saved(self) -> Conversation | None:
+        """The conversation up to the last turn that has ended."""
+        return saved_conversation(self.session, self._name)
 
     def send(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Execution[Out]:
         """Sends the user's message and returns the model's answer.
 
-        Without a message, a stopped turn goes on. Raises what `MainLoop.execute` raises.
+        Without a message, a stopped turn continues where it stopped. Raises what
+        `MainLoop.execute` raises.
         """
         with self._begin_turn(message, options) as arguments:
             return self.loop.execute(self.prompt, **arguments)
@@ -161,29 +173,33 @@ class Chat[Out]:
         adapter = options.get("adapter") or self.loop.adapter
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
         with Reservation(run, stacks):
-            conversation = self.conversation
+            saved = self._saved
+            turn = unfinished_turn(self.session, self._name, saved)
+            stopped = turn.to_value() if turn else None
+            conversation = (stopped and stopped.conversation) or saved
             if suspension is not None and _has_gone_on(conversation, suspension):
                 raise ValueError(
                     "cannot resume the suspended turn because the chat has gone on since; drop the "
                     "suspension, and send the request again if its calls should still run"
                 )
+            if message is not None or suspension is not None or not _can_continue(stopped, adapter):
+                stopped = None
             yield ExecutionOptions(
                 session=self.session,
                 message=message,
-                conversation=None if suspension else conversation,
-                save=self._save,
+                conversation=None if suspension or stopped else conversation,
+                turn=ChatTurn(self._name, saved, stopped),
                 caller=run,
+                save=None,
                 **options,
             )
 
-    def _save(self, conversation: Conversation) -> None:
-        conversations = self.session[Conversation]
-        conversations.append(conversation)
-        # Remove the earlier one last, so that a reader in another thread always finds one.
-        conversations.clear(lambda other: self._is_own(other) and other is not conversation)
 
-    def _is_own(self, conversation: Conversation) -> bool:
-        return (conversation.ns, conversation.key) == (self.prompt.ns, self.prompt.key)
+def _can_continue(stopped: StoppedTurn | None, adapter: ProviderAdapter) -> bool:
+    """Whether a run by the adapter can continue the log of a stopped turn."""
+    if stopped is None or has_own_loop(adapter) or type(adapter) is NestedAdapter:
+        return False
+    return bool(stopped.log.entries) or stopped.log.message is not None
 
 
 def _has_gone_on(conversation: Conversation | None, suspension: Suspension) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .. import serde
@@ -34,21 +34,25 @@ class EarlierCalls:
 
     def __init__(
         self,
-        entries: Iterable[Entry],
+        entries: Sequence[Entry],
         unknown: Iterable[ToolCall],
         get_tool: Callable[[str], AnyTool | None],
     ) -> None:
         self._get_tool = get_tool
         self._calls: dict[_Key, deque[_Call]] = {}
         for call in unknown:
-            self._add(call, (None, *_unknown(call)))
-        for called in _before_restart(entries):
+            self.add_unknown(call)
+        for called in _before_restart(entries) if entries else ():
             if called.has_run:
                 self._add(called.call, (called.call, *_answer_of(called)))
 
     def _add(self, call: ToolCall, entry: _Call) -> None:
         if (key := self._key_of(call)) is not None:
             self._calls.setdefault(key, deque()).append(entry)
+
+    def add_unknown(self, call: ToolCall) -> None:
+        """Adds a call that was begun and interrupted, and that the conversation has."""
+        self._add(call, (None, *_unknown(call)))
 
     def _key_of(self, call: ToolCall) -> _Key | None:
         """Returns the key of a call that must not run twice, `None` for others and mistakes."""
@@ -82,19 +86,20 @@ class EarlierCalls:
             if not self._calls[key]:
                 del self._calls[key]
 
-    def take_rest(self) -> list[Message]:
+    def rest(self) -> list[Message]:
         """Returns the calls that were not repeated, with their answers, as messages.
 
         They are for the end of a conversation that else knows nothing of them. Calls that it has
-        itself are left out, and later calls of this method return nothing.
+        itself are left out.
         """
         calls: list[ToolCall] = []
         answers: list[ToolMessage] = []
-        for call, answer, _ in [item for items in self._calls.values() for item in items]:
+        for call, answer, _ in [
+            item for items in self._calls.copy().values() for item in items.copy()
+        ]:
             if call is not None:
                 calls.append(call)
                 answers.append(answer)
-        self._calls = {}
         return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
 
 

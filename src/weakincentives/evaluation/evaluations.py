@@ -23,13 +23,13 @@ from .adapter import (
     EvaluationStart,
     ParentRun,
     ProviderAdapter,
+    config_for,
     publisher,
     source_of,
 )
 from .approved_calls import ApprovedCalls
 from .available_tools import with_disclosure_tools, with_provider_tools
 from .conversation import Conversation, begin, rendered_tools
-from .earlier_calls import EarlierCalls
 from .effects import Close, Effects, run
 from .errors import ChangedRunError, LimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import opening_events, stop_event
@@ -37,7 +37,6 @@ from .inner_loop import (
     Action,
     Finished,
     InnerLoop,
-    InnerLoopConfig,
     ProviderRequest,
     Restart,
     ToolCalls,
@@ -50,7 +49,7 @@ from .replay import Replay
 from .requests import ProviderRequests
 from .response import AnswerRejected, PromptResponse, ToolCallFinished, ToolCallStarted
 from .run_limits import RunLimits
-from .run_log import Called, UndecidedError, replay
+from .run_log import Called, UndecidedError, drop_unfinished, replay
 from .suspension import RunSuspended, suspend, wait_again
 from .tool_executor import AdapterOfCall, ToolExecutor, same_adapter
 
@@ -106,14 +105,13 @@ class Evaluation[Out]:
             publish=self._publish,
             operation=self._operation,
             log=self._log,
-            earlier=self._earlier_calls(),
             clock=adapter.clock,
             run=token,
         )
         self._approved = self._approved_calls(adapter)
-        caller = self._log.caller
-        is_kept = caller is not None and (caller.can_wait or self._log.is_repeated)
-        self._replay = Replay(self.tools, prompt, session) if is_kept else None
+        log = self._log
+        is_nested = log.caller is not None and (log.keeps_changes or log.is_repeated)
+        self._replay = Replay(self.tools, prompt, session) if is_nested else None
         self._feedback: UserMessage | None = None  # the last one that was published
         self._is_stopped = self._is_finished = False
         self._events = opening_events(
@@ -124,6 +122,7 @@ class Evaluation[Out]:
     def _begin_log(self, rendered: RenderedPrompt[Any]) -> Conversation:
         """Returns the conversation to begin with, and notes that the evaluation begins with it."""
         log = self._log
+        log.continued = self._options.get("conversation")
         begun = log.entries[log.begins] if self._resumes else None
         if isinstance(begun, Rendered) and begun.conversation is not None:
             return begun.conversation
@@ -155,7 +154,7 @@ class Evaluation[Out]:
         self, adapter: ConnectingAdapter, rendered: RenderedPrompt[Any], conversation: Conversation
     ) -> Callable[[], InnerLoop]:
         options, parent = self._options, self._options.get("parent")
-        config = _config(adapter, rendered, options)
+        config = config_for(adapter, rendered, options)
         return partial(
             InnerLoop,
             conversation=conversation,
@@ -172,17 +171,6 @@ class Evaluation[Out]:
             self.meter.load(self._log.recorded_usage(), adapter.model)
         turns = self._options.get("previous_turns", 0)
         return RunLimits(self._loop.config, self.meter, adapter.clock, adapter.model, turns)
-
-    def _earlier_calls(self) -> EarlierCalls:
-        """Returns the calls of earlier evaluations, and of the conversation's last turn."""
-        earlier, registry = self._options.get("conversation"), self._prompt.template.registry
-        if not registry.has_non_repeatable_tools:
-            return EarlierCalls((), (), registry.get_tool)
-        return EarlierCalls(
-            self._log.entries[: self._begins + 1],
-            earlier.unknown_calls if earlier else (),
-            registry.get_tool,
-        )
 
     def _new_operation(self, adapter: ConnectingAdapter, text: str, *, streamed: bool) -> Operation:
         bus, session, parent = self._options.get("bus"), self._session, self._options.get("parent")
@@ -276,10 +264,19 @@ class Evaluation[Out]:
     def stop(self, error: BaseException | None) -> Conversation:
         """Returns the conversation so far, which can go on; `error` has ended it, if one has."""
         if not isinstance(error, Exception | None) and self.journal is None:
-            self._loop = self._replayed()
+            return self.so_far()
         if not self._is_finished:
             self._stop(waits=isinstance(error, RunSuspended))
         return self._loop.conversation_now
+
+    def so_far(self) -> Conversation:
+        """Returns what the log tells of the conversation: an interrupt may come at any moment."""
+        again = self._new_loop()
+        replay(again, self._log.entries[self._begins :], self.tools.available.outcome_of)
+        again.running = self._loop.running
+        again.stop()
+        again.transcript += self.tools.earlier.rest()
+        return again.conversation_now
 
     def end(self, error: BaseException | None) -> None:
         """Publishes that `error` has ended the evaluation, if one has."""
@@ -296,18 +293,13 @@ class Evaluation[Out]:
         """Makes the conversation one that can go on, with the calls of earlier evaluations."""
         self._loop.stop(waits=waits)
         if not self._is_stopped:
-            self._loop.transcript += self.tools.earlier.take_rest()
+            self._loop.transcript += self.tools.earlier.rest()
         self._is_stopped = True
-
-    def _replayed(self) -> InnerLoop:
-        """Returns a loop with what the log tells: an interrupt may have come at any moment."""
-        again = self._new_loop()
-        replay(again, self._log.entries[self._begins :], self.tools.available.outcome_of)
-        again.turns, again.running = self._loop.turns, self._loop.running
-        return again
 
     def _converse(self, journal: Journal | None) -> Effects[Finished | Restart | TooLong]:
         action = self._start()
+        if isinstance(action, Finished):  # the run was interrupted after the answer
+            action = yield from self._check_output(action, journal)
         while True:
             if isinstance(action, ToolCalls):
                 action = yield from self._run_calls(action, journal)
@@ -343,6 +335,8 @@ class Evaluation[Out]:
                     self._connection.fall_back(failure.to_error())
                 case _:
                     pass
+        if isinstance(action, ProviderRequest):
+            drop_unfinished(self._loop)
         return action
 
     def _suspend(self, calls: Sequence[ToolCall], *, reserved: int = 0) -> Effects[RunSuspended]:
@@ -400,7 +394,9 @@ class Evaluation[Out]:
             return finished
         # As a call, so that a journal records it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", ACCEPT, finished.text)
-        key = f"{self._log.turn}/{ACCEPT}"
+        key, last = f"{self._log.turn}/{ACCEPT}", self._log.entries[-1]
+        if isinstance(last, LoggedCall) and last.key == key:
+            return finished
 
         def check(identity: CallIdentity | None) -> Effects[ToolExecutionOutcome]:
             inside = self._log.begin_call(key, call, identity=identity)
@@ -525,10 +521,11 @@ class Evaluation[Out]:
                 inside = self._approved.begin(recorded.call, keys[0])
                 return [(yield from self._replay.repeat(recorded, inside))], None
             if len(calls) == 1:
-                effects = self._approved.execute(call, keys[0], self._set_running)
+                execute = partial(self._approved.execute, call, keys[0], self._set_running)
                 if self._replay is not None:
-                    effects = self._replay.record(effects, call.name)
-                return [(yield from effects)], None
+                    execute = partial(self._replay.record, execute, call.name)
+                # no name for the effects: the traceback of an interrupt would keep them unfinished
+                return [(yield from execute())], None
             begin = [
                 partial(self._approved.begin, *pair) for pair in zip(calls, keys, strict=False)
             ]
@@ -574,21 +571,3 @@ class Evaluation[Out]:
         """Applies what the last turn opened and closed, since the model has read that it did."""
         for change in self._loop.tool_changes:
             self.tools.available.apply(change)
-
-
-def _config(
-    adapter: ConnectingAdapter,
-    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
-    options: EvaluationStart,
-) -> InnerLoopConfig:
-    """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
-    budget, parent = options.get("budget") or adapter.budget, options.get("parent")
-    candidates = (
-        *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
-        *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
-    )
-    config = adapter.rules()
-    deadline = min([deadline for deadline in candidates if deadline], default=None)
-    if deadline is config.deadline and budget is config.budget:
-        return config
-    return replace(config, deadline=deadline, budget=budget)

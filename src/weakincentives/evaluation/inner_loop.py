@@ -157,19 +157,19 @@ class InnerLoop:
     max_request_tokens: int | None = None
     content: ContentStore | None = None
     meter: Meter = field(default_factory=Meter)
-    transcript: list[Message] = field(default_factory=list)
-    turns: int = 0
-    repairs: int = 0
-    pending: tuple[ToolCall, ...] = ()
-    running: tuple[ToolCall, ...] = ()
-    available: set[str] = field(default_factory=set)
-    tool_changes: list[ToolExecutionOutcome] = field(default_factory=list)
-    transcribed_changes: int = 0
-    section_changes: list[ToolExecutionOutcome] = field(default_factory=list)
-    earlier_changes: int = 0  # of sections, before this turn
-    requests: list[VisibilityExpansionRequired] = field(default_factory=list)
-    accepted: int = 0  # messages before the first one that no provider has answered
-    sent: int = 0  # messages of the last request
+    transcript: list[Message] = field(default_factory=list, init=False)
+    turns: int = field(default=0, init=False)
+    repairs: int = field(default=0, init=False)
+    pending: tuple[ToolCall, ...] = field(default=(), init=False)
+    running: tuple[ToolCall, ...] = field(default=(), init=False)
+    available: set[str] = field(default_factory=set, init=False)
+    tool_changes: list[ToolExecutionOutcome] = field(default_factory=list, init=False)
+    transcribed_changes: int = field(default=0, init=False)
+    section_changes: list[ToolExecutionOutcome] = field(default_factory=list, init=False)
+    requests: list[VisibilityExpansionRequired] = field(default_factory=list, init=False)
+    # messages before the first one that no provider has answered
+    accepted: int = field(default=0, init=False)
+    sent: int = field(default=0, init=False)  # messages of the last request
 
     def __post_init__(self) -> None:
         self.transcript.extend(self.conversation.messages)
@@ -194,7 +194,7 @@ class InnerLoop:
         """Takes the provider's answer to the last request and returns the next action."""
         self.transcript.append(answer)
         self.accepted = len(self.transcript)
-        self.pending, self.earlier_changes = answer.tool_calls, len(self.section_changes)
+        self.pending = answer.tool_calls
         if (error := unfinished_error(answer)) is not None:
             raise self.failed(error)
         if self.pending:
@@ -251,32 +251,6 @@ class InnerLoop:
         if limit and request_tokens(self.transcript, self.conversation.tools) > limit:
             return TooLong()
         return self._request()
-
-    def suspended(self) -> tuple[Conversation, tuple[ToolMessage, ...]]:
-        """Returns the conversation up to the model's last calls, and the first of their answers.
-
-        The conversation's usage is that at the start of the run.
-        """
-        index = len(self.transcript) - 1
-        while not isinstance(self.transcript[index], AssistantMessage):
-            index -= 1
-        answers = self.transcript[index + 1 :]
-        earlier = self.section_changes[: self.earlier_changes]
-        conversation = self.conversation.with_messages(
-            self.transcript[: index + 1], TokenUsage(), earlier
-        )
-        return conversation, tuple([item for item in answers if isinstance(item, ToolMessage)])
-
-    def resume(self, turns: int, repairs: int, outcomes: Sequence[ToolExecutionOutcome]) -> Action:
-        """Goes on with the conversation that `suspended` returned, instead of `start`.
-
-        `outcomes` are those of the calls that have an answer.
-        """
-        self.available = set(self.conversation.available_tools)
-        last = self.transcript[-1]
-        self.pending = last.tool_calls if isinstance(last, AssistantMessage) else ()
-        self.turns, self.repairs = turns, repairs
-        return self.submit(outcomes)
 
     def stop(self, *, waits: bool = False) -> None:
         """Answers each open call with the note that it was not run, so that the run can go on.

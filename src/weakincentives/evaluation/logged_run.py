@@ -21,7 +21,7 @@ from ..visibility import SectionPath, SetVisibilityOverride, ShownSection
 from .approval import Decision, Preview
 from .conversation import Conversation, OnChange
 from .errors import ChangedRunError, EvaluationPhase, PromptEvaluationError, ThrottleError
-from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 
 __all__ = [
     "ACCEPT",
@@ -101,12 +101,12 @@ class ProviderFailure:
     def of(cls, error: PromptEvaluationError) -> "ProviderFailure":
         """Returns the failure of which `error` tells."""
         return cls(
-            message=error.message,
+            message=sendable(error.message),
             phase=error.phase,
             code=error.code,
             provider=error.provider,
-            status=error.status,
-            remedy=error.remedy,
+            status=error.status if isinstance(error.status, int) else None,
+            remedy=sendable(error.remedy),
             is_throttle=isinstance(error, ThrottleError),
             retry_after=error.retry_after if isinstance(error, ThrottleError) else None,
         )
@@ -134,6 +134,14 @@ class Answered:
     reply: AssistantMessage | ProviderFailure
     cost: float | None = 0.0
     kind: Literal["answered"] = field(default="answered", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The handler of a call begins that must not run twice, whatever stops it."""
+
+    key: CallKey
+    kind: Literal["began"] = field(default="began", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +213,7 @@ class LoggedCall:
     kind: Literal["called"] = field(default="called", repr=False)
 
 
-type LoggedEntry = Rendered | Answered | Asked | Decided | LoggedCall
+type LoggedEntry = Rendered | Answered | Asked | Decided | Began | LoggedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,10 +64,16 @@ class ForkedCall:
                 fork.close()
 
     @property
+    def is_isolated(self) -> bool:
+        """Whether the handler has used nothing that forks cannot keep apart."""
+        refused = self.resources.refused or self.session.refused
+        return not (refused or isinstance(self._outcome[1], NotIsolatedError))
+
+    @property
     def outcome(self) -> Outcome:
         """What the handler returned and raised; raises `NotIsolatedError` if forks cannot show."""
-        error = self._outcome[1]
-        if isinstance(error, NotIsolatedError) or self.resources.refused or self.session.refused:
+        if not self.is_isolated:
+            error = self._outcome[1]
             raise error if isinstance(error, NotIsolatedError) else NotIsolatedError
         return self._outcome
 

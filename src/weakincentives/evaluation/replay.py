@@ -5,9 +5,11 @@ still reads what it has read before: the answers of the provider come from the r
 do those of calls that failed, change nothing or must not run twice.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..errors import SerdeError
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE
@@ -78,19 +80,22 @@ class Replay:
         return replace(outcome, message=called.answer)
 
     def record(
-        self, effects: Effects[ToolExecutionOutcome], tool_name: str
+        self, execute: Callable[[], Effects[ToolExecutionOutcome]], tool_name: str
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs a call, and notes in its entry what it has changed, unless it may run again."""
+        """Executes a call, and notes in its entry what it has changed, unless it may run again."""
         tool = self._tools.available.get(tool_name)
         if tool is None or tool.effect in MAY_RUN_ON_FORKS or tool_name in RESERVED_TOOL_NAMES:
-            return (yield from effects)
+            return (yield from execute())
         snapshot = create_snapshot(self._session, self._prompt.resources, tool_name)
         try:
-            outcome = yield from effects
+            outcome = yield from execute()
             incomplete = outcome.success and self._may_have_changed_resources(snapshot)
+            try:
+                state = self._state_since(snapshot.parts[0][1])
+            except SerdeError:  # state that JSON cannot hold
+                state, incomplete = {}, outcome.success
             if incomplete and tool.effect in NON_REPEATABLE and self._log.caller is not None:
                 self._log.caller.root.unrepeatable = tool_name
-            state = self._state_since(snapshot.parts[0][1])
         finally:
             release_snapshot(snapshot)
         entry = self._log.entries[-1]

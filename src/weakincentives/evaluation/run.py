@@ -7,17 +7,17 @@ open sections or to go on with a shorter conversation. Its four faces perform th
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
-from typing import Self, Unpack, cast
+from typing import Self, Unpack, cast, final
 
-from ..content import MediaSupport, references_in, to_content
+from ..content import MediaSupport, to_content
 from ..event_loops import closing_shielded
-from ..limits import Budget, Clock, Meter, RunUsage, utc_now
+from ..limits import Budget, Clock, Meter, RunUsage, TokenUsage, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..protocols import EventBus, SessionProtocol
 from ..runs import Reservation, RunToken
-from ..runtime.events import Operation, VisibilityExpanded, new_id
+from ..runtime.events import Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SetVisibilityOverride
 from .adapter import (
     ConnectingAdapter,
@@ -32,6 +32,7 @@ from .adapter import (
     source_of,
     takes_bindings,
 )
+from .chat_turn import ChatTurn
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
 from .effects import Ask, Close, Effects, perform, perform_async, run
@@ -39,12 +40,12 @@ from .errors import ExpansionLimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import stop_event
 from .evaluations import Evaluation
 from .inner_loop import Restart, TooLong
-from .logged_run import LoggedRun, Rendered, usage_of
+from .logged_run import Rendered, usage_of
 from .messages import UserMessage, keep_media
 from .response import Completed, Execution, Expansion, PromptResponse, Restarted, StreamEvent
-from .run_log import OpenCall, RunLog
+from .run_log import OpenCall
+from .run_records import new_log, with_record
 from .run_stream import run_stream
-from .suspension import Suspension, check_resumable
 from .tool_executor import AdapterOfCall
 from .whole_evaluations import WholeEvaluation, WholeEvaluations
 
@@ -75,12 +76,10 @@ class Run[Out]:
     ) -> None:
         known = LoopOptions if restarts is None else ExecutionOptions
         check_arguments(prompt, options, known, Prompt, RenderedPrompt)
-        given = cast(ExecutionOptions, options)  # which has all keys of the other one
-        if (suspension := given.get("suspension")) is not None:
-            given = _options_of(suspension, given)
+        given = with_record(cast(ExecutionOptions, options))  # which has all keys of the other one
         session, used = given["session"], given.get("adapter") or adapter
         parent = _caller(used, adapter)  # another model counts for it too
-        self._adapter = used.adapter if isinstance(used, NestedAdapter) else used
+        self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
             self._first, prompt = prompt, source_of(prompt)
@@ -93,6 +92,7 @@ class Run[Out]:
         self._is_whole = restarts is not None and has_own_loop(self._adapter)
         stacks = [] if self._is_whole else prompt.runs_with(session)
         self._reservation = Reservation(self._token, stacks)
+        self._conversation: Conversation | None = None  # the latest, but for the evaluation's
         self._set_conversation(given)
         self._expansions: list[Expansion] = []
         self._turns = 0  # of earlier evaluations
@@ -105,32 +105,21 @@ class Run[Out]:
         )
         self._own = None if restarts is None else self._as_parent(given, parent, clock)
         self._operation = None if self._own is None else self._own.operation
-        self.log = self._new_log(given, parent)
+        self.log = new_log(prompt, given, parent)
         self._options["log"] = self.log
-        if self.log.record.entries:
+        if self.log.record.entries or self.log.record.inside:
             self._take_over()
-
-    def _new_log(self, options: ExecutionOptions, parent: ParentRun) -> RunLog:
-        """Returns the log of the run, with its record if it goes on after it has waited."""
-        if parent.call is not None:
-            return parent.call.begin(self._prompt)
-        prompt, suspension, record = self._prompt, options.get("suspension"), LoggedRun()
-        run_id = new_id()
-        if suspension is not None:
-            run_id, decisions = suspension.run_id, options.get("decisions") or {}
-            record = check_resumable(prompt, suspension, decisions, self._session)
-        log = RunLog(run_id, (prompt.ns, prompt.key), record)
-        if suspension is None:
-            message = options.get("message")
-            log.message = None if message is None else references_in(to_content(message))
-            log.conversation = options.get("conversation")
-            log.on_change = options.get("on_change", "append")
-        return log
+        self._turn = turn = given.get("turn")
+        if turn is not None:
+            if self.log.record.entries:
+                self._conversation = turn.latest or self._conversation
+            turn.begin(session, self.log, self.so_far)
 
     def _set_conversation(self, options: ExecutionOptions) -> None:
         """Notes where the conversation begins, and whether it is too long already."""
         self._overrides = dict(options.get("visibility_overrides") or {})
-        self._start = self._conversation = options.get("conversation")
+        self._start = options.get("conversation")
+        self._conversation = self._start
         message = options.get("message")
         self._decisions: SectionDecisions | None = None
         self._is_too_long = self._was_refused = False
@@ -231,11 +220,12 @@ class Run[Out]:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Saves the conversation and publishes how the run has ended."""
-        evaluation, self._evaluation = self._evaluation, None
+        evaluation = self._evaluation
         try:
             if evaluation is not None:
                 if error is not None:
                     self._conversation = evaluation.stop(error) or self._conversation
+                self._evaluation = None
                 evaluation.end(error)
         finally:
             try:
@@ -243,8 +233,23 @@ class Run[Out]:
                     self._operation.__exit__(kind, error, trace)
                 if self._save and self._conversation is not None:
                     self._save(self._conversation)
+                if self._turn is not None:
+                    self._end_turn(self._turn, error)
             finally:
                 self._reservation.__exit__()
+
+    def _end_turn(self, turn: ChatTurn, error: BaseException | None) -> None:
+        """Saves the conversation of the turn, unless it can continue from its log."""
+        has_continued = "resumes" not in self._options
+        if isinstance(error, Exception | None) and has_continued:
+            turn.end(self._session, self._conversation)
+        else:
+            turn.settle()
+
+    def so_far(self) -> Conversation | None:
+        """Returns what was said until now, also in the middle of an evaluation."""
+        evaluation = self._evaluation
+        return (evaluation and evaluation.so_far()) or self._conversation
 
     def close(self) -> None:
         """Closes the connection to the provider, if it is open."""
@@ -268,7 +273,7 @@ class Run[Out]:
                 if self._own is None:
                     raise
                 turns = self._turns
-                self._count(RunUsage(error.usage, error.turns), error.turns)
+                self._count(error.usage, error.turns)
                 if self._shortens(error):
                     yield from self._leave(error)
                 elif turns or error.usage != self._own.meter.usage.usage:
@@ -296,7 +301,7 @@ class Run[Out]:
                 yield from self._leave(request)
                 yield from self._restart(request)
             case TooLong():
-                self._count(RunUsage(), evaluation.turns)
+                self._count(TokenUsage(), evaluation.turns)
                 conversation = evaluation.stop(None)
                 yield from self._leave(None)
                 self._go_on(conversation or self._conversation)
@@ -313,13 +318,13 @@ class Run[Out]:
     def _begin_evaluation(self) -> Evaluation[Out] | WholeEvaluation[Out]:
         rendered = self._render()
         options = self._options.copy()
-        self._options.pop("resumes", None)
         if self.log.is_repeated:
             self.log.next_recorded(Rendered)
         adapter = self._adapter
         if isinstance(adapter, ConnectingAdapter) and not self._is_whole:
             evaluation = Evaluation(adapter, rendered, options, self._token, _adapter_of_call)
             self._evaluation = evaluation
+            self._options.pop("resumes", None)
             if self._is_journaled:
                 evaluation.journal = adapter.journal(evaluation.tools, evaluation.meter)
             evaluation.begin()
@@ -344,14 +349,15 @@ class Run[Out]:
         self._decisions = rendered.view.decisions
         return rendered
 
-    def _count(self, usage: RunUsage, turns: int) -> None:
+    def _count(self, usage: TokenUsage | RunUsage, turns: int) -> None:
         """Counts an evaluation that has ended; the engine has counted the usage of its own."""
         self._turns += turns
         if self._is_whole and self._own is not None:
+            usage = RunUsage(usage, turns) if isinstance(usage, TokenUsage) else usage
             self._own.meter.add_run(usage, type(self._adapter).__name__)
 
     def _finish(self, response: PromptResponse[Out]) -> None:
-        self._count(RunUsage(response.usage, response.turns), response.turns)
+        self._count(response.usage, response.turns)
         usage = response.usage if self._own is None else self._own.meter.usage.usage
         expansions = tuple(self._expansions)
         self._execution = Execution(response=response, expansions=expansions, usage=usage)
@@ -364,7 +370,7 @@ class Run[Out]:
         log, known = self.log, usage_of(self.log.record)
         if self._own is not None:
             self._own.meter.load(known, type(self._adapter).__name__)
-        if log.is_repeated:
+        if log.is_repeated or not log.record.entries:
             return
         log.take_over()
         self._options["resumes"], self._is_too_long = True, False
@@ -477,6 +483,7 @@ class Run[Out]:
         return error.with_progress(usage=usage, turns=self._turns, conversation=conversation)
 
 
+@final  # so that its exact type tells it, which costs less than isinstance with an ABC
 @dataclass(frozen=True, slots=True, eq=False)
 class NestedAdapter(ProviderAdapter):
     """The adapter that a tool's handler receives: what it evaluates is a part of the tool call.
@@ -559,35 +566,16 @@ def _adapter_of_call(adapter: ProviderAdapter, caller: ParentRun, clock: Clock) 
     return NestedAdapter(adapter, caller, clock).for_call
 
 
-def _options_of(suspension: Suspension, options: ExecutionOptions) -> ExecutionOptions:
-    """Returns the options with which the suspended run began.
-
-    Raises `TypeError` for what is no suspension and `ValueError` for options of a new run.
-    """
-    if not isinstance(suspension, Suspension):
-        raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
-    for name in ("message", "conversation"):
-        if options.get(name) is not None:
-            raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
-    log = suspension.log
-    return {
-        **options,
-        "message": log.message,
-        "conversation": log.conversation,
-        "on_change": log.on_change,
-    }
-
-
 def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
     """Returns the run of the first adapter that belongs to one, otherwise an empty one."""
-    if isinstance(used, NestedAdapter):
+    if type(used) is NestedAdapter:
         return used.parent
-    return adapter.parent if isinstance(adapter, NestedAdapter) else _NO_PARENT
+    return adapter.parent if type(adapter) is NestedAdapter else _NO_PARENT
 
 
 def has_own_loop(adapter: ProviderAdapter) -> bool:
     """Whether an adapter evaluates by itself; it then reserves the session for each evaluation."""
-    if isinstance(adapter, NestedAdapter):
+    if type(adapter) is NestedAdapter:
         adapter = adapter.adapter
     return not isinstance(adapter, ConnectingAdapter) or adapter.has_own_loop
 

@@ -1,5 +1,7 @@
 """`RunLimits`: checks deadline, turns and budget before each request and each tool call."""
 
+from math import isfinite
+
 from ..limits import Clock, Meter, RunUsage, TokenUsage
 from .config import InnerLoopConfig
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, TurnLimitError
@@ -31,7 +33,7 @@ class RunLimits:
         prices, model = self._config.prices, model or self._model
         cost = prices and prices(usage, model)
         self._meter.add(usage, cost=cost, model=model)
-        return cost
+        return cost if cost is None or isfinite(cost) else None
 
     def reserve_request(self, turns: int) -> None:
         """Counts a request, which `turns` others have preceded."""

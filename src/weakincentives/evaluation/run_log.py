@@ -18,13 +18,14 @@ from ..runtime.session.snapshots import Changes
 from .approval import Approve, Decision, Preview
 from .conversation import Conversation, OnChange
 from .errors import ChangedRunError, PromptEvaluationError
-from .inner_loop import Action, InnerLoop, ProviderRequest
+from .inner_loop import Action, InnerLoop, ProviderRequest, unfinished_error
 from .journal import CallIdentity
 from .logged_run import (
     ACCEPT,
     COMPACTION,
     Answered,
     Asked,
+    Began,
     CallKey,
     Decided,
     LoggedCall,
@@ -42,7 +43,7 @@ from .logged_run import (
 )
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 
-__all__ = ["Called", "Entry", "OpenCall", "RunLog", "UndecidedError", "replay"]
+__all__ = ["Called", "Entry", "OpenCall", "RunLog", "UndecidedError", "drop_unfinished", "replay"]
 
 _NO_CHANGES: Changes = {}
 _NOTHING = LoggedRun()
@@ -107,6 +108,9 @@ class RunLog:
         self.digests: Mapping[str, str] = {}  # of the tools that wait
         # whether the run is inside a call that was undone, and repeats what it had done
         self.is_repeated = caller is not None and bool(record.entries)
+        # whether a run notes how to repeat what its calls have changed
+        self.keeps_changes: bool = caller is not None and caller.keeps_changes
+        self.continued: Conversation | None = None  # by the present evaluation
         self.waits = False
         self.refusal: ChangedRunError | None = None
         self._calls: tuple[ToolCall, ...] = ()
@@ -114,6 +118,7 @@ class RunLog:
         self._inside: dict[CallKey, OpenCall] = {}
         self._shown: dict[CallKey, Preview] = {}
         self._decisions: dict[CallKey, Decision] = {}
+        self._begun: set[CallKey] = set()  # before a stop, and not answered
         for entry in record.entries:
             self._note(entry)
 
@@ -124,6 +129,10 @@ class RunLog:
                 self._decisions.pop(key, None)
             case Decided(key, decision):
                 self._decisions[key] = decision
+            case Began(key):
+                self._begun.add(key)
+            case LoggedCall(key=key):
+                self._begun.discard(key)
             case _:
                 pass
 
@@ -144,6 +153,12 @@ class RunLog:
         while not isinstance(self.entries[index], Rendered):
             index -= 1
         return index
+
+    @property
+    def earlier(self) -> tuple[Sequence[Entry], Sequence[ToolCall]]:
+        """The entries before the present evaluation, and the calls with an unknown outcome."""
+        unknown = self.continued.unknown_calls if self.continued else ()
+        return (self.entries[: self.begins + 1] if self.entries else ()), unknown
 
     def requests_before(self, *causes: str) -> int:
         """Returns the requests before the last evaluation of one of these causes, if any."""
@@ -168,7 +183,7 @@ class RunLog:
         recorded = self.record.entries
         while len(self.entries) < len(recorded):
             entry = recorded[len(self.entries)]
-            if not isinstance(entry, Asked | Decided):
+            if not isinstance(entry, Asked | Decided | Began):
                 if not isinstance(entry, kind) or (key and getattr(entry, "key", "") != key):
                     raise self._changed()
                 return entry
@@ -250,6 +265,13 @@ class RunLog:
         """Returns a decision on a call, which is applied now."""
         return self._decisions.pop(key, None)
 
+    def has_begun(self, key: CallKey, identity: CallIdentity | None = None) -> bool:
+        """Whether a call that must not run twice was begun, and then interrupted.
+
+        A journal that has noted it gives the call's `identity`.
+        """
+        return key in self._begun or (identity is not None and identity.began)
+
     def has_waited(self, key: CallKey) -> bool:
         """Whether the run has waited for a call, or for calls inside it."""
         return key in self._shown or key in self.record.inside
@@ -293,7 +315,7 @@ class RunLog:
             if isinstance(entry, Rendered):
                 entries[index] = replace(entry, conversation=None)
         inside = dict(self.record.inside)
-        inside |= {key: call.to_value() for key, call in self._inside.items()}
+        inside |= {key: call.to_value() for key, call in self._inside.copy().items()}
         return LoggedRun(
             entries=tuple(entries),
             inside=inside,
@@ -313,7 +335,8 @@ class OpenCall:
     They can wait for people if `can_wait` says so: the handler then runs again. In a preview of a
     later call no run begins, since it would ask the model; `has_runs` then says that the handler
     tried to begin one. `unrepeatable` names a tool inside the call that can neither be undone nor
-    repeated, so that no run inside can wait any more. A journal gives the call's `identity`.
+    repeated, so that no run inside can wait any more. With `keeps_changes` the runs inside can be
+    repeated. A journal gives the call's `identity`.
     """
 
     __slots__ = (
@@ -323,6 +346,7 @@ class OpenCall:
         "has_runs",
         "identity",
         "is_preview",
+        "keeps_changes",
         "key",
         "log",
         "runs",
@@ -342,10 +366,15 @@ class OpenCall:
         self.log, self.key, self.call = log, key, call
         self.can_wait, self.is_preview, self.identity = can_wait, is_preview, identity
         self.has_runs, self.unrepeatable = False, ""
+        self.keeps_changes = can_wait or log.keeps_changes
         self.runs: list[RunLog] = []
         record = log.record.inside.get(key)
         fits = record is not None and record.arguments == call.arguments
         self._record = record.runs if fits and record is not None else ()
+
+    def repeat(self, before: "OpenCall") -> None:
+        """Lets the runs inside repeat those of an execution that was undone."""
+        self._record = before.to_value().runs
 
     @property
     def idempotency_key(self) -> str:
@@ -422,16 +451,20 @@ def replay(
 ) -> Action:
     """Passes to a new `loop` what `entries` tell, and returns its next action.
 
-    `apply` receives what earlier turns have opened and closed. An entry may have ended the run,
-    unless an interrupt was faster.
+    `apply` receives what earlier turns have opened and closed, in a run that continues. If the last
+    entry should have ended the run and an interrupt was faster, it then raises that error.
     """
     action: Action = loop.start()
+    end: PromptEvaluationError | None = None
     for entry in entries:
+        end = None
         try:
             match entry:
                 case Answered(AssistantMessage() as reply):
+                    drop_unfinished(loop)
                     action = loop.receive(reply)
                 case Answered(ProviderFailure(arrived=AssistantMessage() as arrived)):
+                    drop_unfinished(loop)
                     loop.transcript.append(arrived)
                 case Called() | LoggedCall():
                     outcome = entry.outcome if isinstance(entry, Called) else outcome_of(entry)
@@ -441,9 +474,21 @@ def replay(
                         action = loop.reject(outcome.message.content)
                 case _:
                     continue
-        except (ControlFlow, PromptEvaluationError):
+        except ControlFlow:
+            continue
+        except PromptEvaluationError as error:
+            end = error
             continue
         if apply is not None and isinstance(action, ProviderRequest):
             for change in action.changes:
                 apply(change)
+    if end is not None and apply is not None:
+        raise end
     return action
+
+
+def drop_unfinished(loop: InnerLoop) -> None:
+    """Removes an answer that was stopped or cut, since its request is sent again."""
+    last = loop.transcript[-1]
+    if isinstance(last, AssistantMessage) and unfinished_error(last) is not None:
+        loop.transcript.pop()

@@ -308,7 +308,8 @@ def _suspension(log: RunLog, prompt: Prompt[Any], session: str) -> Suspension:  
 
 def wait_again(log: RunLog, session: SessionProtocol) -> None:
     """Lets a resumed run that cannot go on be resumed again, if it has done nothing so far."""
-    if (size := size_of(log.to_value())) == size_of(log.record):
+    waited = any(waiting(log.record))
+    if waited and (size := size_of(log.to_value())) == size_of(log.record):
         session[SuspendedRun].append(SuspendedRun(f"{log.run_id}:{size}"))
 
 

@@ -34,7 +34,14 @@ from ..prompt.progressive_disclosure import OpenSectionsParams
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE, AnyTool, ToolHandler, ToolResult
+from ..prompt.tool import (
+    MAY_RUN_ON_FORKS,
+    NON_REPEATABLE,
+    AnyTool,
+    PromptHandler,
+    ToolHandler,
+    ToolResult,
+)
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runs import RunToken
@@ -46,7 +53,7 @@ from .earlier_calls import UNKNOWN, EarlierCalls
 from .effects import Effects, Parallel
 from .errors import ChangedRunError
 from .inner_loop import InnerLoopConfig
-from .logged_run import CallKey
+from .logged_run import Began, CallKey
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from .parallel_calls import ForkedCall
 from .run_log import Called, OpenCall, RunLog, UndecidedError
@@ -60,7 +67,7 @@ from .tool_answers import (
     without_bytes,
 )
 
-__all__ = ["AdapterOfCall", "ToolExecutor", "same_adapter"]
+__all__ = ["AdapterOfCall", "ToolExecutor", "runs_again", "same_adapter"]
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +88,8 @@ class ToolExecutor:
 
     It publishes events with `publish`. Handlers receive the bus of `operation`, and the adapter
     that `adapter` returns for their call, for runs that are parts of `run`. Each call that has an
-    answer gets an entry in `log`. A call of `earlier` that is made again is not run again.
+    answer gets an entry in `log`. A call that must not run twice does not run again when the model
+    repeats it after a restart or an interrupt.
     """
 
     # Any: prompts of every output
@@ -96,7 +104,6 @@ class ToolExecutor:
         publish: Callable[[object], None],
         operation: Operation,
         log: RunLog | None = None,
-        earlier: EarlierCalls | None = None,
         clock: Clock = utc_now,
         run: RunToken | None = None,
     ) -> None:
@@ -112,7 +119,9 @@ class ToolExecutor:
         self.log = log or RunLog(new_id())
         self._commits = Commits(session, prompt.resources, self.log, operation)
         self._clock = clock
-        self.earlier = earlier or EarlierCalls((), (), self.available.get)
+        registry = rendered.registry
+        entries, unknown = self.log.earlier if registry.has_non_repeatable_tools else ((), ())
+        self.earlier = EarlierCalls(entries, unknown, registry.get_tool)
         self._notes: dict[str, str] = {}  # for the model, by call
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
@@ -211,6 +220,7 @@ class ToolExecutor:
         With `makes` the call may be the first to ask for a resource.
         """
         assert isinstance(self._session, Forkable)  # noqa: S101 - the callers have asked
+        inside.keeps_changes = True  # it may have to run again
         forked = ForkedCall(self._session, self._resources, makes=makes, run=self._run)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
@@ -225,13 +235,17 @@ class ToolExecutor:
         self, inside: OpenCall, forked: ForkedCall | None, begin: Callable[[], OpenCall]
     ) -> Effects[ToolExecutionOutcome]:
         """Merges a call that ran on forks; runs it by itself if that is not possible."""
-        if forked is not None:
-            try:
-                return (yield from self.merge(inside, forked))
-            except NotIsolatedError:
-                if self._is_late():
-                    return self.refuse(inside.call, inside.key, "Not run: the deadline has passed.")
-        return (yield from self.execute(inside.call, begin()))
+        if forked is None:
+            return (yield from self.execute(inside.call, begin()))
+        try:
+            return (yield from self.merge(inside, forked))
+        except NotIsolatedError:
+            if self._is_late():
+                return self.refuse(inside.call, inside.key, "Not run: the deadline has passed.")
+        again = begin()
+        if forked.is_isolated:
+            again.repeat(inside)
+        return (yield from self.execute(inside.call, again))
 
     def _is_late(self) -> bool:
         deadline = self._config.deadline
@@ -296,13 +310,17 @@ class ToolExecutor:
         try:
             tool, handler, params = self.admit(call)
         except ToolValidationError as error:
+            if self.log.has_begun(key, inside.identity):
+                return self._answer(call, key, started, None, UNKNOWN, replayed=True, began=True)
             return self._answer(call, key, started, None, failed(str(error)), error=error)
         if tool.effect in NON_REPEATABLE:
-            began = inside.identity is not None and inside.identity.began
             if (result := self.earlier.take(call, params)) is not None:
                 return self._answer(call, key, started, params, result, replayed=True)
-            if began:
+            if self.log.has_begun(key, inside.identity):
+                self.earlier.add_unknown(call)
                 return self._answer(call, key, started, params, UNKNOWN, replayed=True, began=True)
+            if not runs_again(tool):
+                self.log.entries.append(Began(key))
         invoke = forked.merge if forked else partial(handler, params)
         outcome, result = yield from self._invoke(invoke, params, started=started, inside=inside)
         if tool.effect in NON_REPEATABLE and isinstance(entry := self.log.entries[-1], Called):
@@ -506,6 +524,11 @@ class ToolExecutor:
             resources=resources,
             idempotency_key=inside.idempotency_key,
         )
+
+
+def runs_again(tool: AnyTool) -> bool:
+    """Whether the handler of `tool` can run again, when its call was undone."""
+    return tool.effect not in NON_REPEATABLE or isinstance(tool.handler, PromptHandler)
 
 
 def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]:

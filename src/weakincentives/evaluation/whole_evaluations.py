@@ -73,5 +73,9 @@ class WholeEvaluation[Out]:
         """Returns `None`: the conversation of a stopped evaluation is the adapter's own."""
         return None
 
+    def so_far(self) -> Conversation | None:
+        """Returns `None`, as `stop` does."""
+        return None
+
     def end(self, error: BaseException | None) -> None:
         """Does nothing: the adapter publishes how the evaluation has ended."""

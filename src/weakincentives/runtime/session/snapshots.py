@@ -24,6 +24,7 @@ __all__ = [
     "library_state",
     "parse_changes",
     "state",
+    "stored_as",
     "type_name",
     "types_by_name",
 ]
@@ -42,6 +43,24 @@ def library_state[T](kind: type[T]) -> type[T]:
     """Marks a state of the library itself: users need not name its type to read a snapshot."""
     _library_types.add(kind)
     return kind
+
+
+class _StoredForm(NamedTuple):
+    """The type that JSON has in place of another one, and the ways to it and back."""
+
+    kind: Any  # a type made at run time
+    dump: Callable[[Any], Any]  # Any, throughout: values of every type
+    parse: Callable[[Any], Any]
+
+
+_stored_forms: dict[_Class, _StoredForm] = {}
+
+
+def stored_as[T, S](
+    kind: type[T], form: type[S], dump: Callable[[T], S | None], parse: Callable[[S], T]
+) -> None:
+    """Lets snapshots write values of `kind` as those of `form`, but not where `dump` has none."""
+    _stored_forms[kind] = _StoredForm(form, dump, parse)
 
 
 class _History(NamedTuple):
@@ -271,9 +290,9 @@ def _without_removed(kind: _Class, rows: Any) -> Any:  # Any: JSON that may have
 
 
 def _rows_type(kind: _Class) -> Any:  # Any: a type made at run time
-    """The type of a slice in JSON, where paths cannot be the keys of an object."""
-    row = list[SetVisibilityOverride] if kind is VisibilityOverrides else kind
-    return GenericAlias(list, row)
+    """The type of a slice in JSON."""
+    form = _stored_forms.get(kind)
+    return GenericAlias(list, kind if form is None else form.kind)
 
 
 @lru_cache(maxsize=1024)
@@ -301,9 +320,8 @@ def _text_type(types: tuple[tuple[str, _Class], ...]) -> Any:
 
 def _values(kind: _Class, rows: _Rows) -> _Rows:
     """Returns the values of a slice whose `rows` were read from JSON."""
-    if kind is VisibilityOverrides:
-        return [VisibilityOverrides({item.path: item.visibility for item in row}) for row in rows]
-    return rows
+    form = _stored_forms.get(kind)
+    return rows if form is None else [form.parse(row) for row in rows]
 
 
 def type_name(kind: _Class) -> str:
@@ -316,14 +334,26 @@ def type_name(kind: _Class) -> str:
 def _dump(kind: _Class, values: _Rows) -> str:
     """Writes the values of a slice; raises `SerdeError` with the slice's name before each path."""
     rows = values
-    if kind is VisibilityOverrides:
-        rows = [
-            [SetVisibilityOverride(path=p, visibility=v) for p, v in value.overrides.items()]
-            for value in values
-        ]
+    if (form := _stored_forms.get(kind)) is not None:
+        rows = [row for value in values if (row := form.dump(value)) is not None]
     try:
         return serde.dump_json_lossless(_rows_type(kind), rows)
     except SerdeError as error:
         name = type_name(kind)
         issues = [ValidationIssue((name, *issue.path), issue.message) for issue in error.issues]
         raise SerdeError("snapshot", tuple(issues)) from error
+
+
+def _to_decisions(overrides: VisibilityOverrides) -> list[SetVisibilityOverride]:
+    """Returns a form without paths as keys, which JSON cannot have."""
+    return [
+        SetVisibilityOverride(path=path, visibility=visibility)
+        for path, visibility in overrides.overrides.items()
+    ]
+
+
+def _to_overrides(decisions: list[SetVisibilityOverride]) -> VisibilityOverrides:
+    return VisibilityOverrides({item.path: item.visibility for item in decisions})
+
+
+stored_as(VisibilityOverrides, list[SetVisibilityOverride], _to_decisions, _to_overrides)

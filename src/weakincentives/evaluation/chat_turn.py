@@ -1,0 +1,136 @@
+"""`ChatTurn`: a chat's turn in the session, until its conversation is saved there.
+
+It is in the session from the turn's first step, and refers to the run's log. So an interrupt may
+stop the turn at any moment, and nothing has to be saved then.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..protocols import SessionProtocol
+from ..runtime.session.snapshots import library_state, stored_as
+from .conversation import Conversation
+from .logged_run import LoggedRun
+from .run_log import RunLog
+
+__all__ = ["ChatTurn", "StoppedTurn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedTurn:
+    """A turn that has not ended, as a value: the conversation so far, and the log to continue.
+
+    `follows` has the numbers of messages and tokens of the saved conversation before the turn.
+    """
+
+    run_id: str
+    ns: str
+    key: str
+    follows: tuple[int, int]
+    conversation: Conversation | None
+    log: LoggedRun
+
+
+@library_state
+class ChatTurn:
+    """A turn of the chat with the prompt of this `name`, ns and key, after a `saved` conversation.
+
+    It continues a `stopped` one, if there is one. `begin` puts it into the session.
+    """
+
+    def __init__(
+        self,
+        name: tuple[str, str],
+        saved: Conversation | None = None,
+        stopped: StoppedTurn | None = None,
+    ) -> None:
+        self.name, self.stopped = name, stopped
+        self.latest = stopped.conversation if stopped else saved
+        self._follows = _size(saved)
+        self._run: tuple[RunLog, Callable[[], Conversation | None]] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy has the turn as it is now, without what runs it."""
+        return ChatTurn, (self.name, None, self.to_value())
+
+    def begin(
+        self,
+        session: SessionProtocol,
+        log: RunLog,
+        so_far: Callable[[], Conversation | None],
+    ) -> None:
+        """Puts the turn in place of an earlier one; `so_far` returns the conversation until now."""
+        self._run = log, so_far
+        log.keeps_changes = True
+        turns = session[ChatTurn]
+        turns.seed(*turns.where(lambda other: other.name != self.name), self)
+
+    def end(self, session: SessionProtocol, conversation: Conversation | None) -> None:
+        """Saves the turn's conversation, in place of the earlier one."""
+        conversations = session[Conversation]
+        if conversation is not None:
+            others = conversations.where(lambda other: (other.ns, other.key) != self.name)
+            conversations.seed(*others, conversation)
+        self._run = self.stopped = None
+        session[ChatTurn].clear(lambda other: other is self)
+
+    def settle(self) -> None:
+        """Keeps what the turn has done, and no longer what ran it."""
+        self.stopped = self.to_value()
+        self._run = None
+
+    def to_value(self) -> StoppedTurn | None:
+        """Returns the turn as it is now; `None` once its conversation is saved."""
+        if (run := self._run) is None:
+            return self.stopped
+        (ns, key), (log, so_far) = self.name, run
+        return StoppedTurn(
+            run_id=log.run_id,
+            ns=ns,
+            key=key,
+            follows=self._follows,
+            conversation=so_far(),
+            log=log.to_value(),
+        )
+
+    def continues(self, saved: Conversation | None) -> bool:
+        """Whether the turn follows the `saved` conversation, and has not ended."""
+        if (stopped := self.stopped) is not None:
+            return stopped.follows == _size(saved)
+        return self._run is not None and self._follows == _size(saved)
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation until now, if the turn has one."""
+        if (run := self._run) is not None:
+            return run[1]()
+        return None if self.stopped is None else self.stopped.conversation
+
+
+def saved_conversation(session: SessionProtocol, name: tuple[str, str]) -> Conversation | None:
+    """Returns the conversation of the chat with the prompt of this ns and key, if it has one."""
+    for conversation in reversed(session[Conversation].all()):
+        if (conversation.ns, conversation.key) == name:
+            return conversation
+    return None
+
+
+def unfinished_turn(
+    session: SessionProtocol, name: tuple[str, str], saved: Conversation | None
+) -> ChatTurn | None:
+    """Returns the turn that follows the `saved` conversation of a chat and has not ended."""
+    for turn in session[ChatTurn]:
+        if turn.name == name and turn.continues(saved):
+            return turn
+    return None
+
+
+def _size(saved: Conversation | None) -> tuple[int, int]:
+    return (len(saved.messages), saved.usage.total_tokens) if saved else (0, 0)
+
+
+def _read(stopped: StoppedTurn) -> ChatTurn:
+    return ChatTurn((stopped.ns, stopped.key), stopped=stopped)
+
+
+stored_as(ChatTurn, StoppedTurn, ChatTurn.to_value, _read)

@@ -1,0 +1,61 @@
+"""What a run begins with: the log of one that was suspended or stopped, or a new one."""
+
+from typing import Any
+
+from ..content import references_in, to_content
+from ..prompt.prompt import Prompt
+from ..runtime.events import new_id
+from .adapter import ExecutionOptions, ParentRun
+from .messages import UserMessage, keep_media, sendable_content
+from .run_log import RunLog
+from .suspension import Suspension, check_resumable
+
+__all__ = ["new_log", "with_record"]
+
+
+def with_record(options: ExecutionOptions) -> ExecutionOptions:
+    """Returns the options, for a run that was suspended or stopped those with which it began.
+
+    Raises `TypeError` for what is no suspension and `ValueError` for options of a new run.
+    """
+    suspension, turn = options.get("suspension"), options.get("turn")
+    if suspension is not None:
+        if not isinstance(suspension, Suspension):
+            raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
+        for name in ("message", "conversation"):
+            if options.get(name) is not None:
+                raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
+        log = suspension.log
+    elif turn is not None and turn.stopped is not None:
+        log = turn.stopped.log
+    else:
+        return options
+    return {
+        **options,
+        "message": log.message,
+        "conversation": log.conversation,
+        "on_change": log.on_change,
+    }
+
+
+# Any: a prompt of any output
+def new_log(prompt: Prompt[Any], options: ExecutionOptions, parent: ParentRun) -> RunLog:
+    """Returns the log of a run, with its record if it continues one that has waited or stopped."""
+    if parent.call is not None:
+        return parent.call.begin(prompt)
+    name = prompt.ns, prompt.key
+    if (suspension := options.get("suspension")) is not None:
+        decisions = options.get("decisions") or {}
+        record = check_resumable(prompt, suspension, decisions, options["session"])
+        return RunLog(suspension.run_id, name, record)
+    if (turn := options.get("turn")) and (stopped := turn.stopped):
+        return RunLog(stopped.run_id, name, stopped.log)
+    log = RunLog(new_id(), name)
+    if (message := options.get("message")) is not None:
+        content = sendable_content(to_content(message))
+        if options.get("turn"):  # which may be stopped before the conversation has the message
+            keep_media(UserMessage(content), options["session"].content)
+        log.message = references_in(content)
+    log.conversation = options.get("conversation")
+    log.on_change = options.get("on_change", "append")
+    return log

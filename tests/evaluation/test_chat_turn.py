@@ -1,0 +1,315 @@
+"""A chat's turn is in its session from the first step, so whatever stops it, it can go on."""
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from support.agents import Args, Note, tool
+from support.run_trees import PICTURE
+from weakincentives.evaluation.adapter import ProviderAdapter
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.chat_turn import ChatTurn
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
+from weakincentives.evaluation.response import ToolCallFinished
+from weakincentives.limits import Budget
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.events import PromptExecuted, PromptRendered, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import Reply, ScriptedAdapter, call, say
+
+PAID: list[int] = []
+
+
+@dataclass(frozen=True)
+class NoParams:
+    pass
+
+
+def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    context.session.dispatch(Note(f"did {params.a}"))
+    return ToolResult(f"did {params.a}")
+
+
+def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    PAID.append(params.a)
+    if params.a < 0:
+        raise KeyboardInterrupt
+    return ToolResult(f"paid {params.a}")
+
+
+def prompt(key: str = "k", *more: Tool[Any, Any]) -> Prompt[Any]:
+    paying = Tool[Args, object](name="pay", description="p", handler=pay, effect="at_most_once")
+    section = MarkdownSection(
+        title="Task",
+        template="Do.",
+        tools=[tool(note, name="note"), paying, *more],
+        state=[Note],
+    )
+    return PromptTemplate[None](ns="tests", key=key, sections=[section]).bind()
+
+
+def chat_of(*script: Reply) -> Chat[Any]:
+    return Chat(MainLoop(ScriptedAdapter([*script])), prompt(), session=Session())
+
+
+def session_of(chat: Chat[Any]) -> Session:
+    assert isinstance(chat.session, Session)
+    return chat.session
+
+
+def in_another_process(text: str, *script: Reply) -> Chat[Any]:
+    """Returns the chat whose session was stored as `text`."""
+    chat = chat_of(*script)
+    session = session_of(chat)
+    session.restore(session.parse_snapshot(text))
+    return chat
+
+
+def stop(_: object) -> AssistantMessage:
+    raise KeyboardInterrupt
+
+
+def stopped(*script: Reply) -> Chat[Any]:
+    """Returns a chat whose first turn has stopped where the script ends."""
+    chat = chat_of(*script, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    return chat
+
+
+def answers(chat: Chat[Any]) -> list[str]:
+    assert chat.conversation is not None
+    return [item.text for item in chat.conversation.messages if isinstance(item, ToolMessage)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_paid() -> None:
+    PAID.clear()
+
+
+def test_each_snapshot_in_a_turn_goes_on_in_another_process_without_doing_anything_twice() -> None:
+    calls = call(("note", {"a": 1}), ("pay", {"a": 2})), call(("pay", {"a": 3}))
+    chat, texts = chat_of(*calls, say("Done.")), list[str]()
+    session = session_of(chat)
+    session.bus.subscribe(ToolInvoked, lambda _: texts.append(session.snapshot().to_json()))
+    chat.send("Go")
+    paid = [*PAID]
+    assert paid == [2, 3]
+    for done, text in enumerate(texts, 1):
+        PAID[:] = []
+        script = [calls[1], say("Done.")] if done < len(texts) else [say("Done.")]
+        again = in_another_process(text, *script)
+        assert len(answers(again)) == done + (done == 1)  # the second call of the first turn
+        assert again.send().text == "Done."
+        assert answers(again) == answers(chat)
+        assert again.session[Note].all() == chat.session[Note].all()
+        assert paid[max(done - 1, 0) :] == PAID
+
+
+def test_stopped_turn_counts_what_it_had_used_before() -> None:
+    chat = stopped(call(("note", {"a": 1})))
+    again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
+    whole = chat_of(call(("note", {"a": 1})), say("Done.")).send("Go")
+    assert again.send().usage == whole.usage
+
+
+def test_budget_of_a_turn_holds_across_a_stop() -> None:
+    budget = Budget(max_calls=1)
+    chat = chat_of(call(("note", {"a": 1})))
+    session_of(chat).bus.subscribe(ToolInvoked, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go", budget=budget)
+    again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
+    with pytest.raises(PromptEvaluationError, match="calls"):
+        again.send(budget=budget)
+    assert again.send().text == "Done."  # a turn that an error has ended counts from zero
+
+
+def test_answer_that_was_not_saved_is_returned_without_another_request() -> None:
+    whole = chat_of(call(("note", {"a": 1})), say("Done."))
+    whole.send("Go")
+    chat = chat_of(call(("note", {"a": 1})), say("Done."))
+    session_of(chat).bus.subscribe(PromptExecuted, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    assert chat.conversation == whole.conversation
+    again = in_another_process(session_of(chat).snapshot().to_json())
+    assert again.send().text == "Done."
+    assert again.conversation == whole.conversation
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_of_a_snapshot_in_a_turn_go_on(copied: Callable[[object], Any]) -> None:
+    chat = stopped(call(("note", {"a": 1})))
+    again = chat_of(say("Done."))
+    session_of(again).restore(copied(session_of(chat).snapshot()))
+    assert again.send().text == "Done."
+    assert answers(again) == ["did 1"]
+
+
+def test_next_message_after_a_stop_goes_with_what_the_turn_had_done() -> None:
+    chat = stopped(call(("note", {"a": 1})))
+    again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
+    assert again.send("Go on").text == "Done."
+    assert answers(again) == ["did 1"]
+    assert again.session[ChatTurn].all() == ()
+
+
+def test_interrupted_payment_is_made_once_whoever_goes_on() -> None:
+    chat = chat_of(call(("pay", {"a": -1}), ("note", {"a": 1})))
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    text = session_of(chat).snapshot().to_json()
+    repeats = call(("pay", {"a": -1}))
+    for message in ([], ["Go on"]):
+        again = in_another_process(text, repeats, say("Done."))
+        assert again.send(*message).text == "Done."
+        assert PAID == [-1]
+        assert "outcome is unknown" in answers(again)[0]
+
+
+def test_snapshot_of_a_turn_that_has_ended_since_is_the_chat_before_it() -> None:
+    chat, snapshots = chat_of(say("One."), call(("note", {"a": 1})), say("Two.")), list[Any]()
+    chat.send("First")
+    before = chat.conversation
+    session = session_of(chat)
+    session.bus.subscribe(ToolInvoked, lambda _: snapshots.append(session.snapshot()))
+    chat.send("Second")
+    session.restore(snapshots[0])
+    assert chat.conversation == before
+
+
+def test_stopped_turn_ends_where_the_conversation_is_another() -> None:
+    chat = stopped(call(("note", {"a": 1})))
+    other = chat_of(say("Hello."))
+    other.send("Hi")
+    assert other.conversation is not None
+    chat.session[Conversation].append(other.conversation)
+    assert chat.conversation == other.conversation
+
+
+def test_stopped_chat_inside_a_call_goes_on_from_its_conversation() -> None:
+    session = Session()
+
+    def ask(params: NoParams, *, context: ToolContext) -> ToolResult[object]:
+        assert isinstance(context.adapter, ProviderAdapter)
+        inner = Chat(MainLoop(context.adapter), prompt("inner"), session=session)
+        with closing(inner.stream("Inside")) as events:
+            next(event for event in events if isinstance(event, ToolCallFinished))
+        return ToolResult(inner.send().text)
+
+    asking = Tool[NoParams, object](name="ask", description="a", handler=ask)
+    script = [call(("ask", {})), call(("note", {"a": 1})), say("In."), say("Out.")]
+    adapter = ScriptedAdapter(script)
+    chat = Chat(MainLoop(adapter), prompt("outer", asking), session=Session())
+    assert chat.send("Outside").text == "Out."
+    assert answers(chat) == ["In."]
+    assert [item.text for item in session[Note]] == ["did 1"]
+
+
+class Unreachable(ScriptedAdapter):
+    """Connects only while `is_up`."""
+
+    is_up = True
+
+    def connect(self, rendered: Any) -> Any:
+        if not self.is_up:
+            raise ConnectionError("no network")
+        return super().connect(rendered)
+
+
+def test_turn_that_cannot_begin_again_stays_as_it_was() -> None:
+    adapter = Unreachable([call(("pay", {"a": 2})), stop, say("Done.")])
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    before, adapter.is_up = chat.conversation, False
+    with pytest.raises(ConnectionError):
+        chat.send()
+    assert chat.conversation == before
+    adapter.is_up = True
+    assert chat.send().text == "Done."
+    assert PAID == [2]
+
+
+def test_message_of_a_turn_that_had_not_begun_is_sent() -> None:
+    chat = chat_of(say("Done."))
+    session_of(chat).bus.subscribe(PromptRendered, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send(["See this.", PICTURE])
+    again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
+    assert again.send().text == "Done."
+    assert again.conversation is not None
+    assert again.conversation.messages[1].text.startswith("See this.")
+
+
+def test_turn_is_stored_whatever_a_message_or_a_price_contains() -> None:
+    config = InnerLoopConfig(prices=lambda *_: float("nan"))
+    adapter = ScriptedAdapter([call(("note", {"a": 1})), stop], config=config)
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Half \ud83d of it")
+    again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
+    assert again.send().text == "Done."
+
+
+@dataclass(frozen=True)
+class Live:
+    connect: Callable[[], None]
+
+
+def test_run_inside_a_call_may_keep_state_that_is_no_json() -> None:
+    def keep(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Live(lambda: None))
+        return ToolResult("kept")
+
+    inner = prompt("inner", Tool[Args, object](name="keep", description="k", handler=keep))
+    asking = Tool.from_prompt(inner.template, name="ask", description="a")
+    script = [call(("ask", {"message": "x"})), call(("keep", {"a": 1})), say("In."), say("Out.")]
+    adapter = ScriptedAdapter(script)
+    chat = Chat(MainLoop(adapter), prompt("outer", asking), session=Session())
+    assert chat.send("Go").text == "Out."
+    assert answers(chat) == ["In."]
+    assert len(chat.session[Live]) == 1
+
+
+def test_interrupted_payment_by_a_tool_that_is_gone_stays_unknown() -> None:
+    chat = chat_of(call(("pay", {"a": -1})))
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    task = MarkdownSection(title="Task", template="Do.", state=[Note])
+    other = PromptTemplate[None](ns="tests", key="k", sections=[task]).bind()
+    again = Chat(MainLoop(ScriptedAdapter([say("Done.")])), other, session=chat.session)
+    assert again.send().text == "Done."
+    assert "outcome is unknown" in answers(again)[0]
+
+
+def test_conversation_can_be_read_in_another_thread_at_any_time() -> None:
+    asking = Tool.from_prompt(prompt("inner").template, name="ask", description="a")
+    script = [call(("ask", {"message": "x"})), say("In.")] * 30
+    adapter = ScriptedAdapter([*script, say("Out.")])
+    chat = Chat(MainLoop(adapter), prompt("outer", asking), session=Session())
+    with ThreadPoolExecutor(1) as threads:
+        turn = threads.submit(chat.send, "Go")
+        while not turn.done():
+            known, text = chat.conversation, session_of(chat).snapshot().to_json()
+            assert known is None or Conversation.from_json(known.to_json()) == known
+            assert text
+    assert turn.result().text == "Out."
