@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +30,15 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime.events import PromptExecuted, PromptRendered, ToolInvoked
+from weakincentives.runtime.events import (
+    Event,
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+)
 from weakincentives.runtime.session import Session
-from weakincentives.testing import Reply, ScriptedAdapter, call, say
+from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 
 PAID: list[int] = []
 
@@ -185,17 +191,6 @@ def test_interrupted_payment_is_made_once_whoever_goes_on() -> None:
         assert "outcome is unknown" in answers(again)[0]
 
 
-def test_snapshot_of_a_turn_that_has_ended_since_is_the_chat_before_it() -> None:
-    chat, snapshots = chat_of(say("One."), call(("note", {"a": 1})), say("Two.")), list[Any]()
-    chat.send("First")
-    before = chat.conversation
-    session = session_of(chat)
-    session.bus.subscribe(ToolInvoked, lambda _: snapshots.append(session.snapshot()))
-    chat.send("Second")
-    session.restore(snapshots[0])
-    assert chat.conversation == before
-
-
 def test_stopped_turn_ends_where_the_conversation_is_another() -> None:
     chat = stopped(call(("note", {"a": 1})))
     other = chat_of(say("Hello."))
@@ -313,3 +308,61 @@ def test_conversation_can_be_read_in_another_thread_at_any_time() -> None:
             assert known is None or Conversation.from_json(known.to_json()) == known
             assert text
     assert turn.result().text == "Out."
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_restored_snapshot_of_a_turn_is_the_chat_at_that_moment(*, ends: bool) -> None:
+    again = call(("note", {"a": 2}))
+    last: Reply = say("Done.") if ends else stop
+    chat = chat_of(call(("note", {"a": 1})), again, last, again, say("Done."))
+    session, snapshots = session_of(chat), list[Any]()
+    session.bus.subscribe(ToolInvoked, lambda _: snapshots.append(session.snapshot()))
+    with nullcontext() if ends else pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    assert answers(chat) == ["did 1", "did 2"]
+    session.restore(snapshots[0])
+    assert answers(chat) == ["did 1"]
+    assert [item.text for item in session[Note]] == ["did 1"]
+    assert chat.send().text == "Done."
+    assert answers(chat) == ["did 1", "did 2"]
+    assert [item.text for item in session[Note]] == ["did 1", "did 2"]
+
+
+def test_snapshot_that_is_written_later_has_the_turn_of_its_moment() -> None:
+    chat = chat_of(call(("note", {"a": 1})), call(("note", {"a": 2})), say("Done."))
+    snapshots: list[Any] = []
+    session_of(chat).bus.subscribe(
+        ToolInvoked, lambda _: snapshots.append(session_of(chat).snapshot())
+    )
+    chat.send("Go")
+    again = in_another_process(snapshots[0].to_json(), call(("note", {"a": 2})), say("Done."))
+    assert answers(again) == ["did 1"]
+    assert again.send().text == "Done."
+    assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]
+
+
+@pytest.mark.parametrize("effect", ["undeclared", "repeatable"])
+@pytest.mark.parametrize("kind", [ToolInvoked, ProviderCalled, PromptExecuted])
+def test_snapshot_inside_a_call_has_nothing_of_it(kind: type[Event], effect: Any) -> None:
+    asking = Tool.from_prompt(prompt("inner").template, name="ask", description="a", effect=effect)
+    outer = call(("note", {"a": 1})), call(("ask", {"message": "x"})), say("Out.")
+    inner = call(("note", {"a": 2})), say("In.")
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        done = sum(isinstance(item, ToolMessage) for item in seen.messages)
+        return (inner if seen.messages[1].text == "x" else outer)[done]
+
+    def new_chat() -> Chat[Any]:
+        loop = MainLoop(ScriptedAdapter([answer] * 9))
+        return Chat(loop, prompt("outer", asking), session=Session())
+
+    chat, texts = new_chat(), list[str]()
+    session = session_of(chat)
+    session.bus.subscribe(kind, lambda _: texts.append(session.snapshot().to_json()))
+    chat.send("Go")
+    assert texts
+    for text in texts:
+        again = new_chat()
+        session_of(again).restore(session_of(again).parse_snapshot(text))
+        assert again.send().text == "Out."
+        assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]

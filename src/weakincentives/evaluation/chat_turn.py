@@ -8,12 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..protocols import SessionProtocol
-from ..runtime.session.snapshots import library_state, stored_as
+from ..runtime.session.snapshots import SessionSnapshot, library_state, live_types, stored_as
 from .conversation import Conversation
 from .logged_run import LoggedRun
 from .run_log import RunLog
 
-__all__ = ["ChatTurn", "StoppedTurn"]
+__all__ = ["ChatTurn", "StoppedTurn", "saved_conversation", "unfinished_turn"]
+
+type SoFar = Callable[[int | None], Conversation | None]
+"""Returns the conversation as the first entries of the log tell it, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +50,39 @@ class ChatTurn:
         self.name, self.stopped = name, stopped
         self.latest = stopped.conversation if stopped else saved
         self._follows = _size(saved)
-        self._run: tuple[RunLog, Callable[[], Conversation | None]] | None = None
+        self._run: tuple[RunLog, SoFar] | None = None
+        self._size: int | None = None  # of the log in a snapshot
+        self.before_call: SessionSnapshot | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy has the turn as it is now, without what runs it."""
         return ChatTurn, (self.name, None, self.to_value())
 
-    def begin(
-        self,
-        session: SessionProtocol,
-        log: RunLog,
-        so_far: Callable[[], Conversation | None],
-    ) -> None:
+    @property
+    def is_running(self) -> bool:
+        """Whether the log may still grow."""
+        return self._run is not None and self._size is None
+
+    def fixed(self) -> "ChatTurn":
+        """Returns the turn as it is now; a call that is open then has not begun in it."""
+        if (run := self._run) is None or self._size is not None:
+            return self
+        turn = ChatTurn(self.name)
+        turn.stopped, turn.latest, turn._follows, turn._run = (
+            self.stopped,
+            self.latest,
+            self._follows,
+            run,
+        )
+        size = turn._size = len(run[0].entries)
+        before = run[0].before_call
+        turn.before_call = before[1] if before and before[0] == size else None
+        return turn
+
+    def begin(self, session: SessionProtocol, log: RunLog, so_far: SoFar) -> None:
         """Puts the turn in place of an earlier one; `so_far` returns the conversation until now."""
         self._run = log, so_far
-        log.keeps_changes = True
+        log.keeps_changes = log.is_turn = True
         turns = session[ChatTurn]
         turns.seed(*turns.where(lambda other: other.name != self.name), self)
 
@@ -89,8 +110,8 @@ class ChatTurn:
             ns=ns,
             key=key,
             follows=self._follows,
-            conversation=so_far(),
-            log=log.to_value(),
+            conversation=so_far(self._size),
+            log=log.to_value(self._size),
         )
 
     def continues(self, saved: Conversation | None) -> bool:
@@ -103,7 +124,7 @@ class ChatTurn:
     def conversation(self) -> Conversation | None:
         """The conversation until now, if the turn has one."""
         if (run := self._run) is not None:
-            return run[1]()
+            return run[1](self._size)
         return None if self.stopped is None else self.stopped.conversation
 
 
@@ -134,3 +155,4 @@ def _read(stopped: StoppedTurn) -> ChatTurn:
 
 
 stored_as(ChatTurn, StoppedTurn, ChatTurn.to_value, _read)
+live_types.add(ChatTurn)

@@ -39,7 +39,7 @@ class Commits:
     ) -> None:
         self._session = session
         self._resources = resources
-        self._entries = log.entries
+        self._log, self._entries = log, log.entries
         self._operation = operation
 
     def run[T](
@@ -64,6 +64,8 @@ class Commits:
             try:
                 try:
                     transaction.begin()
+                    if self._log.is_turn:
+                        self._log.before_call = len(entries), transaction.before
                     performed = yield from self._perform(
                         make_context(resources),
                         invoke,

@@ -86,7 +86,7 @@ class Evaluation[Out]:
         self._session, self._prompt, self._options = session, prompt, options
         self._publish = publisher(session, options.get("bus"))
         conversation = self._begin_log(rendered)
-        self._begins = self._log.begins
+        self.begins = self._log.begins
         rendered = with_disclosure_tools(rendered, conversation)
         self._new_loop = self._inner_loop(adapter, rendered, conversation)
         self._loop = self._new_loop()
@@ -269,11 +269,12 @@ class Evaluation[Out]:
             self._stop(waits=isinstance(error, RunSuspended))
         return self._loop.conversation_now
 
-    def so_far(self) -> Conversation:
-        """Returns what the log tells of the conversation: an interrupt may come at any moment."""
-        again = self._new_loop()
-        replay(again, self._log.entries[self._begins :], self.tools.available.outcome_of)
-        again.running = self._loop.running
+    def so_far(self, size: int | None = None) -> Conversation:
+        """Returns the conversation as the first `size` entries tell it, by default all."""
+        again, entries = self._new_loop(), self._log.entries[self.begins : size]
+        replay(again, entries, self.tools.available.outcome_of)
+        if size in (None, len(self._log.entries)):
+            again.running = self._loop.running
         again.stop()
         again.transcript += self.tools.earlier.rest()
         return again.conversation_now
@@ -323,7 +324,7 @@ class Evaluation[Out]:
         if not self._resumes:
             return self._loop.start()
         log, tools = self._log, self.tools
-        entries = log.entries[self._begins :]
+        entries = log.entries[self.begins :]
         action = replay(self._loop, entries, tools.available.outcome_of, tools.available.restore)
         for entry in entries:
             if isinstance(entry, LoggedCall):

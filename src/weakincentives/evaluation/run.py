@@ -97,6 +97,7 @@ class Run[Out]:
         self._expansions: list[Expansion] = []
         self._turns = 0  # of earlier evaluations
         self._evaluation: Evaluation[Out] | WholeEvaluation[Out] | None = None
+        self._evaluations: list[Evaluation[Out]] = []  # of a chat's turn
         self._execution: Execution[Out] | None = None
         self._is_journaled = False
         names = ConversationOptions.__annotations__
@@ -246,10 +247,15 @@ class Run[Out]:
         else:
             turn.settle()
 
-    def so_far(self) -> Conversation | None:
-        """Returns what was said until now, also in the middle of an evaluation."""
-        evaluation = self._evaluation
-        return (evaluation and evaluation.so_far()) or self._conversation
+    def so_far(self, size: int | None = None) -> Conversation | None:
+        """Returns the conversation as the first `size` entries of the log tell it, or all."""
+        if size is None or size == len(self.log.entries):
+            evaluation = self._evaluation
+            return (evaluation and evaluation.so_far()) or self._conversation
+        for past in reversed(self._evaluations):
+            if past.begins < size:
+                return past.so_far(size)
+        return None if self._turn is None else self._turn.latest
 
     def close(self) -> None:
         """Closes the connection to the provider, if it is open."""
@@ -324,6 +330,8 @@ class Run[Out]:
         if isinstance(adapter, ConnectingAdapter) and not self._is_whole:
             evaluation = Evaluation(adapter, rendered, options, self._token, _adapter_of_call)
             self._evaluation = evaluation
+            if self._turn is not None:
+                self._evaluations.append(evaluation)
             self._options.pop("resumes", None)
             if self._is_journaled:
                 evaluation.journal = adapter.journal(evaluation.tools, evaluation.meter)

@@ -111,6 +111,8 @@ class RunLog:
         # whether a run notes how to repeat what its calls have changed
         self.keeps_changes: bool = caller is not None and caller.keeps_changes
         self.continued: Conversation | None = None  # by the present evaluation
+        self.is_turn = False  # of a chat
+        self.before_call: tuple[int, Any] | None = None  # the entries and the state before a call
         self.waits = False
         self.refusal: ChangedRunError | None = None
         self._calls: tuple[ToolCall, ...] = ()
@@ -209,7 +211,7 @@ class RunLog:
         inside = {
             key: runs
             for key, runs in self.record.inside.items()
-            if first < int(key.partition("/")[0]) <= first + answers
+            if first < _turn_of(key) <= first + answers
         }
         return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
 
@@ -304,9 +306,11 @@ class RunLog:
         """Keeps an execution inside of which a run begins."""
         self._inside[call.key] = call
 
-    def to_value(self) -> LoggedRun:
-        """Returns the log as a value; what a run has not yet repeated stays in it."""
-        entries = [entry.logged() if isinstance(entry, Called) else entry for entry in self.entries]
+    def to_value(self, size: int | None = None) -> LoggedRun:
+        """Returns the log as a value, by default whole; what is not yet repeated stays in it."""
+        entries = [
+            entry.logged() if isinstance(entry, Called) else entry for entry in self.entries[:size]
+        ]
         entries += self.record.entries[len(entries) :]
         last = max([n for n, entry in enumerate(entries) if isinstance(entry, Rendered)], default=0)
         if self.caller is not None:
@@ -316,6 +320,9 @@ class RunLog:
                 entries[index] = replace(entry, conversation=None)
         inside = dict(self.record.inside)
         inside |= {key: call.to_value() for key, call in self._inside.copy().items()}
+        if size is not None:
+            turns = sum(isinstance(entry, Answered) for entry in entries)
+            inside = {key: runs for key, runs in inside.items() if _turn_of(key) <= turns}
         return LoggedRun(
             entries=tuple(entries),
             inside=inside,
@@ -485,6 +492,10 @@ def replay(
     if end is not None and apply is not None:
         raise end
     return action
+
+
+def _turn_of(key: CallKey) -> int:
+    return int(key.partition("/")[0])
 
 
 def drop_unfinished(loop: InnerLoop) -> None:

@@ -73,9 +73,8 @@ class WholeEvaluation[Out]:
         """Returns `None`: the conversation of a stopped evaluation is the adapter's own."""
         return None
 
-    def so_far(self) -> Conversation | None:
+    def so_far(self) -> None:
         """Returns `None`, as `stop` does."""
-        return None
 
     def end(self, error: BaseException | None) -> None:
         """Does nothing: the adapter publishes how the evaluation has ended."""

@@ -168,6 +168,11 @@ class CallTransaction:
         self._entries = len(self._log)
         self._snapshot = create_snapshot(self._session, self._resources, self._tag)
 
+    @property
+    def before(self) -> Any:  # Any: the snapshot of a session, or of a fork of one
+        """The snapshot of the session."""
+        return self._snapshot.parts[0][1] if self._snapshot else None
+
     def changes(self) -> dict[str, dict[str, Json]]:
         """Describes what has changed since `begin`, as `changes_since` does."""
         return {} if self._snapshot is None else changes_since(self._snapshot)

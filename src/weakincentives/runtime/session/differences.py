@@ -6,7 +6,7 @@ from ... import serde
 from ...errors import SerdeError
 from ...serde import Json
 from .slices import EMPTY, Node, read
-from .snapshots import SessionSnapshot, type_name
+from .snapshots import SessionSnapshot, live_types, type_name
 
 __all__ = ["Difference", "json_differences", "state_differences"]
 
@@ -25,7 +25,9 @@ def state_differences(before: SessionSnapshot, after: SessionSnapshot) -> dict[s
     changes: dict[str, Json] = {}
     for kind, head in after.slices.items():
         old = before.slices.get(kind, EMPTY)
-        if head is not old and (differences := [*_slice_differences(old, head)]):
+        if kind in live_types or head is old:
+            continue
+        if differences := [*_slice_differences(old, head)]:
             name = type_name(kind)
             while name in changes:  # of another class, such as a local one
                 name += "'"

@@ -17,8 +17,8 @@ from ..events import Event, InProcessEventBus, new_id
 from .differences import state_differences
 from .fork import SessionFork
 from .reducers import declared_reducers
-from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp
-from .snapshots import SessionSnapshot
+from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, chain, read
+from .snapshots import SessionSnapshot, live_types
 
 __all__ = ["Session"]
 
@@ -152,7 +152,11 @@ class Session:
     def snapshot(self) -> SessionSnapshot:
         """Returns the content of every STATE slice as a value, in O(number of slices)."""
         with self._lock:
-            return SessionSnapshot({state.slice_type: state.head for state in self._state})
+            slices = {state.slice_type: state.head for state in self._state}
+            for kind in live_types:
+                if slices.get(kind, EMPTY) is not EMPTY:
+                    slices[kind] = chain([value.fixed() for value in read(slices[kind])])
+            return SessionSnapshot(slices)
 
     def changes_since(self, snapshot: SessionSnapshot, /) -> dict[str, dict[str, Json]]:
         """Returns the differences of the STATE slices since `snapshot`, by name, under "state"."""
@@ -178,7 +182,12 @@ class Session:
         Raises `TypeError` for the JSON of a snapshot.
         """
         try:
-            slices = snapshot.slices
+            running = [
+                kind
+                for kind in live_types
+                if any(value.is_running for value in self._slices.get(kind, ()))
+            ]
+            slices = snapshot.slices if running else snapshot.committed().slices
         except AttributeError as error:
             raise TypeError(
                 f"restore got a {type(snapshot).__name__}; pass a snapshot, "
@@ -188,7 +197,8 @@ class Session:
             for slice_type in slices:
                 self[slice_type]  # creates the slice
             for state in self._state:
-                state.head = slices.get(state.slice_type, EMPTY)
+                if state.slice_type not in running:
+                    state.head = slices.get(state.slice_type, EMPTY)
 
     def fork(self) -> SessionFork:
         """Makes a session for one of several parallel calls: equal state, deferred events."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from types import GenericAlias
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
@@ -22,6 +22,7 @@ __all__ = [
     "Changes",
     "SessionSnapshot",
     "library_state",
+    "live_types",
     "parse_changes",
     "state",
     "stored_as",
@@ -43,6 +44,29 @@ def library_state[T](kind: type[T]) -> type[T]:
     """Marks a state of the library itself: users need not name its type to read a snapshot."""
     _library_types.add(kind)
     return kind
+
+
+class LiveState(Protocol):
+    """A value of a library state that goes on changing, such as a chat's turn.
+
+    A session's `restore` spares it while it `is_running`.
+    """
+
+    @property
+    def is_running(self) -> bool: ...
+
+    @property
+    def before_call(self) -> "SessionSnapshot | None":
+        """The state to which a snapshot belongs that was made inside an open tool call."""
+        ...
+
+    def fixed(self) -> "LiveState":
+        """Returns the value as it is now, for a snapshot."""
+        ...
+
+
+live_types: set[_Class] = set()
+"""The types of `LiveState`: no call changes them, and a snapshot has their values `fixed`."""
 
 
 class _StoredForm(NamedTuple):
@@ -111,7 +135,17 @@ class SessionSnapshot:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Lists values for copies and pickles, which would recurse along a linked list."""
-        return _of_values, ({kind: read(head) for kind, head in self.slices.items()},)
+        slices = self.committed().slices
+        return _of_values, ({kind: read(head) for kind, head in slices.items()},)
+
+    def committed(self) -> "SessionSnapshot":
+        """Returns the snapshot without what a tool call has done that was open then."""
+        for kind in live_types:
+            turns = self.slices.get(kind, EMPTY)
+            for value in read(turns):
+                if (before := value.before_call) is not None:
+                    return SessionSnapshot({**before.slices, kind: turns})
+        return self
 
     def to_json(self) -> str:
         """Returns JSON text from which `from_json` makes equal slices.
@@ -120,7 +154,7 @@ class SessionSnapshot:
         change, and for two types of one name, such as local classes.
         """
         slices: dict[str, str] = {}
-        for kind, head in self.slices.items():
+        for kind, head in self.committed().slices.items():
             if head is EMPTY:
                 continue
             name = type_name(kind)
@@ -139,7 +173,7 @@ class SessionSnapshot:
         changes: Changes = {}
         for kind, head in self.slices.items():
             old = before.slices.get(kind, EMPTY)
-            if head is old:
+            if head is old or kind in live_types:
                 continue
             tail = head
             while tail[2] > old[2]:
