@@ -7,7 +7,7 @@ open sections or to go on with a shorter conversation. Its four faces perform th
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
-from typing import Self, Unpack, cast, final
+from typing import Any, Self, Unpack, final
 
 from ..content import MediaSupport, to_content
 from ..event_loops import closing_shielded
@@ -76,19 +76,21 @@ class Run[Out]:
     ) -> None:
         known = LoopOptions if restarts is None else ExecutionOptions
         check_arguments(prompt, options, known, Prompt, RenderedPrompt)
-        given = with_record(cast(ExecutionOptions, options))  # which has all keys of the other one
+        every: Any = options  # ExecutionOptions has all keys of LoopOptions
+        given = with_record(every)
         session, used = given["session"], given.get("adapter") or adapter
         parent = _caller(used, adapter)  # another model counts for it too
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
             self._first, prompt = prompt, source_of(prompt)
-        parent.check_depth(prompt.name)
+        name = prompt.name
+        parent.check_depth(name)
         prompt.declare_state(session)
         self._prompt, self._session, self._save = prompt, session, given.get("save")
         self._restarts, self._compaction, self._streamed = restarts, compaction, streamed
         self._publish = publisher(session, given.get("bus") or parent.bus)
-        self._token = RunToken(prompt.name, given.get("caller") or parent.run, streamed)
+        self._token = RunToken(name, given.get("caller") or parent.run, streamed)
         self._is_whole = restarts is not None and has_own_loop(self._adapter)
         stacks = [] if self._is_whole else prompt.runs_with(session)
         self._reservation = Reservation(self._token, stacks)
@@ -101,9 +103,8 @@ class Run[Out]:
         self._execution: Execution[Out] | None = None
         self._is_journaled = False
         names = ConversationOptions.__annotations__
-        self._options: EvaluationStart = cast(
-            EvaluationStart, {name: value for name, value in given.items() if name in names}
-        )
+        kept: Any = {name: value for name, value in given.items() if name in names}
+        self._options: EvaluationStart = kept
         self._own = None if restarts is None else self._as_parent(given, parent, clock)
         self._operation = None if self._own is None else self._own.operation
         self.log = new_log(prompt, given, parent)
