@@ -27,7 +27,7 @@ from .adapter import (
     publisher,
     source_of,
 )
-from .approved_calls import ApprovedCalls
+from .approving import ApprovedCalls
 from .available_tools import with_disclosure_tools, with_provider_tools
 from .conversation import Conversation, begin, rendered_tools
 from .effects import Close, Effects, run

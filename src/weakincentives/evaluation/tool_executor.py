@@ -48,6 +48,7 @@ from ..runs import RunToken
 from ..runtime.events import Operation, ToolInvoked, new_id
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
+from .call_fork import ForkedCall
 from .commits import Changes, Commits, Performed
 from .earlier_calls import UNKNOWN, EarlierCalls
 from .effects import Effects, Parallel
@@ -55,7 +56,6 @@ from .errors import ChangedRunError
 from .inner_loop import InnerLoopConfig
 from .logged_run import Began, CallKey
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
-from .parallel_calls import ForkedCall
 from .run_log import Called, OpenCall, RunLog, UndecidedError
 from .tool_answers import (
     check_restart,

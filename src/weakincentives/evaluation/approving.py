@@ -29,11 +29,11 @@ from .approval import (
     preview_arguments,
     preview_effects,
 )
+from .call_fork import ForkedCall
 from .effects import Effects, Outcome, Wait, run
 from .journal import CallIdentity
 from .logged_run import CallKey
 from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
-from .parallel_calls import ForkedCall
 from .response import ApprovalRequested
 from .run_log import OpenCall, UndecidedError
 from .suspension import RunSuspended
