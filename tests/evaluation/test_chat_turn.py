@@ -366,3 +366,14 @@ def test_snapshot_inside_a_call_has_nothing_of_it(kind: type[Event], effect: Any
         session_of(again).restore(session_of(again).parse_snapshot(text))
         assert again.send().text == "Out."
         assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]
+
+
+def test_answer_is_in_the_log_before_anybody_hears_of_it() -> None:
+    chat = chat_of(call(("note", {"a": 1})), say("Done."))
+    unsubscribe = session_of(chat).bus.subscribe(ProviderCalled, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    unsubscribe()
+    whole = chat_of(call(("note", {"a": 1})), say("Done.")).send("Go")
+    assert chat.send().usage == whole.usage
+    assert answers(chat) == ["did 1"]

@@ -380,12 +380,11 @@ class Evaluation[Out]:
             for message in request.tool_messages:  # noqa: UP028 - `yield from` takes no outcomes
                 yield message
         if journal is not None:
-            asking = self._requests.send(request, keep_arrived=False)
+            asking = self._requests.send(request, has_journal=True)
             answer = journal.ask(request, partial(run, asking))
+            self._requests.add(answer)
         else:
             answer = yield from self._requests.send(request)
-        cost = self._limits.count(answer.usage, answer.model)
-        self._log.add_answer(Answered(answer, cost))
         return self._loop.receive(answer)
 
     def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:

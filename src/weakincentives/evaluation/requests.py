@@ -43,27 +43,27 @@ class ProviderRequests:
         self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
 
     def send(
-        self, request: ProviderRequest, *, keep_arrived: bool = True
+        self, request: ProviderRequest, *, has_journal: bool = False
     ) -> Effects[AssistantMessage]:
         """Asks for a message, by another provider as long as the connection falls back to one.
 
-        With `keep_arrived` the run keeps what had arrived of an answer that failed. A journal does
-        not record it, so a replay would not have it. The message's usage includes discarded
-        answers, and an error's notes the earlier failures.
+        The message is in the log before anybody hears of it. With `has_journal` its caller adds it,
+        and the run does not keep what had arrived of an answer that failed: the journal does not
+        record it. The message's usage includes discarded answers, and an error's notes the earlier
+        failures.
         """
-        spent = _NO_ANSWER.usage
+        spent = _NO_USAGE
         notes: list[str] = []
         while True:
             self._arrived = _NO_ANSWER
             try:
-                answer = yield from self._send_once(request)
-                void = unfinished_error(answer)
+                answer, void = yield from self._send_once(request, spent, has_journal=has_journal)
                 if void is None or not self._fall_back(void, notes):
-                    return replace(answer, usage=answer.usage + spent) if notes else answer
+                    return self._take(answer, spent, has_journal=has_journal) if void else answer
                 self._note_failure(void, fell_back=True)
                 spent += answer.usage
             except PromptEvaluationError as error:
-                if not keep_arrived:
+                if has_journal:
                     self._arrived = _NO_ANSWER
                 spent += self._arrived.usage
                 if isinstance(error, LimitError) or not self._fall_back(error, notes):
@@ -81,7 +81,7 @@ class ProviderRequests:
                 cost = None
                 if (usage := spent + self._arrived.usage) != _NO_ANSWER.usage:
                     cost = self._limits.count(usage)
-                if keep_arrived and self._arrived.text.strip():  # which somebody may have read
+                if not has_journal and self._arrived.text.strip():  # which somebody may have read
                     self._loop.transcript.append(self._arrived)
                     failure = ProviderFailure(
                         message=f"stopped by {type(stop).__name__}",
@@ -93,6 +93,21 @@ class ProviderRequests:
                     self._log.add_answer(Answered(failure, cost))
                 raise
             self._limits.check_again(request.turn - 1, spent)
+
+    def _take(
+        self, answer: AssistantMessage, spent: TokenUsage, *, has_journal: bool
+    ) -> AssistantMessage:
+        """Counts an answer, with what discarded ones have `spent`, and adds it to the log."""
+        if spent is not _NO_USAGE:
+            answer = replace(answer, usage=answer.usage + spent)
+        if not has_journal:
+            self.add(answer)
+        return answer
+
+    def add(self, answer: AssistantMessage) -> None:
+        """Counts an answer and adds it to the log."""
+        cost = self._limits.count(answer.usage, answer.model)
+        self._log.add_answer(Answered(answer, cost))
 
     def _note_failure(
         self,
@@ -122,12 +137,18 @@ class ProviderRequests:
         provider, model = self._connection.target()
         return provider or self._operation.provider, model or self._operation.model
 
-    def _send_once(self, request: ProviderRequest) -> Effects[AssistantMessage]:
-        """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
+    def _send_once(
+        self, request: ProviderRequest, spent: TokenUsage, *, has_journal: bool
+    ) -> Effects[tuple[AssistantMessage, PromptEvaluationError | None]]:
+        """Asks the provider, and publishes `ProviderCalled` in any case.
+
+        Takes a whole answer before that; another one comes with the error that tells why it is not.
+        """
         operation = self._operation
         provider, model = self._target()
         prices = self._loop.config.prices
         started, answer = perf_counter(), _NO_ANSWER
+        taken: AssistantMessage | None = None
         shown: list[str] = []
         failure: BaseException | None = None
         part = operation.part("request", model, streamed=operation.streamed)
@@ -136,6 +157,8 @@ class ProviderRequests:
             ask = Ask(self._connection, request, operation.streamed, shown)
             answer = self._check_answer(request, *(yield ask))
             set_result(answer)
+            if (void := unfinished_error(answer)) is None:
+                taken = self._take(answer, spent, has_journal=has_journal)
         except BaseException as raised:  # an interrupt, and the end of a stream, too
             failure = raised
             answer = self._connection.arrived() or _NO_ANSWER
@@ -165,7 +188,7 @@ class ProviderRequests:
             finally:  # an interrupt of an event's handler is none of the request
                 part.__exit__(None if failure is None else type(failure), failure, None)
                 del failure  # as in `_check_answer`
-        return answer
+        return taken or answer, void
 
     def _check_answer(
         self,

@@ -69,10 +69,11 @@ class Session:
         return self._add_slice(slice_type) if existing is None else existing
 
     def _add_slice[T](self, slice_type: type[T]) -> Slice[T]:
-        if (kind := record_class(slice_type)) is not slice_type:  # an alias, or Plan[int]
-            return self[kind]
-        if not isinstance(slice_type, type):
-            raise TypeError(f"session[{slice_type!r}] names no class; write session[Plan]")
+        given: object = slice_type
+        if not isinstance(given, type):
+            if (kind := record_class(slice_type)) is not slice_type:  # an alias, or Plan[int]
+                return self[kind]
+            raise TypeError(f"session[{given!r}] names no class; write session[Plan]")
         with self._lock:
             if slice_type not in self._slices:  # no other thread was faster
                 added = self._slices[slice_type] = Slice(slice_type, self._lock, self._register)
