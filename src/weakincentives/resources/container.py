@@ -368,6 +368,7 @@ class ForkedResources(CallResources):
         super().__init__(context)
         self.prompt_resources: ResourceContext = _ForkedContext(self)
         self._makes = makes
+        self._lock = RLock()  # its own: an interrupt can come before a lock is released
         self._forks: dict[int, tuple[Forkable, Any]] = {}
         self.refused = False
 
@@ -397,7 +398,7 @@ class ForkedResources(CallResources):
             return value
         if binding.scope is not Scope.SINGLETON:
             self.refuse(f"{name} can be restored and is not forked")
-        with self.instances.lock:
+        with self._lock:
             if id(value) not in self._forks:
                 if not isinstance(value, Forkable):
                     self.refuse(f"{name} has no fork()")
