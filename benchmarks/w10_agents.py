@@ -28,8 +28,8 @@ from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 
 AGENTS = {1: 25, 50: 5, 200: 3}  # agents, and rounds of them
-TARGETS = {"": 1.05, ", streamed": 1.10}
-MEMORY = 25  # kB a run over the floor
+TARGETS = {"": 1.12, ", streamed": 1.17}
+MEMORY = 30  # kB a run over the floor
 MANY = max(AGENTS)
 
 type Agent = Callable[[], Awaitable[object]]

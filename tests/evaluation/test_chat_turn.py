@@ -13,6 +13,7 @@ import pytest
 from support.agents import Args, Note, tool
 from support.run_trees import PICTURE
 from weakincentives.evaluation.adapter import ProviderAdapter
+from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.chat_turn import ChatTurn
 from weakincentives.evaluation.conversation import Conversation
@@ -21,6 +22,7 @@ from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
 from weakincentives.evaluation.response import ToolCallFinished
+from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     MarkdownSection,
@@ -377,3 +379,110 @@ def test_answer_is_in_the_log_before_anybody_hears_of_it() -> None:
     whole = chat_of(call(("note", {"a": 1})), say("Done.")).send("Go")
     assert chat.send().usage == whole.usage
     assert answers(chat) == ["did 1"]
+
+
+def test_turn_whose_stream_is_closed_has_ended() -> None:
+    chat = chat_of(call(("note", {"a": 1}), ("note", {"a": 2})), say("Done."))
+    with closing(chat.stream("Go")) as events:
+        next(event for event in events if isinstance(event, ToolCallFinished))
+    assert chat.session[ChatTurn].all() == ()
+    assert chat.send().text == "Done."
+    assert answers(chat) == ["did 1", "Not run: the evaluation ended."]
+
+
+def test_parallel_calls_inside_a_call_see_what_the_call_has_done() -> None:
+    def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(f"saw {len(context.session[Note])}")
+
+    looking = Tool[Args, object](name="look", description="l", handler=look, effect="repeatable")
+    inner = prompt("inner", looking)
+
+    def ask(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("from outer"))
+        context.evaluate(inner)
+        return ToolResult("asked")
+
+    script = [
+        call(("ask", {"a": 1})),
+        call(("look", {"a": 1}), ("look", {"a": 2})),
+        say("In."),
+        say("Out."),
+    ]
+    seen: list[str] = []
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter = ScriptedAdapter(script, config=config)
+    asking = Tool[Args, object](name="ask", description="a", handler=ask)
+    chat = Chat(MainLoop(adapter), prompt("outer", asking), session=Session())
+    session_of(chat).bus.subscribe(ToolInvoked, lambda event: seen.append(event.content))
+    chat.send("Go")
+    assert seen[:2] == ["saw 1", "saw 1"]
+
+
+def test_chat_suspended_in_a_nested_run_resumes_in_another_session() -> None:
+    def wire(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        PAID.append(params.a)
+        return ToolResult("wired")
+
+    wiring = Tool[Args, object](name="wire", description="w", handler=wire, approval="arguments")
+    asking = Tool.from_prompt(prompt("inner", wiring).template, name="ask", description="a")
+    script = [call(("ask", {"message": "x"})), call(("wire", {"a": 5})), say("In."), say("Out.")]
+    loop = MainLoop(ScriptedAdapter(script))
+    chat = Chat(loop, prompt("outer", asking), session=Session())
+    with pytest.raises(RunSuspended) as waiting:
+        chat.send("Go")
+    suspension = Suspension.from_json(waiting.value.suspension.to_json())
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    again = Chat(loop, prompt("outer", asking), session=Session())
+    assert again.resume(suspension, decisions).text == "Out."
+    assert PAID == [5]
+
+
+def test_turn_survives_a_handler_that_restores_an_older_snapshot() -> None:
+    start: list[Any] = []
+
+    def reset(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        session_of(chat).restore(start[0])
+        return ToolResult("reset")
+
+    resetting = Tool[Args, object](name="reset", description="r", handler=reset)
+    script = [say("One."), call(("reset", {"a": 1})), call(("pay", {"a": -1})), say("Two.")]
+    loop = MainLoop(ScriptedAdapter(script))
+    chat = Chat(loop, prompt("k", resetting), session=Session())
+    start.append(session_of(chat).snapshot())
+    chat.send("First")
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Second")
+    assert answers(chat) == ["reset", "This call was interrupted and its outcome is unknown."]
+    assert chat.send().text == "Two."
+    assert chat.conversation is not None
+    assert "First" in str(chat.conversation.messages)
+
+
+def test_restore_in_a_turn_takes_the_turns_of_other_chats_back() -> None:
+    def reset(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        session.restore(before)
+        return ToolResult("reset")
+
+    session = Session()
+    script: list[Reply] = [call(("note", {"a": 1})), stop]
+    first = Chat(MainLoop(ScriptedAdapter(script)), prompt("first"), session=session)
+    before = session.snapshot()
+    with pytest.raises(KeyboardInterrupt):
+        first.send("Go")
+    resetting = Tool[Args, object](name="reset", description="r", handler=reset)
+    loop = MainLoop(ScriptedAdapter([call(("reset", {"a": 1})), say("Done.")]))
+    second = Chat(loop, prompt("second", resetting), session=session)
+    assert second.send("Go").text == "Done."
+    assert first.conversation is None
+    assert session[Note].all() == ()
+
+
+def test_turn_whose_end_is_interrupted_can_be_taken_back() -> None:
+    chat = chat_of(call(("note", {"a": 7})), say("Done."))
+    before = session_of(chat).snapshot()
+    session_of(chat).bus.subscribe(PromptExecuted, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    session_of(chat).restore(before)
+    assert chat.conversation is None
+    assert chat.session[Note].all() == ()

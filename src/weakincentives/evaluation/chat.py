@@ -175,6 +175,8 @@ class Chat[Out]:
         with Reservation(run, stacks):
             saved = self._saved
             turn = unfinished_turn(self.session, self._name, saved)
+            if turn is not None and turn.before_call is not None:  # of a call that is not made yet
+                self.session.restore(turn.before_call)
             stopped = turn.to_value() if turn else None
             conversation = (stopped and stopped.conversation) or saved
             if suspension is not None and _has_gone_on(conversation, suspension):

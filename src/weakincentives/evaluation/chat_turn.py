@@ -95,8 +95,9 @@ class ChatTurn:
         self._run = self.stopped = None
         session[ChatTurn].clear(lambda other: other is self)
 
-    def settle(self) -> None:
+    def settle(self, session: SessionProtocol) -> None:
         """Keeps what the turn has done, and no longer what ran it."""
+        self._follows = _size(saved_conversation(session, self.name))
         self.stopped = self.to_value()
         self._run = None
 
@@ -116,9 +117,10 @@ class ChatTurn:
 
     def continues(self, saved: Conversation | None) -> bool:
         """Whether the turn follows the `saved` conversation, and has not ended."""
-        if (stopped := self.stopped) is not None:
-            return stopped.follows == _size(saved)
-        return self._run is not None and self._follows == _size(saved)
+        if self.is_running:  # a call may have restored an older snapshot
+            return True
+        follows = self.stopped.follows if self._run is None and self.stopped else self._follows
+        return (self._run or self.stopped) is not None and follows == _size(saved)
 
     @property
     def conversation(self) -> Conversation | None:

@@ -83,6 +83,8 @@ class Commits:
                 except BaseException:
                     transaction.settle()
                     raise
+                finally:
+                    self._log.before_call = None
             except BaseException:  # an interrupt may come before the first line of the inner one
                 transaction.settle()
                 raise

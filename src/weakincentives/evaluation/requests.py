@@ -41,6 +41,7 @@ class ProviderRequests:
         self._publish = publish
         self._log = log
         self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
+        self._is_taken = False  # whether the answer is counted, with what others have cost
 
     def send(
         self, request: ProviderRequest, *, has_journal: bool = False
@@ -55,7 +56,7 @@ class ProviderRequests:
         spent = _NO_USAGE
         notes: list[str] = []
         while True:
-            self._arrived = _NO_ANSWER
+            self._arrived, self._is_taken = _NO_ANSWER, False
             try:
                 answer, void = yield from self._send_once(request, spent, has_journal=has_journal)
                 if void is None or not self._fall_back(void, notes):
@@ -79,7 +80,8 @@ class ProviderRequests:
                 self._note_failure(error, fell_back=True)
             except BaseException as stop:  # an interrupt, and the end of a stream
                 cost = None
-                if (usage := spent + self._arrived.usage) != _NO_ANSWER.usage:
+                usage = _NO_USAGE if self._is_taken else spent + self._arrived.usage
+                if usage != _NO_USAGE:
                     cost = self._limits.count(usage)
                 if not has_journal and self._arrived.text.strip():  # which somebody may have read
                     self._loop.transcript.append(self._arrived)
@@ -100,6 +102,7 @@ class ProviderRequests:
         """Counts an answer, with what discarded ones have `spent`, and adds it to the log."""
         if spent is not _NO_USAGE:
             answer = replace(answer, usage=answer.usage + spent)
+        self._is_taken = True
         if not has_journal:
             self.add(answer)
         return answer

@@ -235,18 +235,23 @@ class Run[Out]:
                     self._operation.__exit__(kind, error, trace)
                 if self._save and self._conversation is not None:
                     self._save(self._conversation)
-                if self._turn is not None:
-                    self._end_turn(self._turn, error)
             finally:
-                self._reservation.__exit__()
+                try:
+                    if self._turn is not None:
+                        self._end_turn(self._turn, error)
+                finally:
+                    self._reservation.__exit__()
 
     def _end_turn(self, turn: ChatTurn, error: BaseException | None) -> None:
-        """Saves the conversation of the turn, unless it can continue from its log."""
+        """Saves the conversation of the turn, unless it can continue from its log.
+
+        A reader who closes the stream has ended the turn.
+        """
         has_continued = "resumes" not in self._options
-        if isinstance(error, Exception | None) and has_continued:
+        if isinstance(error, Exception | GeneratorExit | None) and has_continued:
             turn.end(self._session, self._conversation)
         else:
-            turn.settle()
+            turn.settle(self._session)
 
     def so_far(self, size: int | None = None) -> Conversation | None:
         """Returns the conversation as the first `size` entries of the log tell it, or all."""

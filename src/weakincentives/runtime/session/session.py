@@ -18,7 +18,7 @@ from .differences import state_differences
 from .fork import SessionFork
 from .reducers import declared_reducers
 from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, chain, read
-from .snapshots import SessionSnapshot, live_types
+from .snapshots import SessionSnapshot, live_types, with_running
 
 __all__ = ["Session"]
 
@@ -183,12 +183,7 @@ class Session:
         Raises `TypeError` for the JSON of a snapshot.
         """
         try:
-            running = [
-                kind
-                for kind in live_types
-                if any(value.is_running for value in self._slices.get(kind, ()))
-            ]
-            slices = snapshot.slices if running else snapshot.committed().slices
+            slices = snapshot.slices
         except AttributeError as error:
             raise TypeError(
                 f"restore got a {type(snapshot).__name__}; pass a snapshot, "
@@ -198,8 +193,10 @@ class Session:
             for slice_type in slices:
                 self[slice_type]  # creates the slice
             for state in self._state:
-                if state.slice_type not in running:
-                    state.head = slices.get(state.slice_type, EMPTY)
+                head = slices.get(state.slice_type, EMPTY)
+                state.head = (
+                    with_running(state.head, head) if state.slice_type in live_types else head
+                )
 
     def fork(self) -> SessionFork:
         """Makes a session for one of several parallel calls: equal state, deferred events."""

@@ -28,6 +28,7 @@ __all__ = [
     "stored_as",
     "type_name",
     "types_by_name",
+    "with_running",
 ]
 
 type Changes = dict[str, dict[str, serde.Json]]
@@ -49,8 +50,10 @@ def library_state[T](kind: type[T]) -> type[T]:
 class LiveState(Protocol):
     """A value of a library state that goes on changing, such as a chat's turn.
 
-    A session's `restore` spares it while it `is_running`.
+    A session's `restore` spares it while it `is_running`, and leaves out others of its `name`.
     """
+
+    name: object
 
     @property
     def is_running(self) -> bool: ...
@@ -67,6 +70,15 @@ class LiveState(Protocol):
 
 live_types: set[_Class] = set()
 """The types of `LiveState`: no call changes them, and a snapshot has their values `fixed`."""
+
+
+def with_running(now: Node, restored: Node) -> Node:
+    """Returns the values of `restored`, but those of `now` that are running stay."""
+    running = [value for value in read(now) if value.is_running]
+    if not running:
+        return restored
+    names = {value.name for value in running}
+    return chain([*[value for value in read(restored) if value.name not in names], *running])
 
 
 class _StoredForm(NamedTuple):
