@@ -426,14 +426,17 @@ def test_chat_suspended_in_a_nested_run_resumes_in_another_session() -> None:
     wiring = Tool[Args, object](name="wire", description="w", handler=wire, approval="arguments")
     asking = Tool.from_prompt(prompt("inner", wiring).template, name="ask", description="a")
     script = [call(("ask", {"message": "x"})), call(("wire", {"a": 5})), say("In."), say("Out.")]
-    loop = MainLoop(ScriptedAdapter(script))
+    loop = MainLoop(ScriptedAdapter([say("Hello."), *script]))
     chat = Chat(loop, prompt("outer", asking), session=Session())
+    chat.send("Hi")
     with pytest.raises(RunSuspended) as waiting:
         chat.send("Go")
     suspension = Suspension.from_json(waiting.value.suspension.to_json())
     decisions = {preview.call_id: Approve() for preview in suspension.pending}
     again = Chat(loop, prompt("outer", asking), session=Session())
     assert again.resume(suspension, decisions).text == "Out."
+    assert again.conversation is not None
+    assert [item.text for item in again.conversation.messages][1:3] == ["Hi", "Hello."]
     assert PAID == [5]
 
 

@@ -448,7 +448,7 @@ unfinished = pytest.mark.filterwarnings(
 def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode() -> None:
     rng, whole = Random(CUTS_SEED), in_own_thread(partial(interrupt_turn, 0))  # noqa: S311 - chance that can be repeated
     try:
-        for at in rng.sample(range(1, whole.count), min(max(CUTS, 100), whole.count - 1)):
+        for at in rng.sample(range(1, whole.count), min(max(10 * CUTS, 100), whole.count - 1)):
             in_own_thread(partial(interrupt_turn, at))
     finally:
         gc.collect()  # in the test, which ignores its warnings

@@ -190,7 +190,7 @@ class Chat[Out]:
                 session=self.session,
                 message=message,
                 conversation=None if suspension or stopped else conversation,
-                turn=ChatTurn(self._name, saved, stopped),
+                turn=ChatTurn(self._name, stopped),
                 caller=run,
                 save=None,
                 **options,
@@ -207,9 +207,10 @@ def _can_continue(stopped: StoppedTurn | None, adapter: ProviderAdapter) -> bool
 def _has_gone_on(conversation: Conversation | None, suspension: Suspension) -> bool:
     """Whether the user or the model has written since a turn was suspended."""
     waiting = suspension.conversation
-    if conversation == suspension.start:  # in a session of before the turn
+    # in a new session, or one of before the turn
+    if conversation is None or conversation == suspension.start:
         return False
-    if conversation is None or waiting is None:
+    if waiting is None:
         return True
     return _written(conversation) != _written(waiting)
 

@@ -36,27 +36,23 @@ class StoppedTurn:
 
 @library_state
 class ChatTurn:
-    """A turn of the chat with the prompt of this `name`, ns and key, after a `saved` conversation.
+    """A turn of the chat with the prompt of this `name`, ns and key.
 
-    It continues a `stopped` one, if there is one. `begin` puts it into the session.
+    It continues a `stopped` one, if there is one. `begin` puts it into the session, after the
+    `latest` conversation there.
     """
 
-    def __init__(
-        self,
-        name: tuple[str, str],
-        saved: Conversation | None = None,
-        stopped: StoppedTurn | None = None,
-    ) -> None:
+    def __init__(self, name: tuple[str, str], stopped: StoppedTurn | None = None) -> None:
         self.name, self.stopped = name, stopped
-        self.latest = stopped.conversation if stopped else saved
-        self._follows = _size(saved)
+        self.latest: Conversation | None = None
+        self._follows = _size(None)
         self._run: tuple[RunLog, SoFar] | None = None
         self._size: int | None = None  # of the log in a snapshot
         self.before_call: SessionSnapshot | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy has the turn as it is now, without what runs it."""
-        return ChatTurn, (self.name, None, self.to_value())
+        return ChatTurn, (self.name, self.to_value())
 
     @property
     def is_running(self) -> bool:
@@ -81,6 +77,9 @@ class ChatTurn:
 
     def begin(self, session: SessionProtocol, log: RunLog, so_far: SoFar) -> None:
         """Puts the turn in place of an earlier one; `so_far` returns the conversation until now."""
+        saved = saved_conversation(session, self.name)
+        self._follows = _size(saved)
+        self.latest = self.stopped.conversation if self.stopped else saved
         self._run = log, so_far
         log.keeps_changes = log.is_turn = True
         turns = session[ChatTurn]
@@ -153,7 +152,7 @@ def _size(saved: Conversation | None) -> tuple[int, int]:
 
 
 def _read(stopped: StoppedTurn) -> ChatTurn:
-    return ChatTurn((stopped.ns, stopped.key), stopped=stopped)
+    return ChatTurn((stopped.ns, stopped.key), stopped)
 
 
 stored_as(ChatTurn, StoppedTurn, ChatTurn.to_value, _read)

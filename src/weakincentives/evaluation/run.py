@@ -113,9 +113,9 @@ class Run[Out]:
             self._take_over()
         self._turn = turn = given.get("turn")
         if turn is not None:
+            turn.begin(session, self.log, self.so_far)
             if self.log.record.entries:
                 self._conversation = turn.latest or self._conversation
-            turn.begin(session, self.log, self.so_far)
 
     def _set_conversation(self, options: ExecutionOptions) -> None:
         """Notes where the conversation begins, and whether it is too long already."""
@@ -243,10 +243,7 @@ class Run[Out]:
                     self._reservation.__exit__()
 
     def _end_turn(self, turn: ChatTurn, error: BaseException | None) -> None:
-        """Saves the conversation of the turn, unless it can continue from its log.
-
-        A reader who closes the stream has ended the turn.
-        """
+        """Saves the conversation of a turn that has ended, as by a reader who closes the stream."""
         has_continued = "resumes" not in self._options
         if isinstance(error, Exception | GeneratorExit | None) and has_continued:
             turn.end(self._session, self._conversation)
