@@ -120,8 +120,8 @@ test-transcripts: $(VENV)/.test-stamp ## hold requests of 10,000 conversations t
 	TRANSCRIPTS=$${TRANSCRIPTS:-10000} $(PY) -m pytest -n auto tests/adapters/test_valid_messages.py $(PYTEST_ARGS)
 
 .PHONY: test-cuts
-test-cuts: $(VENV)/.test-stamp ## cut 1,000 runs for each law of runs, and a chat's turn before 10,000 bytecodes (CUTS=100 for a tenth)
-	FULL=yes CUTS=$${CUTS:-1000} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py $(PYTEST_ARGS)
+test-cuts: $(VENV)/.test-stamp ## cut 500 runs for each law of runs, and a chat's turn before 5,000 bytecodes (CUTS=50 for a tenth)
+	FULL=yes CUTS=$${CUTS:-500} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py $(PYTEST_ARGS)
 
 .PHONY: test-adapters
 test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own
