@@ -5,24 +5,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from support.agents import Args, Note, tool
 from support.run_trees import PICTURE
+from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation.adapter import ProviderAdapter
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.chat_turn import ChatTurn
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.errors import ChangedRunError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
-from weakincentives.evaluation.response import ToolCallFinished
-from weakincentives.evaluation.suspension import RunSuspended, Suspension
+from weakincentives.evaluation.response import AnswerRejected, ToolCallFinished
+from weakincentives.evaluation.suspension import RunSuspended, SuspendedRun, Suspension
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     MarkdownSection,
@@ -33,6 +34,7 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.runtime.events import (
+    EvaluationStopped,
     Event,
     PromptExecuted,
     PromptRendered,
@@ -233,16 +235,19 @@ class Unreachable(ScriptedAdapter):
 
 
 def test_turn_that_cannot_begin_again_stays_as_it_was() -> None:
-    adapter = Unreachable([call(("pay", {"a": 2})), stop, say("Done.")])
+    adapter = Unreachable([call(("pay", {"a": 2}), ("note", {"a": 1})), say("Done.")])
     chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    unsubscribe = session_of(chat).bus.subscribe(ToolInvoked, stop)
     with pytest.raises(KeyboardInterrupt):
         chat.send("Go")
+    unsubscribe()
     before, adapter.is_up = chat.conversation, False
     with pytest.raises(ConnectionError):
         chat.send()
     assert chat.conversation == before
     adapter.is_up = True
     assert chat.send().text == "Done."
+    assert answers(chat) == ["paid 2", "did 1"]
     assert PAID == [2]
 
 
@@ -463,21 +468,26 @@ def test_turn_survives_a_handler_that_restores_an_older_snapshot() -> None:
 
 def test_restore_in_a_turn_takes_the_turns_of_other_chats_back() -> None:
     def reset(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        session.restore(before)
+        session.restore(stopped_first if params.a else untouched)
         return ToolResult("reset")
 
     session = Session()
     script: list[Reply] = [call(("note", {"a": 1})), stop]
     first = Chat(MainLoop(ScriptedAdapter(script)), prompt("first"), session=session)
-    before = session.snapshot()
+    untouched = session.snapshot()
     with pytest.raises(KeyboardInterrupt):
         first.send("Go")
+    stopped_first = session.snapshot()
     resetting = Tool[Args, object](name="reset", description="r", handler=reset)
-    loop = MainLoop(ScriptedAdapter([call(("reset", {"a": 1})), say("Done.")]))
+    resets = call(("reset", {"a": 0})), say("Done."), call(("reset", {"a": 1})), say("Done.")
+    loop = MainLoop(ScriptedAdapter([*resets]))
     second = Chat(loop, prompt("second", resetting), session=session)
     assert second.send("Go").text == "Done."
     assert first.conversation is None
     assert session[Note].all() == ()
+    assert second.send("Go").text == "Done."
+    assert answers(first) == ["did 1"]
+    assert len(session[Note]) == 1
 
 
 def test_turn_whose_end_is_interrupted_can_be_taken_back() -> None:
@@ -489,3 +499,53 @@ def test_turn_whose_end_is_interrupted_can_be_taken_back() -> None:
     session_of(chat).restore(before)
     assert chat.conversation is None
     assert chat.session[Note].all() == ()
+
+
+def test_error_that_was_not_seen_before_a_stop_is_raised_without_another_request() -> None:
+    section = MarkdownSection(title="Task", template="Count.")
+    counting = PromptTemplate[Args](ns="tests", key="k", sections=[section])
+    config = InnerLoopConfig(max_repairs=0)
+    adapter = ScriptedAdapter([say("no JSON"), say("no JSON")], config=config)
+    chat = Chat(MainLoop(adapter), counting.bind(), session=Session())
+    unsubscribe = session_of(chat).bus.subscribe(AnswerRejected, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    unsubscribe()
+    with pytest.raises(PromptEvaluationError, match="not the declared output"):
+        chat.send()
+    assert len(adapter.requests) == 1
+
+
+def test_nested_run_that_has_changed_leaves_no_mark_of_a_suspension() -> None:
+    def outer(key: str) -> Prompt[Any]:
+        asking = Tool.from_prompt(prompt(key).template, name="ask", description="a")
+        return prompt("outer", asking)
+
+    asks = call(("ask", {"message": "x"}))
+    chat = Chat(MainLoop(ScriptedAdapter([asks, stop])), outer("inner"), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    again = Chat(MainLoop(ScriptedAdapter([])), outer("another"), session=chat.session)
+    with pytest.raises(ChangedRunError):
+        again.send()
+    assert chat.session[SuspendedRun].all() == ()
+
+
+def test_answers_before_an_interrupt_are_counted_once() -> None:
+    cut = replace(say("Half"), finish="length")
+    adapter = FallbackAdapter(
+        ScriptedAdapter([cut]), ScriptedAdapter([say("Done.")]), on=("truncated",)
+    )
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    used: list[int] = []
+
+    def hear(event: ProviderCalled) -> None:
+        used.append(event.usage.total_tokens)
+        if len(used) > 1:
+            raise KeyboardInterrupt
+
+    session_of(chat).bus.subscribe(ProviderCalled, hear)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    [ended] = session_of(chat)[EvaluationStopped]
+    assert ended.usage.total_tokens == sum(used)

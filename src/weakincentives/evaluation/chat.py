@@ -90,8 +90,9 @@ class Chat[Out]:
     ) -> Execution[Out]:
         """Sends the user's message and returns the model's answer.
 
-        Without a message, a stopped turn continues where it stopped. Raises what
-        `MainLoop.execute` raises.
+        Without a message, a turn that Ctrl-C or a cancellation stopped continues from its log.
+        After an error or a closed stream, the model answers again. Raises what `MainLoop.execute`
+        raises.
         """
         with self._begin_turn(message, options) as arguments:
             return self.loop.execute(self.prompt, **arguments)
