@@ -21,8 +21,6 @@ ARGS ?=
 MINUTES ?= 60
 # Seconds between two of its runs.
 PAUSE ?= 0
-# At how many random moments processes of durable chats are killed over each database.
-CHAT_KILLS ?= 10
 # The question for the demo.
 Q ?=
 # Which example the demo runs: make demo AGENT=code_reviewer ARGS=src
@@ -121,7 +119,7 @@ test-transcripts: $(VENV)/.test-stamp ## hold requests of 10,000 conversations t
 
 .PHONY: test-cuts
 test-cuts: $(VENV)/.test-stamp ## cut 500 runs for each law of runs, and a chat's turn before 5,000 bytecodes (CUTS=50 for a tenth)
-	FULL=yes CUTS=$${CUTS:-500} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py $(PYTEST_ARGS)
+	FULL=yes CUTS=$${CUTS:-500} $(PY) -m pytest -n auto tests/evaluation/test_run_laws.py tests/contrib/durable/test_durable_laws.py tests/contrib/durable/test_stored_events.py $(PYTEST_ARGS)
 
 .PHONY: test-adapters
 test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own
@@ -133,7 +131,11 @@ test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environ
 .PHONY: test-durable
 test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
-	@CHAT_KILLS=$(CHAT_KILLS) .venv-durable/bin/python -m pytest -n auto --dist loadfile tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
+	@.venv-durable/bin/python -m pytest -n auto --dist loadfile tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
+
+.PHONY: test-kills
+test-kills: ## kill processes of durable runs everywhere, and at 200 random moments a law over each database (KILLS=50 for fewer)
+	@$(MAKE) --no-print-directory test-durable FULL=yes
 
 .PHONY: test-web
 test-web: ## pages in a headless Chromium, which must be installed: Debian's, or CHROMIUM=path
@@ -253,7 +255,7 @@ $(VENV)/.docs-stamp: GROUP = docs
 $(VENV)/.litellm-stamp: EXTRAS = litellm
 $(VENV)/.litellm-stamp: GROUP = run
 $(VENV)/.litellm-stamp: PIN = litellm==1.106.2
-$(VENV)/.durable-stamp: EXTRAS = durable
+$(VENV)/.durable-stamp: EXTRAS = durable,mcp,skills,cli
 $(VENV)/.durable-stamp: GROUP = durable
 $(VENV)/.web-stamp: EXTRAS = openai,ag-ui,cli,mcp,prices
 $(VENV)/.web-stamp: GROUP = web

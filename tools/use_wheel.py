@@ -3,7 +3,8 @@
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import distribution, version
+from importlib import resources
+from importlib.metadata import distribution, metadata, version
 from pathlib import Path
 
 import weakincentives
@@ -26,12 +27,20 @@ if response.output != Answer("hello"):
 
 files = {str(file) for file in distribution("weakincentives").files or ()}
 page = ("report.html", "report.css", "report.js", "report_views.js")
-needed = {f"weakincentives/{name}" for name in ("py.typed", *(f"inspection/{it}" for it in page))}
+needed = {
+    f"weakincentives/{name}"
+    for name in ("py.typed", "llms.md", *(f"inspection/{it}" for it in page))
+}
 if missing := needed - files:
     sys.exit(f"the wheel lacks {sorted(missing)}")
 ours = {name for name in files if name.startswith("weakincentives/")}
 if stray := {name for name in ours - needed if Path(name).suffix not in {".py", ".pyc"}}:
     sys.exit(f"the wheel has {sorted(stray)}, which nothing needs")
+guide = resources.files("weakincentives") / "llms.md"
+if "## Rules of thumb" not in guide.read_text("utf-8"):
+    sys.exit("the wheel's llms.md is not the guide")
+if addresses := metadata("weakincentives").get_all("Project-URL"):  # decision 034
+    sys.exit(f"the wheel names {addresses}: check that they are this project's")
 if "site-packages" not in Path(weakincentives.__file__).parts:
     sys.exit(f"this is not the wheel: {weakincentives.__file__}")
 

@@ -6,8 +6,7 @@
     │                                               OverridesStoreError
     │                           resources           ResourceError
     │                           evaluation          ChangedRunError
-    │                           contrib.durable     ReplayError, StepFailedError,
-    │                                               WaitingRunsError
+    │                           contrib.durable     WaitingRunsError
     │                           contrib.mcp         LockError
     │                           contrib.skills      SkillError
     ├── the model must act      prompt.errors       ToolValidationError, OutputParseError,

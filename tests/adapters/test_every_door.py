@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from itertools import repeat
@@ -26,6 +25,7 @@ from support.doors import DOORS, STREAMED, Door, evaluate, one_event_loop, strea
 from support.hostile_replies import KEY, MAX_BYTES, REPLIES
 from support.hostile_server import BEHAVIOURS, HostileServer, retry_later
 from support.scripted_server import Request, Say, ScriptedServer, Step
+from support.sizes import TODAY
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.provider_errors import ERROR_CODES
@@ -44,7 +44,6 @@ if find_spec("litellm"):  # it warns of itself, and closes neither clients nor e
 
 NO_BOUND = 10**12
 PARTS = 3  # of the doors; an adapter plays a reply at one of them
-TODAY = datetime.now(UTC).toordinal()
 
 type Connect = Callable[..., LoopAdapter]
 

@@ -130,6 +130,17 @@ def ending():
     done = process(folder, "approve", "run.json")
     assert "A call of note, inside desk, waits for approval of its effects." in done.stderr
     assert "1 call without a decision" in done.stderr
+    shown = [line.strip() for line in process(folder, "show", "run.json").stdout.splitlines()]
+    assert [line.partition(":")[0] for line in shown] == [
+        "notes/boss",
+        "turn 1",
+        "desk was asked about, decision approve",
+        "notes/write",
+        "turn 1",
+        "waits for approval after 1 turn",
+        "waits for approval after 1 turn",
+    ]
+    assert process(folder, "report", "run.json").stdout == "run.html\n"
     done = process(folder, "approve", "run.json", "--yes", "call_1/1/call_1")
     assert "0 calls without a decision" in done.stderr
     done = process(folder, *run, "notes:ending", "--resume", "run.json")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -30,20 +31,26 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from support.agents import Args, Note, ok, prompt, tool
 from support.deadlines import SOON
+from support.durable_runs import WatchedTable
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
-from weakincentives.contrib.durable import RecordedSteps, durable, execute_run, to_input
+from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
+from weakincentives.contrib.durable.stored_log import Place
 from weakincentives.contrib.otel import instrument
 from weakincentives.errors import missing_extra
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
-from weakincentives.evaluation.journal import Journal
 from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import TextDelta
-from weakincentives.evaluation.tool_executor import ToolExecutor
-from weakincentives.limits import Meter, Prices
-from weakincentives.prompt import Disclosure, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.limits import Prices
+from weakincentives.prompt import (
+    Disclosure,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
 from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import InProcessEventBus, Operation, ToolInvoked
 from weakincentives.runtime.session import Session
@@ -644,49 +651,63 @@ def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
     assert set(telemetry.errors) == {None}
 
 
-def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation() -> None:
-    class Elsewhere:
-        def ask(self, request: object, ask: Callable[[], Any], /) -> Any:
-            with ThreadPoolExecutor(1) as pool:  # whose thread knows nothing of this one's context
-                return pool.submit(ask).result()
-
-        def execute(self, call: object, execute: Callable[[None], Any], *_: object) -> Any:
+def test_transactional_call_that_a_database_tries_again_has_its_work_in_its_span() -> None:
+    class Elsewhere(MemoryLogTable):
+        def transact(
+            self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
+        ) -> None:
             with ThreadPoolExecutor(1) as pool:
-                return pool.submit(execute, None).result()
-
-    class Durable(ScriptedAdapter):
-        def journal(self, tools: ToolExecutor, meter: Meter, /) -> Journal:
-            return Elsewhere()
+                for _ in range(2):  # as if the database were away at first
+                    assert pool.submit(copy_context().run, perform).result()
+            append()
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
         telemetry.inside("http")
         return ToolResult(message="ok")
 
     telemetry = Telemetry()
-    Durable([call(("probe", {})), say("Done.")]).evaluate(
-        prompt(tool(plain)), session=telemetry.session
+    pay = replace(tool(plain), effect="transactional")
+    agent = durable(
+        MainLoop(ScriptedAdapter([call(("probe", {})), say("Done.")])),
+        lambda: prompt(pay),
+        session=lambda _: telemetry.session,
     )
-    inner: list[Tree] = [{"chat": []}, {"execute_tool probe": leaf("http")}, {"chat": []}]
-    assert telemetry.tree == [{"invoke_agent agent": inner}]
+    execute_run(agent, to_input(), Elsewhere(), "run")
+    inner: list[Tree] = [{"chat": []}, {"execute_tool probe": leaf("http", "http")}, {"chat": []}]
+    assert telemetry.tree == [{"invoke_workflow agent": [{"invoke_agent agent": inner}]}]
 
 
-def test_a_resumed_run_has_spans_for_its_remaining_work() -> None:
-    def spans_of_run(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
-        telemetry = Telemetry()
-        loop = MainLoop(ScriptedAdapter(replies))
-        execute_run(
-            durable(loop, lambda: prompt(tool()), session=lambda _: telemetry.session),
-            to_input(),
-            steps,
-        )
-        return telemetry.tree
+def spans_of_run(table: MemoryLogTable, asked: Prompt[None], *replies: AssistantMessage) -> Tree:
+    telemetry = Telemetry()
+    loop = MainLoop(ScriptedAdapter(replies))
+    agent = durable(loop, lambda: asked, session=lambda _: telemetry.session)
+    execute_run(agent, to_input(), table, "run")
+    [tree] = telemetry.tree
+    return tree
 
-    first = RecordedSteps()
+
+def test_resumed_run_has_spans_for_its_remaining_work() -> None:
+    first, asked = WatchedTable(), prompt(tool())
     evaluation: Tree = {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
-    trees = spans_of_run(first, call(("probe", {})), say("Done."))
-    assert trees == [{"invoke_workflow agent": [evaluation]}]
-    rest = spans_of_run(RecordedSteps(first.records[:-1]), say("Done."))
-    assert rest == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}]
+    whole = spans_of_run(first, asked, call(("probe", {})), say("Done."))
+    assert whole == {"invoke_workflow agent": [evaluation]}
+    rest = spans_of_run(WatchedTable(first.held[-2]), asked, say("Done."))
+    assert rest == {"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}
+
+
+def test_nested_run_that_goes_on_has_no_spans_for_requests_that_were_answered() -> None:
+    delegate = Tool.from_prompt(prompt(tool()).template, name="delegate")
+    asked, first = prompt(delegate), WatchedTable()
+    begins, ends = call(("delegate", {"message": "Hi."})), say("Done.")
+    spans_of_run(first, asked, begins, call(("probe", {})), say("Inside."), ends)
+    cut = WatchedTable(first.held[-4])
+    last = cut.rows["run"][-1]
+    assert (last.path, last.position) == ("1/call_1/1:", 2)  # the call of the nested run
+    inner: Tree = {"invoke_agent agent": leaf("execute_tool probe", "chat")}
+    called: Tree = {"execute_tool delegate": [{"invoke_workflow agent": [inner]}]}
+    outer: list[Tree] = [called, {"chat": []}]
+    rest = spans_of_run(cut, asked, say("Inside."), ends)
+    assert rest == {"invoke_workflow agent": [{"invoke_agent agent": outer}]}
 
 
 # --- metrics

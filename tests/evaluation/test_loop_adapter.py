@@ -1,4 +1,4 @@
-"""Both performers carry out the same evaluation, each request and call through the journal."""
+"""Both performers carry out the same evaluation."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolsAdded
-from weakincentives.evaluation.tool_executor import ToolExecutor
-from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
+from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
+from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
@@ -154,72 +153,6 @@ def test_the_synchronous_and_the_asynchronous_performer_tell_the_same_story(
     assert sum(kind is ProviderCalled for kind, _ in seen) == len(requests)
     for (before, _), (after, _) in pairwise(requests):
         assert after[: len(before)] == before
-
-
-# --- The journal
-
-
-class RecordingJournal:
-    """Records the answers of the provider and the outcomes of calls, by `provider` or the tool."""
-
-    # Any: a record holds answers and outcomes.
-    def __init__(self) -> None:
-        self.records: list[tuple[str, Any]] = []
-
-    def ask(self, request: ProviderRequest, ask: Callable[[], Any], /) -> Any:
-        self.records.append(("provider", ask()))
-        return self.records[-1][1]
-
-    def execute(
-        self, call: ToolCall, execute: Callable[[None], Any], check_decided: object = None, /
-    ) -> Any:
-        self.records.append((call.name, execute(None)))
-        return self.records[-1][1]
-
-
-class ReplayingJournal:
-    """Answers from records alone."""
-
-    def __init__(self, records: Sequence[tuple[str, Any]]) -> None:
-        self.answers = [answer for _, answer in records]
-
-    def ask(self, request: object, ask: object, /) -> Any:
-        return self.answers.pop(0)
-
-    def execute(self, call: object, execute: object, check_decided: object = None, /) -> Any:
-        return self.answers.pop(0)
-
-
-class JournaledAdapter(ScriptedAdapter):
-    """An adapter whose evaluations `own_journal` records or answers."""
-
-    own_journal: Any = None
-
-    def journal(self, tools: ToolExecutor, meter: Meter, /) -> Any:
-        return self.own_journal
-
-
-def journaled(journal: Any) -> tuple[PromptResponse[Any], JournaledAdapter]:
-    adapter = JournaledAdapter(
-        [call(("writes", {}), ("unknown", {})), call(("writes_later", {})), say('{"a": 1}')]
-    )
-    adapter.own_journal = journal
-    return adapter.evaluate(agent(), session=Session()), adapter
-
-
-def test_requests_and_calls_pass_the_journal_in_order() -> None:
-    journal = RecordingJournal()
-    journaled(journal)
-    names = [name for name, _ in journal.records]
-    assert names == ["provider", "writes", "unknown", "provider", "writes_later", "provider"]
-
-
-def test_a_journal_may_answer_from_its_records() -> None:
-    recording = RecordingJournal()
-    recorded, _ = journaled(recording)
-    replayed, adapter = journaled(ReplayingJournal(recording.records))
-    assert replayed == recorded
-    assert adapter.requests == []
 
 
 # --- Injection

@@ -42,7 +42,12 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime.events import PromptRendered, ToolInvoked, VisibilityExpanded
+from weakincentives.runtime.events import (
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+    VisibilityExpanded,
+)
 from weakincentives.runtime.session import Session, reducer
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import Reply, SeenRequest
@@ -234,7 +239,9 @@ def test_sections_that_a_nested_run_requests_open_inside_it(way: Way) -> None:
     assert [event.section_keys for event in session[VisibilityExpanded].all()] == [("lore",)]
     rendered = session[PromptRendered].all()
     assert [event.key for event in rendered] == ["outer", "inner", "inner"]
-    assert [event.parent_id for event in rendered] == [None, *[rendered[0].event_id] * 2]
+    [outer_path, *paths] = [event.run_path for event in rendered]
+    assert (outer_path, paths) == ("", ["1/call_1/1:"] * 2)
+    assert {event.run_id for event in session[ProviderCalled]} == {rendered[0].run_id}
 
 
 @pytest.mark.parametrize("way", WAYS)

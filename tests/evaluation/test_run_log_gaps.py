@@ -1,4 +1,4 @@
-"""Right values that need a run's log; remove each mark with the change that makes its test pass."""
+"""What a run's log keeps that was lost without one."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -31,10 +31,6 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
-
-
-def gap(entry: str, reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=f"{entry}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,6 @@ def delegating(approval: Any = None) -> Prompt[Any]:
     return prompt(agent)
 
 
-@gap("H14", "requests of a denied preview are in no event")
 def test_requests_inside_a_denied_preview_are_among_the_events_of_the_session() -> None:
     adapter = ScriptedAdapter([call(("agent", {})), say("Inner."), say("Done.")])
     session = Session()
@@ -182,7 +177,25 @@ def test_requests_inside_a_denied_preview_are_among_the_events_of_the_session() 
     assert len(session[ProviderCalled]) == len(adapter.requests) == 3
 
 
-@gap("H14", "requests of a call that waits are in no event")
+def test_requests_inside_an_approved_call_are_among_the_events_of_the_session_once() -> None:
+    adapter = ScriptedAdapter([call(("agent", {})), say("Inner."), say("Done.")])
+    session = Session()
+    MainLoop(adapter).execute(delegating("effects"), session=session, approver=lambda _: Approve())
+    assert len(session[ProviderCalled]) == len(adapter.requests) == 3
+
+
+def test_requests_inside_a_call_that_resumes_are_among_the_events_of_the_session_once() -> None:
+    adapter = ScriptedAdapter([call(("agent", {})), say("Inner."), say("Done.")])
+    session, asked = Session(), delegating("effects")
+    loop = MainLoop(adapter)
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=session)
+    suspension = waiting.value.suspension
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    loop.resume(asked, suspension, decisions, session=session)
+    assert len(session[ProviderCalled]) == len(adapter.requests) == 3
+
+
 def test_requests_inside_a_call_that_waits_are_among_the_events_of_the_session() -> None:
     adapter = ScriptedAdapter([call(("agent", {})), say("Inner.")])
     session = Session()
@@ -191,7 +204,6 @@ def test_requests_inside_a_call_that_waits_are_among_the_events_of_the_session()
     assert len(session[ProviderCalled]) == len(adapter.requests) == 2
 
 
-@gap("H14", "a run that is repeated because its fork does not merge has lost its events")
 def test_requests_inside_parallel_calls_that_conflict_are_among_the_events_of_the_session() -> None:
     inner = prompt(text="Inner.")
 

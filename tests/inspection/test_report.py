@@ -169,7 +169,8 @@ def test_hostile_text_stays_text(wink: Wink) -> None:
                 "event",
                 "session_id",
                 "event_id",
-                "parent_id",
+                "run_id",
+                "run_path",
                 "created_at",
             }:
                 return value + HOSTILE
@@ -212,18 +213,6 @@ def test_a_log_names_no_file_outside_of_the_content_store(wink: Wink) -> None:
     (wink.folder / "secret").write_bytes(b"\x89PNG\r\n\x1a\n")
     log.write_text(log.read_text().replace(digest, "../secret"))
     assert not [name for name in page_of(wink, "run.jsonl", "--content", ".").data if "m-" in name]
-
-
-def test_logs_of_earlier_versions_make_reports(wink: Wink) -> None:
-    lines = (wink.folder / "run.jsonl").read_text().splitlines()
-    new = {"changes", "cost", "arguments"}
-    old = [
-        {key: value for key, value in json.loads(line).items() if key not in new} for line in lines
-    ]
-    old[0]["version"] = 2
-    (wink.folder / "old.jsonl").write_text("\n".join(map(json.dumps, old)))
-    index = page_of(wink, "old.jsonl").data["index"]["runs"][0]
-    assert len(index["turns"]) == 10
 
 
 def test_texts_of_any_size_are_cut_without_javascript() -> None:

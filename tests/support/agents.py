@@ -108,7 +108,8 @@ def recorded[E](bus: InProcessEventBus | Any, kind: type[E]) -> list[E]:
 
 def fields_but(event: Any, *left_out: str) -> Mapping[str, object]:
     """An event's fields, without those that differ from run to run."""
-    skipped = {"event_id", "created_at", "seconds", "timestamp", "session_id", *left_out}
+    ids = {"event_id", "session_id", "run_id", "run_path"}
+    skipped = {*ids, "created_at", "seconds", "timestamp", *left_out}
     return {
         field.name: getattr(event, field.name)
         for field in fields(event)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["Row", "read_table", "table_lines"]
 
-COLUMNS = ("adapter", "MainLoop", "Chat")
+COLUMNS = ("adapter", "MainLoop", "Chat", "SQLite", "PostgreSQL")
 
 
 @dataclass(frozen=True)

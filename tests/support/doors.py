@@ -13,7 +13,13 @@ from typing import Any
 
 from support.agents import Args, Note, prompt, tool
 from weakincentives.adapters.core import LoopAdapter
-from weakincentives.contrib.durable import RecordedSteps, durable, execute_run, to_input
+from weakincentives.contrib.durable import (
+    MemoryLogTable,
+    durable,
+    execute_run,
+    execute_run_async,
+    to_input,
+)
 from weakincentives.contrib.durable.execution import to_execution
 from weakincentives.evaluation.approval import Approve, Decision
 from weakincentives.evaluation.chat import Chat
@@ -219,18 +225,35 @@ def resume_stream(adapter: LoopAdapter, session: Session, deadline: Deadline | N
     return _last(list(events))
 
 
-def durable_run(adapter: LoopAdapter, session: Session, deadline: Deadline | None) -> str:
+def _end_of(result: Any) -> Any:
+    """How a durable run ended: of a deadline, that it has passed, and not when."""
+    error = result.get("error", {}).get("is")
+    return error if error == "DeadlineExceededError" else {**result, "session": None}
+
+
+def _durable(
+    adapter: LoopAdapter, session: Session, deadline: Deadline | None, *, streamed: bool
+) -> str:
     agent = durable(MainLoop(adapter), asked, session=lambda run_id: session)
-    steps = RecordedSteps(run_id="run")
-    result = execute_run(agent, to_input(deadline=deadline), steps)
-    # what the records say without the adapter
-    again = execute_run(
-        durable(MainLoop(ScriptedAdapter([])), asked),
-        to_input(deadline=deadline),
-        RecordedSteps(steps.records, run_id="run"),
-    )
-    assert {**again, "session": None} == {**result, "session": None}
-    return to_execution(agent, result).text
+    given, table, events = to_input(deadline=deadline), MemoryLogTable(), list[Any]()
+    if streamed:
+        running = execute_run_async(agent, given, table, "run", progress=events.append)
+        result = _run(running)
+    else:
+        result = execute_run(agent, given, table, "run")
+    # what the log says without the adapter
+    again = execute_run(durable(MainLoop(ScriptedAdapter([])), asked), given, table, "run")
+    assert _end_of(again) == _end_of(result)
+    text = to_execution(agent, result).text
+    return _last(events) if streamed else text
+
+
+def durable_run(adapter: LoopAdapter, session: Session, deadline: Deadline | None) -> str:
+    return _durable(adapter, session, deadline, streamed=False)
+
+
+def durable_stream_async(adapter: LoopAdapter, session: Session, deadline: Deadline | None) -> str:
+    return _durable(adapter, session, deadline, streamed=True)
 
 
 DOORS: tuple[Door, ...] = (
@@ -252,9 +275,10 @@ DOORS: tuple[Door, ...] = (
     chat_stream,
     chat_stream_async,
     resume_stream,
+    durable_stream_async,
 )
 STREAMED = frozenset(
     {stream, stream_async, loop_stream, loop_stream_async, chat_stream, chat_stream_async}
-    | {resume_stream}
+    | {resume_stream, durable_stream_async}
 )
 """The doors that ask the provider for a stream."""

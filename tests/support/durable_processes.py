@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -22,20 +23,36 @@ from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory, mkdtemp
-from threading import get_ident
+from threading import local
 from typing import Any
 from uuid import uuid4
 
-from support.durable_runs import STORY, Amount, Facts, Hook, Job, agent, asking, nothing
+from support.durable_runs import (
+    STORY,
+    Amount,
+    Answer,
+    Facts,
+    Help,
+    Hook,
+    Job,
+    agent,
+    asking,
+    helper_template,
+    helping,
+    nothing,
+    session_that_counts_nothing,
+)
 from weakincentives.contrib.durable import (
+    DurableAgent,
     DurableRun,
     DurableRuns,
-    RecordedSteps,
+    MemoryLogTable,
     SqliteConnection,
     execute_run,
     install,
 )
 from weakincentives.contrib.durable.execution import to_input
+from weakincentives.contrib.durable.stored_log import Row
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
@@ -47,8 +64,10 @@ sqlalchemy: Any = import_module("sqlalchemy")
 
 type Work = Callable[[], None]
 
+LOG = "weakincentives_log"
+
 ENGINE = ("before insert", "before commit", "after commit")
-"""Places around the one write that records a step, told by SQLAlchemy itself."""
+"""Places around each transaction that stores entries, told by SQLAlchemy itself."""
 
 
 def start_process(work: Work, log: Path) -> int:
@@ -76,23 +95,38 @@ def wait_for_process(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def until[T](look: Callable[[], T], seconds: float = 240) -> T:
+    """Waits for something that is true."""
+    end = time.monotonic() + seconds
+    while not (seen := look()):
+        assert time.monotonic() < end, "it has not come"
+        time.sleep(0.02)
+    return seen
+
+
 def kill_me() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
 
 
+def freeze_me() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.1)  # this thread may run on for a moment
+
+
 @dataclass
 class Kill:
-    """Kills the process when it passes `place` for the time after `passed` times."""
+    """Kills or freezes the process when it passes `place` for the time after `passed` times."""
 
     place: str = ""
     passed: int = 0
+    act: Work = kill_me
 
     def __call__(self, place: str) -> None:
         if place == self.place:
-            if self.passed == 0:
-                kill_me()
             self.passed -= 1
+            if self.passed == -1:
+                self.act()
 
 
 @dataclass
@@ -105,6 +139,9 @@ class RunStore:
     dynamic: bool = True
     books: str | None = None
     asks: bool = False
+    helps: bool = False
+    parallel: bool = False
+    counts: bool = False
     hook: Hook = field(default=nothing)
     facts_name: str = "facts"
 
@@ -128,20 +165,31 @@ class RunStore:
             datasource = dbos.SQLAlchemyDatasource.create(
                 self.books, engine_kwargs=sqlite, serializer=dbos.DBOSPortableJSONSerializer()
             )
-            extra = [book(datasource, self.hook)]
-            tell_book_places(datasource.engine, self.hook)
+            extra = booking(datasource, self.facts, self.hook)
         if self.asks:
             extra += asking(self.facts, self.hook)
-        story: dict[str, Any] = {} if self.story is None else {"story": self.story}
-        durable_agent = agent(
-            self.facts, hook=self.hook, dynamic=self.dynamic, extra=extra, **story
-        )
+        durable_agent = self.agent(extra)
         runs = install({"agent": durable_agent}, datasource=datasource)
         config = runs.config("tests", self.url, executor_id=executor_id)
         dbos.DBOS(config=config | {"sys_db_idle_transaction_timeout_sec": 1})
         # DBOS's own queue for recovered runs, which polls each second, cannot be set up otherwise.
         engine_room._get_or_create_dbos_registry().get_internal_queue()._polling_interval_sec = 0.05
         return runs
+
+    def agent(self, extra: Sequence[Tool[Any, Any]] = ()) -> DurableAgent[Answer]:
+        options: dict[str, Any] = {} if self.story is None else {"story": self.story}
+        if self.helps:
+            extra = [*extra, *helping(self.facts, self.hook)]
+        if self.helps and not self.counts:
+            options["session"] = session_that_counts_nothing
+        return agent(
+            self.facts,
+            hook=self.hook,
+            dynamic=self.dynamic,
+            parallel=self.parallel,
+            extra=extra,
+            **options,
+        )
 
     def launch(self) -> None:
         dbos.DBOS.launch()
@@ -153,7 +201,7 @@ class RunStore:
         def work() -> None:
             runs = self.open()
             self.launch()
-            tell_engine_places(self.hook)
+            tell_engine_places(runs, self.hook)
             for run_id in run_ids:
                 if not self.done([run_id]):
                     self.keep(runs.start("agent", Job(run_id), run_id=run_id))
@@ -174,44 +222,42 @@ class RunStore:
         return all((self.folder / f"{run_id}.result").exists() for run_id in run_ids)
 
 
-def tell_engine_places(hook: Hook) -> None:
-    """Tells `hook` of each record's INSERT, its COMMIT and what comes after."""
+def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
+    """Tells `hook` of each INSERT of entries, and of the row of a run that waits, of its COMMIT and
+    of what comes after; and of an attempt that is to begin.
+    """
     if not isinstance(hook, Kill):
         return
-    engine = engine_room._get_dbos_instance()._sys_db.engine
-    recording = 0  # the thread that does
+    storing = local()
 
     def before(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        nonlocal recording
-        if "INSERT INTO" in statement and "operation_outputs" in statement:
-            recording = get_ident()
+        if "INSERT INTO weakincentives_runs" in statement:
+            hook("before begin")
+        if "INSERT INTO" in statement and (LOG in statement or "operation_outputs" in statement):
+            storing.has_begun = True
             hook("before insert")
 
     def commit(_c: Any) -> None:
-        if recording == get_ident():
+        if hasattr(storing, "has_begun"):
             hook("before commit")
 
     def after(*_: Any) -> None:
-        nonlocal recording
-        if recording == get_ident():
-            recording = 0
+        if hasattr(storing, "has_begun"):
+            del storing.has_begun
             hook("after commit")
 
-    for name, tell in {"before_cursor_execute": before, "commit": commit, "checkin": after}.items():
-        sqlalchemy.event.listen(engine, name, tell)
+    listeners = {"before_cursor_execute": before, "commit": commit, "checkin": after}
+    for engine in (runs.table.engine, engine_room._get_dbos_instance()._sys_db.engine):
+        for name, tell in listeners.items():
+            sqlalchemy.event.listen(engine, name, tell)
 
 
-def tell_book_places(engine: Any, hook: Hook) -> None:
-    """Tells `hook` of the INSERT of a transactional tool's record."""
-
-    def before(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if "INSERT INTO" in statement and "datasource_outputs" in statement:
-            hook("before book record")
-
-    sqlalchemy.event.listen(engine, "before_cursor_execute", before)
+def run_in_process(store: RunStore, work: Work) -> None:
+    """Runs `work` in a process; its failures are failures here."""
+    assert wait_for_process(start_process(work, store.log)) == 0, store.log.read_text()
 
 
-# --- What must hold in the wait_for_process
+# --- What must hold in the end
 
 type Actions = Counter[tuple[str, ...]]
 
@@ -226,39 +272,57 @@ def actions(store: RunStore, run_id: str = "run") -> Actions:
 
 @cache
 def expected(
-    run_id: str = "run", *, dynamic: bool = True, story: tuple[AssistantMessage, ...] = STORY
+    run_id: str = "run",
+    *,
+    dynamic: bool = True,
+    story: tuple[AssistantMessage, ...] = STORY,
+    helps: bool = False,
 ) -> tuple[Actions, list[Any]]:
     """What happens in an undisturbed run, and its result; then the results where the outcome of
     calls is unknown.
     """
     with TemporaryDirectory() as folder:
-        plain = RunStore("", Path(folder))
-        durable_agent = agent(plain.facts, dynamic=dynamic, story=story)
+        plain = RunStore("", Path(folder), dynamic=dynamic, story=story, helps=helps)
+        durable_agent = plain.agent()
         done: Actions | None = None
         results: list[Any] = []
-        beginnings: list[list[tuple[str, Any]]] = [[]]
+        beginnings: list[list[Row]] = [[]]
         logging.disable()  # a tool of this agent fails on purpose
         for begun in beginnings:
-            steps = RecordedSteps(begun, run_id=run_id)
-            results.append(execute_run(durable_agent, to_input(Job(run_id)), steps))
+            table = MemoryLogTable()
+            table.rows[run_id] = begun
+            result = execute_run(durable_agent, to_input(Job(run_id)), table, run_id)
+            results.append(comparable(result))
             done = done or actions(plain, run_id)
+            rows = table.rows[run_id]
             beginnings += [
-                steps.records[: at + 1]
-                for at, (name, _) in enumerate(steps.records)
-                if name.startswith("intent:") and at >= len(begun)
+                rows[: at + 1]
+                for at, row in enumerate(rows)
+                if kind_of(row) == "began" and at >= len(begun)
             ]
         logging.disable(logging.NOTSET)
         assert done is not None
         return done, results
 
 
+def expected_of(store: RunStore, run_id: str = "run") -> tuple[Actions, list[Any]]:
+    story = STORY if store.story is None else tuple(store.story)
+    return expected(run_id, dynamic=store.dynamic, story=story, helps=store.helps)
+
+
+def comparable(result: Any) -> Any:
+    """Returns a result as JSON, in which the sections of the conversation have one order."""
+    conversation = json.loads(result["conversation"])
+    conversation["sections"].sort(key=lambda section: section["path"])
+    return json.loads(json.dumps({**result, "conversation": conversation}))
+
+
 def check(store: RunStore, run_id: str = "run") -> int:
     """How many effects happened twice, after a check that nothing was lost and all ended as it
     should.
     """
-    story = STORY if store.story is None else tuple(store.story)
-    plain, (whole, *unknown) = expected(run_id, dynamic=store.dynamic, story=story)
-    done, result = actions(store, run_id), store.result(run_id)
+    plain, (whole, *unknown) = expected_of(store, run_id)
+    done, result = actions(store, run_id), comparable(store.result(run_id))
     repeated, lost = done - plain, plain - done
     assert set(repeated) <= set(plain), "another idempotency key"
     assert {fact[1] for fact in repeated}.isdisjoint(AT_MOST_ONCE)
@@ -268,27 +332,60 @@ def check(store: RunStore, run_id: str = "run") -> int:
     return repeated.total()
 
 
-# --- A tool whose effect is a row that commits with its record
+def read_log(store: RunStore, run_id: str = "run") -> list[tuple[Row, int]]:
+    """Returns the rows of a run, each with the number of the attempt that stored it."""
+    engine = sqlalchemy.create_engine(store.books or store.url)
+    columns = "path, position, line, attempt"
+    statement = f"SELECT {columns} FROM {LOG} WHERE run_id = :run_id ORDER BY path, position"  # noqa: S608 - constants
+    with engine.begin() as connection:
+        rows = connection.execute(sqlalchemy.text(statement), {"run_id": run_id}).all()
+    engine.dispose()
+    return [(Row(*row), attempt) for *row, attempt in rows]
 
 
-def book(datasource: Any, hook: Hook) -> Tool[Any, Any]:
+def kind_of(row: Row) -> str:
+    kind: str = json.loads(row.line)["entry"]["kind"]
+    return kind
+
+
+# --- Tools whose effect is a row that commits with its entry
+
+
+def booking(datasource: Any, facts: Facts, hook: Hook) -> list[Tool[Any, Any]]:
+    def write(context: ToolContext, a: int) -> None:
+        datasource.sql_session().execute(
+            sqlalchemy.text("INSERT INTO books (key, a) VALUES (:key, :a)"),
+            {"key": context.idempotency_key, "a": a},
+        )
+
     def book(params: Amount, *, context: ToolContext) -> ToolResult[object]:
         """Writes a row; an odd amount fails after that."""
-        values = {"key": context.idempotency_key, "a": params.a}
-        datasource.sql_session().execute(
-            sqlalchemy.text("INSERT INTO books (key, a) VALUES (:key, :a)"), values
-        )
+        write(context, params.a)
         hook("in book")
+        facts.add("tool", "book", context.idempotency_key)
         return ToolResult("Booked.", success=params.a % 2 == 0)
 
-    return Tool[Any, Any](
-        name="book",
-        description="x",
-        handler=book,
-        params_type=Amount,
-        result_type=object,
-        effect="transactional",
-    )
+    async def order(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        """Writes a row and lets a run inside write another one; an odd amount fails after that."""
+        write(context, params.a)
+        run_id = context.idempotency_key.partition(":")[0]
+        text = (await context.evaluate_async(helper.bind(Help(run_id, params.a)))).text
+        hook("in order")
+        facts.add("tool", "order", context.idempotency_key)
+        return ToolResult(text, success=params.a % 2 == 0)
+
+    def tool(handler: Any) -> Tool[Any, Any]:
+        return Tool[Any, Any](
+            name=handler.__name__,
+            description="x",
+            handler=handler,
+            params_type=Amount,
+            result_type=object,
+            effect="transactional",
+        )
+
+    helper = helper_template(facts, hook, tool(book))
+    return [tool(book), tool(order)]
 
 
 def make_books(url: str) -> None:
@@ -301,10 +398,8 @@ def make_books(url: str) -> None:
 def read_books(url: str) -> list[tuple[str, int]]:
     engine = sqlalchemy.create_engine(url)
     with engine.begin() as connection:
-        rows = [
-            (row[0], row[1])
-            for row in connection.execute(sqlalchemy.text("SELECT key, a FROM books ORDER BY a"))
-        ]
+        found = connection.execute(sqlalchemy.text("SELECT key, a FROM books ORDER BY a, key"))
+        rows = [(row[0], row[1]) for row in found]
     engine.dispose()
     return rows
 

@@ -7,7 +7,7 @@ same steps.
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from support.agents import Note
 from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.content import text_of
-from weakincentives.contrib.durable import DurableAgent, durable
-from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.contrib.durable import DurableAgent, MemoryLogTable, durable
+from weakincentives.contrib.durable.stored_log import Row
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -62,6 +63,14 @@ class Job:
     name: str
 
 
+@dataclass(frozen=True)
+class Help:
+    """What a run inside a call of run `name` is for."""
+
+    name: str
+    a: int
+
+
 class Facts:
     """Lines in a file, each appended in one write, so that what was written before a kill is there
     after it.
@@ -100,6 +109,28 @@ STORY: tuple[AssistantMessage, ...] = (
     AssistantMessage(text='{"total": 12}', usage=TokenUsage(10, 5)),
 )
 
+NESTED: tuple[AssistantMessage, ...] = (
+    calls(("note", '{"a": 1}'), ("delegate", '{"a": 1}')),
+    calls(("delegate_async", '{"a": 2}')),
+    calls(("consult", '{"name": "run", "a": 4}'), ("look", "{}")),
+    STORY[-1],
+)
+
+
+def help_with(a: int) -> tuple[AssistantMessage, ...]:
+    """What the model says in a run inside a call: an odd one delegates further, once, and one from
+    200 on books.
+    """
+    further = ("delegate", f'{{"a": {100 + a}}}') if a % 2 and a < 100 else ("send", '{"a": 3}')
+    if a >= 200:
+        further = "book", f'{{"a": {a}}}'
+    return (
+        calls(("note", f'{{"a": {10 * a}}}')),
+        calls(("look", "{}"), further),
+        AssistantMessage(text=f"helped with {a}", usage=TokenUsage(10, 5)),
+    )
+
+
 type Hook = Callable[[str], None]
 
 
@@ -108,7 +139,9 @@ def nothing(place: str) -> None:
 
 
 class Model(LoopAdapter, Connection):
-    """Says the next part of `story`; `hook` is told of each place that a run passes."""
+    """Says the next part of `story`, or what helps inside a call; `hook` is told of each place that
+    a run passes.
+    """
 
     name = "model"
 
@@ -118,9 +151,12 @@ class Model(LoopAdapter, Connection):
         *,
         story: Sequence[AssistantMessage] = STORY,
         dynamic: bool = True,
+        parallel: bool = False,
         hook: Hook = nothing,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            config=InnerLoopConfig(parallel_tool_calls="isolated" if parallel else "in_order")
+        )
         self._facts, self._story, self._dynamic, self._hook = facts, story, dynamic, hook
 
     @property
@@ -137,18 +173,21 @@ class Model(LoopAdapter, Connection):
         text = text_of(first.content)
         job = re.findall(r"Do (\S+)\.", text)[0]
         again = "All about more." in text and not self._dynamic
+        conversation, story = "again" if again else "first", self._story
+        if helped := re.findall(r"Help with (\d+)\.", text):
+            conversation, story = f"helper-{helped[0]}", help_with(int(helped[0]))
         self._hook("before provider")
-        self._facts.add("provider", job, f"{'again' if again else 'first'}:{turn}")
+        self._facts.add("provider", job, f"{conversation}:{turn}")
         self._hook("in provider")
-        return self._story[turn]
+        return story[turn]
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         return self.ask(request)
 
 
-def template(
-    facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]] = ()
-) -> PromptTemplate[Answer]:
+def own_tools(facts: Facts, hook: Hook) -> dict[str, Tool[Any, Any]]:
+    """Tools that tell what they do, by name."""
+
     def effect(name: str, context: ToolContext) -> None:
         hook("before tool")
         facts.add("tool", name, context.idempotency_key)
@@ -199,24 +238,75 @@ def template(
             effect=how,
         )
 
+    tools = [
+        tool(note),
+        tool(fail),
+        tool(send, "at_most_once"),
+        tool(look, "pure"),
+        tool(replace),
+        tool(late),
+        tool(later, "at_most_once"),
+    ]
+    return {made.name: made for made in tools}
+
+
+def template(
+    facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]] = ()
+) -> PromptTemplate[Answer]:
+    own = own_tools(facts, hook)
     more = MarkdownSection(
         title="More",
         key="more",
         template="All about more.",
         summary="More.",
         visibility=SectionVisibility.SUMMARY,
-        tools=[tool(late), tool(later, "at_most_once")],
+        tools=[own.pop("late"), own.pop("later")],
     )
-    own = [
-        tool(note),
-        tool(fail),
-        tool(send, "at_most_once"),
-        tool(look, "pure"),
-        tool(replace),
-        *extra,
-    ]
-    task = MarkdownSection[Job](title="Task", key="task", template="Do $name.", tools=own)
+    task = MarkdownSection[Job](
+        title="Task", key="task", template="Do $name.", tools=[*own.values(), *extra]
+    )
     return PromptTemplate[Answer](ns="tests", key="durable", sections=[task, more])
+
+
+def helper_template(facts: Facts, hook: Hook, further: Tool[Any, Any]) -> PromptTemplate[None]:
+    """The prompt of a run inside a call."""
+    own = own_tools(facts, hook)
+    task = MarkdownSection[Help](
+        title="Task",
+        key="task",
+        template="Do $name. Help with $a.",
+        tools=[own["note"], own["look"], own["send"], further],
+    )
+    return PromptTemplate[None](ns="tests", key="helper", sections=[task])
+
+
+def helping(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
+    """Tools with a run inside: a plain handler, a coroutine, and one of a prompt."""
+
+    def delegate(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        run_id = context.idempotency_key.partition(":")[0]
+        context.session.dispatch(Note(f"delegated {params.a}"))
+        return ToolResult(context.evaluate(helper.bind(Help(run_id, params.a))).text)
+
+    async def delegate_async(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        run_id = context.idempotency_key.partition(":")[0]
+        response = await context.evaluate_async(helper.bind(Help(run_id, params.a)))
+        context.session.dispatch(Note(f"delegated {params.a}"))
+        return ToolResult(response.text)
+
+    own: dict[str, Any] = {
+        "description": "x",
+        "params_type": Amount,
+        "result_type": object,
+        "effect": "repeatable",
+    }
+    further = Tool[Any, Any](name="delegate", handler=delegate, **own)
+    helper = helper_template(facts, hook, further)
+    return [
+        further,
+        Tool[Any, Any](name="delegate_async", handler=delegate_async, **own),
+        Tool.from_prompt(helper, name="consult", description="x"),
+    ]
 
 
 def asking(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
@@ -243,10 +333,15 @@ def asking(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
 
 
 def session(run_id: str) -> Session:
-    made = Session(session_id=run_id)
+    made = session_that_counts_nothing(run_id)
     made[Seen].register(
         ToolInvoked, lambda view, event: Replace((Seen((view.latest() or Seen()).calls + 1),))
     )
+    return made
+
+
+def session_that_counts_nothing(run_id: str) -> Session:
+    made = Session(session_id=run_id)
     made[Note].register(Note, lambda view, event: Append(event))
     return made
 
@@ -256,13 +351,40 @@ def agent(
     *,
     story: Sequence[AssistantMessage] = STORY,
     dynamic: bool = True,
+    parallel: bool = False,
     hook: Hook = nothing,
     extra: Sequence[Tool[Any, Any]] = (),
+    session: Callable[[str], Session] = session,
 ) -> DurableAgent[Answer]:
     made = template(facts, hook, extra)
 
     def prompt() -> Prompt[Answer]:
         return made.bind()
 
-    loop = MainLoop(Model(facts, story=story, dynamic=dynamic, hook=hook))
+    loop = MainLoop(Model(facts, story=story, dynamic=dynamic, parallel=parallel, hook=hook))
     return durable(loop, prompt, types=[Note, Amount], session=session)
+
+
+type Held = Mapping[str, Sequence[Row]]
+"""The rows of each run."""
+
+_NOTHING: Held = {}
+
+
+class WatchedTable(MemoryLogTable):
+    """A table that begins with the rows that a crash has left.
+
+    `held` has its rows when it begins and after each append: the places where a crash can cut.
+    """
+
+    def __init__(self, held: Held = _NOTHING) -> None:
+        super().__init__()
+        self.rows = {run_id: [*rows] for run_id, rows in held.items()}
+        self.held: list[Held] = [self._now()]
+
+    def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
+        super().append(run_id, attempt, rows, first=first)
+        self.held.append(self._now())
+
+    def _now(self) -> Held:
+        return {run_id: sorted(rows) for run_id, rows in self.rows.items() if rows}

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from skills_ref.validator import validate
-
 from weakincentives.contrib.skills import Skill, read_skill
 
 __all__ = ["SHIPPED", "front_matter", "refusals", "skill", "write_skill"]
@@ -37,4 +35,6 @@ def skill(folder: Path, source: str | bytes) -> Skill:
 
 def refusals(folder: Path) -> list[str]:
     """What the reference validator says against the skill in `folder`."""
+    from skills_ref.validator import validate  # which not every environment has
+
     return list(validate(folder))

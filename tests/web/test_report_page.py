@@ -270,7 +270,14 @@ def test_a_narrow_window_has_changes_at_their_turn(open_page: Open) -> None:
 
 def poison(value: Any, name: str = "") -> Any:
     match value:
-        case str() if name not in {"event", "session_id", "event_id", "parent_id", "created_at"}:
+        case str() if name not in {
+            "event",
+            "session_id",
+            "run_id",
+            "run_path",
+            "event_id",
+            "created_at",
+        }:
             return value + HOSTILE
         case dict():
             return {key + HOSTILE * (name == "files"): poison(v, key) for key, v in value.items()}

@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Exit, Option, Typer, echo
 
 from ..version import __version__
-from . import approval, chat, mcp, overrides, prompts, report, runs, skills
+from . import approval, chat, durable_runs, mcp, overrides, prompts, report, runs, skills
 
 __all__ = ["app"]
 
@@ -39,3 +39,4 @@ for _command in (
 app.add_typer(overrides.app, name="overrides")
 app.add_typer(skills.app, name="skill")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(durable_runs.app, name="runs")

@@ -1,7 +1,7 @@
 """`wink run`, `show` and `advise`: a run as it happens, afterwards, and what it cost."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,8 @@ from ..evaluation.approval import Decision
 from ..evaluation.main_loop import ExecutionOptions, MainLoop
 from ..evaluation.suspension import RunSuspended
 from ..inspection.costs import section_costs
-from ..inspection.event_log import Record, event_record, read_events
+from ..inspection.event_log import Record, event_record
+from ..inspection.logged_entries import read_records
 from ..runtime.events import Event, ProviderCalled, ToolInvoked
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, read_suspension, write_file
@@ -47,7 +48,7 @@ from .target import (
 )
 from .timeline import Timeline
 
-__all__ = ["advise", "foreign_records", "reading", "run", "show"]
+__all__ = ["advise", "foreign_records", "print_timeline", "reading", "run", "show"]
 
 _CHARACTERS_PER_TOKEN = 4
 _Suspend = Annotated[Path | None, Option(help="Write a run that waits for approval to this file.")]
@@ -112,11 +113,16 @@ def run(
 def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
     """Print a logged run as a timeline."""
     with reading(log) as records:
-        timeline = Timeline()
-        lines = [f"{_clock(row):15}{line}" for row in records for line in timeline.add(row)]
-        lines += [f"{'':15}{line}" for line in timeline.end()]
-        if (total := spending(records)) is not None:
-            lines.append(f"{'':15}{total.summary}")
+        print_timeline(records)
+
+
+def print_timeline(records: Sequence[Record]) -> None:
+    """Prints the lines of a run, and what it has cost."""
+    timeline = Timeline()
+    lines = [f"{_clock(row):15}{line}" for row in records for line in timeline.add(row)]
+    lines += [f"{'':15}{line}" for line in timeline.end()]
+    if (total := spending(records)) is not None:
+        lines.append(f"{'':15}{total.summary}")
     console = wide_console()
     for line in lines:
         console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=True)
@@ -226,7 +232,7 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
     with foreign_records(str(log)):
         try:
             with log.open(encoding="utf-8-sig") as file:
-                records = list(read_events(map(clean, file) if clean else file))
+                records = read_records(file, clean)
         except ValueError as error:
             raise UsageError(f"{log}: {error}") from error
         yield records

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Protocol, Required, Self, TypedDict, Unpack, c
 from ..content import MediaSupport, Part, to_content
 from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
-from ..prompt.context import Evaluator
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
@@ -34,11 +33,10 @@ from .chat_turn import ChatTurn
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import InnerLoopConfig, ProviderRequest
-from .journal import Journal
 from .logged_run import Rendered
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
-from .run_log import OpenCall, RunLog
+from .run_log import LogSink, OpenCall, RunLog
 from .suspension import Suspension
 
 __all__ = [
@@ -95,17 +93,16 @@ class ParentRun:
     """The run that an evaluation is a part of.
 
     It is the `MainLoop` execution that evaluates, or the evaluation whose tool call evaluates
-    another prompt: that one has an `evaluation_id`. An evaluation counts its usage in `meter` too,
-    and ends by `deadline`. `run` has reserved the session. `approver` decides for the parent, and
-    for nested runs that have none of their own. `call` is the one whose handler evaluates. Further
-    runs may nest in one another `levels_left` deep. `operation` is that of the execution.
+    another prompt. An evaluation counts its usage in `meter` too, and ends by `deadline`. `run` has
+    reserved the session. `approver` decides for the parent, and for nested runs that have none of
+    their own. `call` is the one whose handler evaluates. Further runs may nest in one another
+    `levels_left` deep. `operation` is that of the execution.
     """
 
     run: RunToken | None
     meter: Meter
     bus: EventBus | None = None
     deadline: Deadline | None = None
-    evaluation_id: str | None = None
     approver: Approver | None = None
     levels_left: int = sys.maxsize
     operation: Operation | None = None
@@ -113,8 +110,7 @@ class ParentRun:
 
     def for_call(self, bus: EventBus, call: OpenCall) -> "ParentRun":
         """Returns the parent of what one tool call evaluates."""
-        meter = call.identity.meter if call.identity else None
-        return replace(self, meter=meter or self.meter, bus=bus, call=call)
+        return replace(self, bus=bus, call=call)
 
     def check_depth(self, name: str) -> None:
         """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""
@@ -154,11 +150,12 @@ class ExecutionOptions(RunOptions, total=False):
     """The arguments of `MainLoop.execute` beside the prompt.
 
     A suspended run goes on from its `suspension` with `decisions` by call id, as `MainLoop.resume`
-    says.
+    says. A durable run passes its `sink`.
     """
 
     suspension: Suspension | None
     decisions: Mapping[str, Decision] | None
+    sink: LogSink | None
 
 
 class EvaluationStart(ConversationOptions, total=False):
@@ -370,11 +367,6 @@ class ConnectingAdapter(ProviderAdapter):
         self._rules = config, rules
         return rules
 
-    @property
-    def evaluator(self) -> Evaluator:
-        """The adapter that tool handlers use to evaluate further prompts."""
-        return self
-
     @abstractmethod
     # Any: a prompt of any output
     def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
@@ -390,14 +382,6 @@ class ConnectingAdapter(ProviderAdapter):
         """Raises `TimeoutError` once the deadline has passed."""
         if deadline is not None and deadline.has_passed(self.clock()):
             raise TimeoutError
-
-    # Any: the `ToolExecutor`, which imports this module
-    def journal(self, tools: Any, meter: Meter, /) -> Journal | None:
-        """Returns the journal of one evaluation by `evaluate`; by default there is none.
-
-        `meter` counts the evaluation's usage.
-        """
-        return None
 
 
 # Any: a TypedDict is no type that a checker knows.

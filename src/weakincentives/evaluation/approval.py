@@ -193,7 +193,8 @@ _MAX_CHANGES, _MAX_EVENTS = 200, 100
 _MAX_DIFFED = 500_000  # bytes of a file, since a diff may take quadratic time
 _MAX_READ = 50_000_000  # bytes of files that a call changes
 _JSON_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|\s+|[,:]')
-_LOCAL = {"event_id", "created_at", "session_id"}  # of an event, other in each run of a call
+# of an event, other in each run of a call
+_LOCAL = {"event_id", "created_at", "session_id", "run_id", "run_path"}
 
 
 def preview_arguments(call: ToolCall, reason: str = "") -> Preview:

@@ -30,13 +30,11 @@ from .approval import (
     preview_effects,
 )
 from .call_fork import ForkedCall
-from .effects import Effects, Outcome, Wait, run
-from .journal import CallIdentity
+from .effects import Effects, Outcome, Wait
 from .logged_run import CallKey
 from .messages import ToolCall, ToolExecutionOutcome, unwrap_arguments
 from .response import ApprovalRequested
 from .run_log import OpenCall, UndecidedError
-from .suspension import RunSuspended
 from .tool_executor import ToolExecutor, runs_again
 
 __all__ = ["ApprovedCalls"]
@@ -81,55 +79,55 @@ class ApprovedCalls:
         self,
         call: ToolCall,
         key: CallKey,
-        identity: CallIdentity | None = None,
         *,
         is_preview: bool = False,
     ) -> OpenCall:
         """Begins an execution of a call, inside of which runs may be able to wait."""
         tool = self._tools.available.get(call.name)
         can_wait = self._can_wait and tool is not None and runs_again(tool)
-        return self._log.begin_call(
-            key, call, can_wait=can_wait, is_preview=is_preview, identity=identity
-        )
+        return self._log.begin_call(key, call, can_wait=can_wait, is_preview=is_preview)
 
     def execute(
         self,
         call: ToolCall,
         key: CallKey,
         set_running: Callable[[tuple[ToolCall, ...]], None],
-        identity: CallIdentity | None = None,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, after its approval if it needs one, and returns its outcome.
 
-        Calls `set_running` while the call may count. A journal passes the call's `identity`. Raises
-        what the approver raises, and `UndecidedError` if a person must decide on the call, or on
-        one inside it, and there is no approver.
+        Calls `set_running` while the call may count. Raises what the approver raises, and
+        `UndecidedError` if a person must decide on the call, or on one inside it, and there is no
+        approver.
         """
         tool = self._tools.available.get(call.name)
         if (tool is not None and tool.approval is not None) or self._log.has_waited(key):
-            return self._execute_approved(call, key, set_running, identity)
+            return self._execute_approved(call, key, set_running)
         set_running((call,))
-        return self._tools.execute(call, self.begin(call, key, identity))
+        return self._tools.execute(call, self.begin(call, key))
 
     def _execute_approved(
         self,
         call: ToolCall,
         key: CallKey,
         set_running: Callable[[tuple[ToolCall, ...]], None],
-        identity: CallIdentity | None,
     ) -> Effects[ToolExecutionOutcome]:
         tools, reason = self._tools, ""
         call, replaced = self._as_shown(call, key)
         while True:
             try:
-                mode = self._mode(call, key, identity)
+                mode = self._mode(call, key)
             except Exception as error:  # of a selector: nobody has approved the call
                 return tools.refuse(call, key, f"The call was not approved: {message_of(error)}")
             if mode is None or (replaced and mode == "arguments"):
                 break
-            inside = self.begin(call, key, identity)
+            inside = self.begin(call, key)
             preview, forked = yield from self._preview(inside, mode, reason)
-            decision = yield from self._decide(call, key, preview)
+            decision: Decision | None = None
+            try:
+                decision = yield from self._decide(call, key, preview)
+            finally:
+                if forked and not isinstance(decision, Approve):
+                    forked.discard()
             match decision:
                 case Deny(words):
                     reason = f"A person denied this call. {words}".strip()
@@ -146,43 +144,11 @@ class ApprovedCalls:
                     try:
                         return (yield from tools.merge(inside, forked))
                     except NotIsolatedError:
+                        forked.discard()
                         set_running(())
                         reason = _STALE
         set_running((call,))
-        return (yield from tools.execute(call, self.begin(call, key, identity)))
-
-    def recorded(
-        self,
-        call: ToolCall,
-        key: CallKey,
-        suspend: Callable[[], Effects[RunSuspended]],
-    ) -> tuple[Callable[[CallIdentity | None], ToolExecutionOutcome], Callable[[], None]]:
-        """Returns the two callables of `Journal.execute` for a call.
-
-        They raise what `suspend` returns if a person must decide first.
-        """
-        self._can_wait = False  # the journal records whole calls, so no run inside one can wait
-
-        def perform[T](effects: Effects[T]) -> T:
-            try:
-                return run(effects)
-            except UndecidedError:
-                raise run(suspend()) from None
-
-        def execute(identity: CallIdentity | None) -> ToolExecutionOutcome:
-            return perform(self.execute(call, key, lambda _: None, identity))
-
-        return execute, lambda: perform(self._check_decided(call, key))
-
-    def _check_decided(self, call: ToolCall, key: CallKey) -> Effects[None]:
-        """Raises `UndecidedError` unless the call needs no approval or has a decision that fits."""
-        preview = yield from self._preview_own(call, key)
-        if preview is None or self._approver is not None:
-            return
-        decision = self._log.decision(key)
-        if decision is None or self._is_stale(decision, key, preview, call):
-            self._log.ask(key, preview)
-            raise UndecidedError(call.name)
+        return (yield from tools.execute(call, self.begin(call, key)))
 
     def ask_later(self, later: Sequence[tuple[ToolCall, CallKey]]) -> Effects[None]:
         """Notes what people must decide on after the first call that waits, and publishes all.
@@ -202,16 +168,18 @@ class ApprovedCalls:
         """Returns what a person would decide on now; `None` for a call that needs no approval."""
         call, replaced = self._as_shown(call, key)
         try:
-            mode = self._mode(call, key, None)
+            mode = self._mode(call, key)
         except Exception:  # of a selector; the call is refused in its turn
             return None
         if mode is None or (replaced and mode == "arguments"):
             return None
         inside = self.begin(call, key, is_preview=True)
         try:
-            preview, _ = yield from self._preview(inside, mode, "")
+            preview, forked = yield from self._preview(inside, mode, "")
         except UndecidedError:  # on calls inside it
             return None
+        if forked is not None:
+            forked.discard()
         return None if inside.has_runs else preview
 
     def _as_shown(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
@@ -233,9 +201,7 @@ class ApprovedCalls:
             self._log.take_decision(key)
         return self._tools.replace_arguments(call, put_in), is_decided
 
-    def _mode(
-        self, call: ToolCall, key: CallKey, identity: CallIdentity | None
-    ) -> ApprovalMode | None:
+    def _mode(self, call: ToolCall, key: CallKey) -> ApprovalMode | None:
         """Returns what a person must approve before the call counts; `None` for nothing."""
         tools, decision = self._tools, self._log.decision(key)
         # Such a decision counts even if the call needs no approval any more.
@@ -248,7 +214,7 @@ class ApprovedCalls:
         except ToolValidationError:
             return None  # the model reads its mistake
         denied = isinstance(decision, Deny)  # so it has not begun
-        began = not denied and self._log.has_begun(key, identity)
+        began = not denied and self._log.has_begun(key)
         if tool.effect in NON_REPEATABLE and (began or tools.earlier.has(call, params)):
             return None  # it does not run again
         context = tools.context(call)
@@ -281,17 +247,21 @@ class ApprovedCalls:
         call = inside.call
         _, handler, params = self._tools.admit(call)
         forked, effects = self._tools.fork(inside, handler, params, makes=True)
-        yield from effects
-        inside.end()
         try:
+            yield from effects
+            inside.end()
             answer, success = self._answer(call, forked.outcome)
             parts = forked.session, forked.resources.forks, answer
             result = forked.outcome[0] if success else None
             preview = preview_effects(call, *parts, success=success, result=result)
             return preview.with_reason(reason), forked
         except NotIsolatedError as error:
+            forked.discard()
             cause = str(error) or "the call uses what forks cannot keep apart"
             return preview_arguments(call, f"{_HIDDEN}: {cause}."), None
+        except BaseException:
+            forked.discard()
+            raise
 
     def _answer(self, call: ToolCall, outcome: Outcome) -> tuple[str, bool]:
         """Returns what the model would read, and whether the call would succeed."""
@@ -334,7 +304,7 @@ class ApprovedCalls:
                 reason=decision.reason if isinstance(decision, Deny) else "",
                 seconds=perf_counter() - started,
                 preview=str(preview),
-                session_id=self._session.session_id,
+                **self._log.ids(self._session.session_id),
             )
         )
         if not isinstance(decision, Deny):

@@ -20,7 +20,7 @@ from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool, ToolHandler
 from ..protocols import SessionProtocol
-from ..runtime.events import ToolsInjected, ToolsWithdrawn
+from ..runtime.events import EventIds, ToolsInjected, ToolsWithdrawn
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .conversation import Conversation
 from .logged_run import LoggedCall
@@ -43,9 +43,10 @@ class AvailableTools:
         rendered: RenderedPrompt[Any],
         session: SessionProtocol,
         publish: Callable[[object], None],
+        ids: EventIds,
     ) -> None:
         self._session = session
-        self._publish = publish
+        self._publish, self._ids = publish, ids
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._view = rendered.view.copy()  # the same rendered prompt may be evaluated elsewhere
         # what this turn has read: the sections, which `apply` opens, and the names of their tools
@@ -179,10 +180,10 @@ class AvailableTools:
 
     def apply(self, change: ToolExecutionOutcome) -> None:
         """Adds and removes the tools of sections that a call of the last turn opened or closed."""
-        key, session_id = change.section_key, self._session.session_id
+        key = change.section_key
         removed = [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
         if removed:
-            self._publish(ToolsWithdrawn(tuple(removed), key, session_id=session_id))
+            self._publish(ToolsWithdrawn(tuple(removed), key, **self._ids))
         self._read.clear()
         self._arriving.clear()
         if change.opened:
@@ -202,7 +203,7 @@ class AvailableTools:
         if added:
             fields = {"section_key": key, "tool_count": len(added), "tool_names": added}
             _log.info("Injected tools from section expansion", extra=fields)
-            self._publish(ToolsInjected(tuple(added), key, session_id=session_id))
+            self._publish(ToolsInjected(tuple(added), key, **self._ids))
 
 
 # Any: a prompt of any output

@@ -63,6 +63,10 @@ class ForkedCall:
             if isinstance(fork, OverlayFilesystem):
                 fork.close()
 
+    def discard(self) -> None:
+        """Drops the call, which has not been merged; its requests stay among the events."""
+        self.session.discard()
+
     @property
     def is_isolated(self) -> bool:
         """Whether the handler has used nothing that forks cannot keep apart."""

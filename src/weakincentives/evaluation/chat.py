@@ -194,6 +194,7 @@ class Chat[Out]:
                 turn=ChatTurn(self._name, stopped),
                 caller=run,
                 save=None,
+                sink=None,
                 **options,
             )
 

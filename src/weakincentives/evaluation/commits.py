@@ -15,13 +15,24 @@ from .effects import Effects
 from .messages import ToolExecutionOutcome
 from .run_log import Called, OpenCall, RunLog
 
-__all__ = ["Changes", "Commits", "Performed"]
+__all__ = ["Changes", "Commits", "Performed", "stored"]
 
 type Changes = dict[str, dict[str, Json]]
 _NO_CHANGES: Changes = {}
 
 type Performed = tuple[Any, str, Exception | None, Changes]
 """What a handler has done: its result and what the model reads of it; its error; its changes."""
+
+
+def stored(log: RunLog) -> Effects[None] | tuple[()]:
+    """Stores the entries of a durable run that are new; of another run there is nothing to do."""
+    return () if log.sink is None or len(log.entries) <= log.stored else _store(log)
+
+
+def _store(log: RunLog) -> Effects[None]:
+    _, error = yield log.store
+    if error is not None:
+        raise error
 
 
 class Commits:

@@ -17,7 +17,7 @@ from ..content import Image, Media, text_of
 from ..limits import check_count
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
-from ..runtime.events import Compacted
+from ..runtime.events import Compacted, EventIds
 from .conversation import Conversation, rendered_tools
 from .messages import (
     AssistantMessage,
@@ -110,7 +110,7 @@ class Plan:
         """Estimates the tokens of a request with a conversation that was derived anew."""
         return round(_estimate(conversation.messages, conversation.tools) * self.scale)
 
-    def event(self, shorter: Conversation, summary: str, session_id: str) -> Compacted:
+    def event(self, shorter: Conversation, summary: str, ids: EventIds) -> Compacted:
         """Returns the event of a conversation that `apply` has made."""
         return Compacted(
             ns=shorter.ns,
@@ -120,7 +120,7 @@ class Plan:
             tokens_before=self.tokens,
             tokens_after=self.tokens_of(shorter),
             summary=summary,
-            session_id=session_id,
+            **ids,
         )
 
 

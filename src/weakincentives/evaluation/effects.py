@@ -65,7 +65,7 @@ class Asked(Protocol):
     def ask_stream_async(self, request: Any, /) -> AsyncGenerator[Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """Sends `request` to the provider; the result is the model's message, `None` without one.
 

@@ -14,6 +14,7 @@ from ..prompt.sizes import measure
 from ..runtime.events import (
     EvaluationStopped,
     Event,
+    EventIds,
     Operation,
     OverridesDropped,
     ParamsMissing,
@@ -38,15 +39,14 @@ def opening_events(
     conversation: Conversation,
     options: EvaluationStart,
     *,
-    event_id: str,
+    ids: EventIds,
 ) -> Iterator[Event]:
     """Yields the rendered prompt, its stale overrides, and sections that cannot open.
 
     `conversation` is the one that the evaluation begins with. Missing params are logged as a
     warning, too.
     """
-    ns, key, session_id = prompt.ns, prompt.key, operation.session_id
-    resumes, parent = options.get("resumes", False), options.get("parent")
+    ns, key, resumes = prompt.ns, prompt.key, options.get("resumes", False)
     earlier = conversation if resumes else options.get("conversation")
     new = conversation.messages[len(earlier.messages) if earlier else 0 :]
     message = None if resumes else options.get("message")
@@ -61,21 +61,17 @@ def opening_events(
         message=text_of(to_content(message)) if message else "",
         changes="\n\n".join(changes),
         media=tuple([media for item in new for media in media_of(item)]),
-        parent_id=parent.evaluation_id if parent else None,
-        event_id=event_id,
         visibility={
             **{node.path: None for node in rendered.registry.sections},
             **rendered.visibility,
         },
         measure=partial(measure, rendered.view),
-        session_id=session_id,
+        **ids,
     )
     overrides = rendered.overrides
     if overrides is not None and overrides.stale:
         texts = tuple([str(text.id) for text in overrides.stale])
-        yield OverridesDropped(
-            ns=ns, key=key, tag=overrides.tag, texts=texts, session_id=session_id
-        )
+        yield OverridesDropped(ns=ns, key=key, tag=overrides.tag, texts=texts, **ids)
     if rendered.missing_params:
         types = sorted({type_.__name__ for type_ in rendered.missing_params.values()})
         sections = tuple([".".join(path) for path in rendered.missing_params])
@@ -83,7 +79,7 @@ def opening_events(
         _log.warning(
             "Params of hidden sections are missing; %s", remedy, extra={"sections": sections}
         )
-        yield ParamsMissing(ns=ns, key=key, sections=sections, remedy=remedy, session_id=session_id)
+        yield ParamsMissing(ns=ns, key=key, sections=sections, remedy=remedy, **ids)
 
 
 def stop_event(
@@ -92,6 +88,8 @@ def stop_event(
     usage: TokenUsage,
     turns: int,
     seconds: float = 0.0,
+    *,
+    ids: EventIds,
 ) -> EvaluationStopped | None:
     """Returns the event for an evaluation that `error` ended.
 
@@ -121,5 +119,5 @@ def stop_event(
         turns=turns,
         seconds=seconds,
         pending=pending,
-        session_id=operation.session_id,
+        **ids,
     )

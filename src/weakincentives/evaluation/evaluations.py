@@ -14,9 +14,10 @@ from ..content import to_content
 from ..errors import ControlFlow
 from ..limits import Clock, Meter
 from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..runs import RunToken
-from ..runtime.events import Operation, PromptExecuted, new_id
+from ..runtime.events import Operation, PromptExecuted
 from .adapter import (
     ConnectingAdapter,
     Connection,
@@ -29,8 +30,9 @@ from .adapter import (
 )
 from .approving import ApprovedCalls
 from .available_tools import with_disclosure_tools, with_provider_tools
+from .commits import stored
 from .conversation import Conversation, begin, rendered_tools
-from .effects import Close, Effects, run
+from .effects import Close, Effects
 from .errors import ChangedRunError, LimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import opening_events, stop_event
 from .inner_loop import (
@@ -42,16 +44,23 @@ from .inner_loop import (
     ToolCalls,
     TooLong,
 )
-from .journal import CallIdentity, Journal
-from .logged_run import ACCEPT, Answered, CallKey, LoggedCall, ProviderFailure, Rendered
-from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, UserMessage
+from .logged_run import (
+    ACCEPT,
+    Answered,
+    CallKey,
+    LoggedCall,
+    ProviderFailure,
+    Rendered,
+    SectionRequest,
+)
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, UserMessage
 from .replay import Replay
 from .requests import ProviderRequests
 from .response import AnswerRejected, PromptResponse, ToolCallFinished, ToolCallStarted
 from .run_limits import RunLimits
 from .run_log import Called, UndecidedError, drop_unfinished, replay
 from .suspension import RunSuspended, suspend, wait_again
-from .tool_executor import AdapterOfCall, ToolExecutor, same_adapter
+from .tool_executor import AdapterOfCall, ToolExecutor
 
 __all__ = ["Evaluation"]
 
@@ -73,18 +82,18 @@ class Evaluation[Out]:
         token: RunToken,
         nest: Nest,
     ) -> None:
-        self._started, self._id = perf_counter(), new_id()
+        self._started = perf_counter()
         prompt, session = source_of(rendered), options["session"]
         self._log, self._resumes = options["log"], options.get("resumes", False)
-        self.journal: Journal | None = None
         connection = self._connection = adapter.connect(rendered)
-        self._is_connected = True
+        self._open: Connection | None = connection
         rendered = with_provider_tools(
             rendered, connection.provider_tools, can_ask=options.get("approver") is not None
         )
         self._clock = adapter.clock
         self._session, self._prompt, self._options = session, prompt, options
         self._publish = publisher(session, options.get("bus"))
+        self._ids = self._log.ids(session.session_id)
         conversation = self._begin_log(rendered)
         self.begins = self._log.begins
         rendered = with_disclosure_tools(rendered, conversation)
@@ -113,9 +122,9 @@ class Evaluation[Out]:
         is_nested = log.caller is not None and (log.keeps_changes or log.is_repeated)
         self._replay = Replay(self.tools, prompt, session) if is_nested else None
         self._feedback: UserMessage | None = None  # the last one that was published
-        self._is_stopped = self._is_finished = False
+        self._has_ended = False  # and its conversation can go on
         self._events = opening_events(
-            rendered, prompt, self._operation, conversation, options, event_id=self._id
+            rendered, prompt, self._operation, conversation, options, ids=self._ids
         )
 
     # Any, twice: a prompt of any output
@@ -205,15 +214,12 @@ class Evaluation[Out]:
         self, adapter: ConnectingAdapter, token: RunToken, nest: Nest
     ) -> AdapterOfCall:
         """Returns the adapters that handlers receive, for runs that are parts of this one."""
-        evaluator = adapter.evaluator
-        if not isinstance(evaluator, ProviderAdapter):
-            return same_adapter(evaluator)
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver = self._options.get("approver")
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
         levels = min(levels, outer.levels_left) if outer else levels
-        parent = ParentRun(token, self.meter, bus, deadline, self._id, approver, levels - 1)
-        return nest(evaluator, parent, self._clock)
+        parent = ParentRun(token, self.meter, bus, deadline, approver, levels - 1)
+        return nest(adapter, parent, self._clock)
 
     def begin(self) -> None:
         """Publishes what the evaluation begins with."""
@@ -228,7 +234,7 @@ class Evaluation[Out]:
         """
         loop = self._loop
         try:
-            end = yield from self._converse(self.journal)
+            end = yield from self._converse()
             if isinstance(end, Finished) and (connection := self.take_connection()):
                 yield Close(connection)
         except VisibilityExpansionRequired as signal:  # of a handler
@@ -239,6 +245,7 @@ class Evaluation[Out]:
                 wait_again(self._log, self._session)
             raise
         except PromptEvaluationError as error:
+            yield from stored(self._log)
             self._apply_changes()
             self._stop()
             raise_instead(error, loop.failed(error))
@@ -258,15 +265,14 @@ class Evaluation[Out]:
 
     def take_connection(self) -> Connection | None:
         """Returns the connection, which the caller closes; `None` if somebody has closed it."""
-        is_connected, self._is_connected = self._is_connected, False
-        return self._connection if is_connected else None
+        connection, self._open = self._open, None
+        return connection
 
     def stop(self, error: BaseException | None) -> Conversation:
         """Returns the conversation so far, which can go on; `error` has ended it, if one has."""
-        if not isinstance(error, Exception | None) and self.journal is None:
+        if not isinstance(error, Exception | None):
             return self.so_far()
-        if not self._is_finished:
-            self._stop(waits=isinstance(error, RunSuspended))
+        self._stop(waits=isinstance(error, RunSuspended))
         return self._loop.conversation_now
 
     def so_far(self, size: int | None = None) -> Conversation:
@@ -284,7 +290,9 @@ class Evaluation[Out]:
         try:
             if error is not None:
                 loop, seconds = self._loop, perf_counter() - self._started
-                stopped = stop_event(error, self._operation, loop.usage, loop.turns, seconds)
+                stopped = stop_event(
+                    error, self._operation, loop.usage, loop.turns, seconds, ids=self._ids
+                )
                 if stopped is not None:
                     self._publish(stopped)
         finally:  # an interrupt of an event's handler does not keep the operation open
@@ -292,24 +300,24 @@ class Evaluation[Out]:
 
     def _stop(self, *, waits: bool = False) -> None:
         """Makes the conversation one that can go on, with the calls of earlier evaluations."""
-        self._loop.stop(waits=waits)
-        if not self._is_stopped:
+        if not self._has_ended:
+            self._loop.stop(waits=waits)
             self._loop.transcript += self.tools.earlier.rest()
-        self._is_stopped = True
+        self._has_ended = True
 
-    def _converse(self, journal: Journal | None) -> Effects[Finished | Restart | TooLong]:
+    def _converse(self) -> Effects[Finished | Restart | TooLong]:
         action = self._start()
         if isinstance(action, Finished):  # the run was interrupted after the answer
-            action = yield from self._check_output(action, journal)
+            action = yield from self._check_output(action)
         while True:
             if isinstance(action, ToolCalls):
-                action = yield from self._run_calls(action, journal)
+                action = yield from self._run_calls(action)
             elif isinstance(action, ProviderRequest):
                 try:
                     repeated = self._repeat_answer(action) if self._log.is_repeated else None
-                    action = repeated or (yield from self._send(action, journal))
+                    action = repeated or (yield from self._send(action))
                     if isinstance(action, Finished):
-                        action = yield from self._check_output(action, journal)
+                        action = yield from self._check_output(action)
                 except PromptEvaluationError:
                     self._publish_rejection()
                     raise
@@ -336,16 +344,23 @@ class Evaluation[Out]:
                     self._connection.fall_back(failure.to_error())
                 case _:
                     pass
+        match entries[-1]:
+            case Answered(ProviderFailure(fell_back=False) as failure) if log.sink is not None:
+                raise failure.to_error()  # it has ended the evaluation
+            case LoggedCall(call=call, request=SectionRequest() as request) if (
+                call.name not in RESERVED_TOOL_NAMES
+            ):  # its handler has ended the evaluation
+                return Restart(request.to_error())
+            case _:
+                pass
         if isinstance(action, ProviderRequest):
             drop_unfinished(self._loop)
+        elif isinstance(action, Restart | TooLong):
+            self._apply_changes()
         return action
 
-    def _suspend(self, calls: Sequence[ToolCall], *, reserved: int = 0) -> Effects[RunSuspended]:
-        """Returns the error that ends the run until people have decided on the first of `calls`.
-
-        Of these calls, `reserved` are counted, and have not run.
-        """
-        self._limits.release_calls(reserved)
+    def _suspend(self, calls: Sequence[ToolCall]) -> Effects[RunSuspended]:
+        """Returns the error that ends the run until people have decided on the first of `calls`."""
         later = list(zip(calls, self._log.keys(calls), strict=True))[1:]
         yield from self._approved.ask_later(later)
         return suspend(self._log, self._prompt, self._session)
@@ -367,7 +382,7 @@ class Evaluation[Out]:
             raise reply.to_error()
         return None
 
-    def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
+    def _send(self, request: ProviderRequest) -> Effects[Action]:
         """Asks for the model's next message and passes it to the inner loop."""
         for change in request.changes:
             self.tools.available.apply(change)
@@ -379,45 +394,26 @@ class Evaluation[Out]:
         if request.changes and self._operation.streamed:
             for message in request.tool_messages:  # noqa: UP028 - `yield from` takes no outcomes
                 yield message
-        if journal is not None:
-            asking = self._requests.send(request, has_journal=True)
-            answer = journal.ask(request, partial(run, asking))
-            self._requests.add(answer)
-        else:
-            answer = yield from self._requests.send(request)
+        answer = yield from self._requests.send(request)
+        yield from stored(self._log)
         return self._loop.receive(answer)
 
-    def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:
+    def _check_output(self, finished: Finished) -> Effects[Action]:
         """Lets the template accept the answer; a rejected one goes back to the model."""
         accept = self._prompt.template.accept
         if accept is None:
             return finished
-        # As a call, so that a journal records it; no tool can have this name.
+        # As a call, so that the log has it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", ACCEPT, finished.text)
         key, last = f"{self._log.turn}/{ACCEPT}", self._log.entries[-1]
         if isinstance(last, LoggedCall) and last.key == key:
             return finished
-
-        def check(identity: CallIdentity | None) -> Effects[ToolExecutionOutcome]:
-            inside = self._log.begin_call(key, call, identity=identity)
-            return self.tools.check_output(inside, accept, finished.output)
-
-        if journal is None:
-            outcome = yield from check(None)
-        else:
-            outcome = journal.execute(call, lambda identity: run(check(identity)))
-            self._note_replayed(key, call, outcome)
+        inside = self._log.begin_call(key, call)
+        outcome = yield from self.tools.check_output(inside, accept, finished.output)
+        yield from stored(self._log)
         if outcome.success:
             return finished
         return self._loop.reject(outcome.message.content)
-
-    def _note_replayed(self, key: CallKey, call: ToolCall, outcome: ToolExecutionOutcome) -> None:
-        """Appends the entry of a call whose outcome a journal has recorded."""
-        last = self._log.entries[-1]
-        if not isinstance(last, Called) or last.key != key:
-            called = Called(key, call, outcome, self.tools.would_run(call))
-            self._log.entries.append(called)
-            self.tools.recall(called)
 
     def _publish_rejection(self) -> AnswerRejected | None:
         """Publishes that the model's answer was rejected, if it was; returns the event."""
@@ -426,7 +422,7 @@ class Evaluation[Out]:
                 feedback is not self._feedback
             ):
                 self._feedback = feedback
-                rejected = AnswerRejected(reason, session_id=self._session.session_id)
+                rejected = AnswerRejected(reason, **self._ids)
                 self._publish(rejected)
                 return rejected
             case _:
@@ -434,7 +430,7 @@ class Evaluation[Out]:
 
     def _finish(self, finished: Finished) -> PromptResponse[Out]:
         """Publishes the end of the evaluation and returns its response."""
-        self._is_finished = True
+        self._has_ended = True
         loop, text = self._loop, finished.text
         # Any: parsed by the prompt's own declaration, which is what Out stands for
         output: Any = finished.output
@@ -447,7 +443,7 @@ class Evaluation[Out]:
                 usage=loop.usage,
                 turns=loop.turns,
                 seconds=perf_counter() - self._started,
-                session_id=self._session.session_id,
+                **self._ids,
             )
         )
         response: PromptResponse[Out] = PromptResponse(
@@ -461,7 +457,7 @@ class Evaluation[Out]:
         self._operation.set_result(response)
         return response
 
-    def _run_calls(self, action: ToolCalls, journal: Journal | None) -> Effects[Action]:
+    def _run_calls(self, action: ToolCalls) -> Effects[Action]:
         """Runs the first of the calls, in parallel where that is allowed, and submits them."""
         keys = self._log.keys(action.calls)
         recorded = self._log.next_recorded(LoggedCall, keys[0]) if self._log.is_repeated else None
@@ -469,9 +465,9 @@ class Evaluation[Out]:
             calls = action.calls[:1]
         else:
             calls = self._batch(action.calls, keys)
-            calls = self.tools.next_batch(calls) if journal is None else calls[:1]
+            calls = self.tools.next_batch(calls)
             try:
-                calls = self._limits.reserve_calls(calls)
+                calls = self._limits.reserve_calls(calls, begun=self._has_begun(keys))
             except LimitError:
                 if not self._loop.requests:
                     raise
@@ -479,7 +475,8 @@ class Evaluation[Out]:
         if self._operation.streamed:
             for started in calls:
                 yield ToolCallStarted(started)
-        outcomes, signal = yield from self._execute_calls(calls, keys, recorded, journal, action)
+        outcomes, signal = yield from self._execute_calls(calls, keys, recorded)
+        yield from stored(self._log)
         if not isinstance(signal, UndecidedError):
             next_action = yield from self._submit(calls, outcomes)
             if signal is not None:
@@ -500,23 +497,24 @@ class Evaluation[Out]:
                 return calls[: max(index, 1)]
         return calls
 
+    def _has_begun(self, keys: Sequence[CallKey]) -> bool:
+        """Whether the next calls have run before, with runs inside them."""
+        known = self._log.record.inside
+        return bool(known) and any(key in known for key in keys)
+
     def _execute_calls(
         self,
         calls: tuple[ToolCall, ...],
         keys: Sequence[CallKey],
         recorded: LoggedCall | None,
-        journal: Journal | None,
-        action: ToolCalls,
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the first calls of a turn, or repeats one that is recorded."""
         call = calls[0]
-        if recorded is None:
+        if recorded is None and not self._has_begun(keys):
             self._limits.check_calls(len(calls))
-        if journal is not None or recorded is not None or len(calls) > 1:
+        if recorded is not None or len(calls) > 1:
             self._set_running(calls)
         try:
-            if journal is not None:
-                return [self._execute_journaled(action, keys[0], journal)], None
             if recorded is not None and self._replay is not None:
                 inside = self._approved.begin(recorded.call, keys[0])
                 return [(yield from self._replay.repeat(recorded, inside))], None
@@ -532,20 +530,6 @@ class Evaluation[Out]:
             return (yield from self.tools.execute_parallel(calls, begin))
         except UndecidedError as undecided:
             return [], undecided
-
-    def _execute_journaled(
-        self, action: ToolCalls, key: CallKey, journal: Journal
-    ) -> ToolExecutionOutcome:
-        call, wait = action.calls[0], partial(self._suspend, action.calls, reserved=1)
-        try:
-            outcome = journal.execute(call, *self._approved.recorded(call, key, wait))
-        except VisibilityExpansionRequired as request:
-            answer = ToolMessage(call.call_id, str(request))
-            asked = ToolExecutionOutcome(call.call_id, answer, success=True, request=request)
-            self._note_replayed(key, call, asked)
-            raise
-        self._note_replayed(key, call, outcome)
-        return outcome
 
     def _set_running(self, calls: tuple[ToolCall, ...]) -> None:
         self._loop.running = calls

@@ -37,6 +37,7 @@ __all__ = [
     "ProviderFailure",
     "Rendered",
     "RunsInside",
+    "SectionRequest",
     "approval_ids",
     "change_since",
     "check_nested",

@@ -43,29 +43,23 @@ class ProviderRequests:
         self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
         self._is_taken = False  # whether the answer is counted, with what others have cost
 
-    def send(
-        self, request: ProviderRequest, *, has_journal: bool = False
-    ) -> Effects[AssistantMessage]:
+    def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Asks for a message, by another provider as long as the connection falls back to one.
 
-        The message is in the log before anybody hears of it. With `has_journal` its caller adds it,
-        and the run does not keep what had arrived of an answer that failed: the journal does not
-        record it. The message's usage includes discarded answers, and an error's notes the earlier
-        failures.
+        The message is in the log before anybody hears of it. Its usage includes discarded answers,
+        and an error's notes the earlier failures.
         """
         spent = _NO_USAGE
         notes: list[str] = []
         while True:
             self._arrived, self._is_taken = _NO_ANSWER, False
             try:
-                answer, void = yield from self._send_once(request, spent, has_journal=has_journal)
+                answer, void = yield from self._send_once(request, spent)
                 if void is None or not self._fall_back(void, notes):
-                    return self._take(answer, spent, has_journal=has_journal) if void else answer
+                    return self._take(answer, spent) if void else answer
                 self._note_failure(void, fell_back=True)
                 spent += answer.usage
             except PromptEvaluationError as error:
-                if has_journal:
-                    self._arrived = _NO_ANSWER
                 spent += self._arrived.usage
                 if isinstance(error, LimitError) or not self._fall_back(error, notes):
                     for note in notes:
@@ -83,7 +77,7 @@ class ProviderRequests:
                 usage = _NO_USAGE if self._is_taken else spent + self._arrived.usage
                 if usage != _NO_USAGE:
                     cost = self._limits.count(usage)
-                if not has_journal and self._arrived.text.strip():  # which somebody may have read
+                if self._arrived.text.strip():  # which somebody may have read
                     self._loop.transcript.append(self._arrived)
                     failure = ProviderFailure(
                         message=f"stopped by {type(stop).__name__}",
@@ -96,21 +90,14 @@ class ProviderRequests:
                 raise
             self._limits.check_again(request.turn - 1, spent)
 
-    def _take(
-        self, answer: AssistantMessage, spent: TokenUsage, *, has_journal: bool
-    ) -> AssistantMessage:
+    def _take(self, answer: AssistantMessage, spent: TokenUsage) -> AssistantMessage:
         """Counts an answer, with what discarded ones have `spent`, and adds it to the log."""
         if spent is not _NO_USAGE:
             answer = replace(answer, usage=answer.usage + spent)
         self._is_taken = True
-        if not has_journal:
-            self.add(answer)
-        return answer
-
-    def add(self, answer: AssistantMessage) -> None:
-        """Counts an answer and adds it to the log."""
         cost = self._limits.count(answer.usage, answer.model)
         self._log.add_answer(Answered(answer, cost))
+        return answer
 
     def _note_failure(
         self,
@@ -141,7 +128,7 @@ class ProviderRequests:
         return provider or self._operation.provider, model or self._operation.model
 
     def _send_once(
-        self, request: ProviderRequest, spent: TokenUsage, *, has_journal: bool
+        self, request: ProviderRequest, spent: TokenUsage
     ) -> Effects[tuple[AssistantMessage, PromptEvaluationError | None]]:
         """Asks the provider, and publishes `ProviderCalled` in any case.
 
@@ -161,7 +148,7 @@ class ProviderRequests:
             answer = self._check_answer(request, *(yield ask))
             set_result(answer)
             if (void := unfinished_error(answer)) is None:
-                taken = self._take(answer, spent, has_journal=has_journal)
+                taken = self._take(answer, spent)
         except BaseException as raised:  # an interrupt, and the end of a stream, too
             failure = raised
             answer = self._connection.arrived() or _NO_ANSWER
@@ -186,6 +173,8 @@ class ProviderRequests:
                         if prices and (failure is None or answer.usage.total_tokens)
                         else None,
                         session_id=self._operation.session_id,
+                        run_id=self._log.run_id,
+                        run_path=self._log.path,
                     )
                 )
             finally:  # an interrupt of an event's handler is none of the request

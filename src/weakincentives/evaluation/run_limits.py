@@ -57,9 +57,17 @@ class RunLimits:
             self.count(spent)
             raise
 
-    def reserve_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """Counts calls that are about to run, and returns those for which a budget has room."""
+    def reserve_calls(
+        self, calls: tuple[ToolCall, ...], *, begun: bool = False
+    ) -> tuple[ToolCall, ...]:
+        """Counts calls that are about to run, and returns those for which a budget has room.
+
+        Those that had `begun` before a crash run again, whatever the runs inside have used.
+        """
         self._check_deadline()
+        if begun:
+            self._meter.add(TokenUsage(), tool_calls=len(calls))
+            return calls
         count = self._meter.reserve_tool_calls(len(calls))
         if not count:
             raise self._budget_error(self._meter.exceeded(before="tool call") or "")

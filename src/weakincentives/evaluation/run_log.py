@@ -7,19 +7,19 @@ from its log. The runs inside a call have logs of their own, which its `OpenCall
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..content import Content
 from ..errors import ControlFlow, WeakIncentivesError
 from ..limits import RunUsage
 from ..prompt.prompt import Prompt
 from ..prompt.tool import ToolResult
+from ..runtime.events import EventIds
 from ..runtime.session.snapshots import Changes
 from .approval import Approve, Decision, Preview
 from .conversation import Conversation, OnChange
 from .errors import ChangedRunError, PromptEvaluationError
 from .inner_loop import Action, InnerLoop, ProviderRequest, unfinished_error
-from .journal import CallIdentity
 from .logged_run import (
     ACCEPT,
     COMPACTION,
@@ -43,7 +43,16 @@ from .logged_run import (
 )
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 
-__all__ = ["Called", "Entry", "OpenCall", "RunLog", "UndecidedError", "drop_unfinished", "replay"]
+__all__ = [
+    "Called",
+    "Entry",
+    "LogSink",
+    "OpenCall",
+    "RunLog",
+    "UndecidedError",
+    "drop_unfinished",
+    "replay",
+]
 
 _NO_CHANGES: Changes = {}
 _NOTHING = LoggedRun()
@@ -78,6 +87,31 @@ class Called(NamedTuple):
 type Entry = LoggedEntry | Called
 
 
+class LogSink(Protocol):
+    """Stores the log of a durable run while it grows, with the logs of the runs inside its calls.
+
+    Threads may call it at once. What it raises ends the run, if it is no `Exception` also where a
+    handler catches that.
+    """
+
+    run_id: str
+
+    def load(self, record: LoggedRun, /) -> LoggedRun:
+        """Returns `record` with what was stored after it, and restores the state of the session."""
+        ...
+
+    def append(self, log: "RunLog", entries: Sequence[LoggedEntry], /) -> None:
+        """Stores further entries of `log`, after the first `log.stored`."""
+        ...
+
+    def transact(self, log: "RunLog", name: str, perform: Callable[[], bool], /) -> None:
+        """Calls `perform`, which runs tool `name`, and stores its entries in one transaction.
+
+        Takes back what it wrote to the database if it returns false. It may be called again.
+        """
+        ...
+
+
 class UndecidedError(Exception):
     """People must decide on a call, or on calls inside it, and nobody is there to ask."""
 
@@ -87,7 +121,8 @@ class RunLog:
 
     A run inside a call, whose `caller` was undone, repeats its record entry by entry: see
     `next_recorded`. Another run takes its record over. `waits` says that the run waits for people,
-    and `refusal` why it cannot go on. `turn` counts the provider's answers.
+    and `refusal` why it cannot go on. `turn` counts the provider's answers. A durable run has a
+    `sink`, which has the first `stored` entries.
     """
 
     def __init__(
@@ -96,7 +131,9 @@ class RunLog:
         name: tuple[str, str] = ("", ""),
         record: LoggedRun = _NOTHING,
         caller: "OpenCall | None" = None,
+        sink: LogSink | None = None,
     ) -> None:
+        self.sink, self.stored = sink, len(record.entries)
         self.run_id, self.record, self.caller = run_id, record, caller
         self.ns, self.key = name  # of the prompt
         self.path = caller.path if caller else ""
@@ -109,12 +146,12 @@ class RunLog:
         # whether the run is inside a call that was undone, and repeats what it had done
         self.is_repeated = caller is not None and bool(record.entries)
         # whether a run notes how to repeat what its calls have changed
-        self.keeps_changes: bool = caller is not None and caller.keeps_changes
+        self.keeps_changes: bool = sink is not None or (caller is not None and caller.keeps_changes)
         self.continued: Conversation | None = None  # by the present evaluation
         self.is_turn = False  # of a chat
         self.before_call: tuple[int, Any] | None = None  # the entries and the state before a call
         self.waits = False
-        self.refusal: ChangedRunError | None = None
+        self.refusal: BaseException | None = None
         self._calls: tuple[ToolCall, ...] = ()
         self._ids: tuple[str, ...] = ()
         self._inside: dict[CallKey, OpenCall] = {}
@@ -137,6 +174,10 @@ class RunLog:
                 self._begun.discard(key)
             case _:
                 pass
+
+    def ids(self, session_id: str | None) -> EventIds:
+        """Returns the ids of the run's events, which a session with `session_id` keeps."""
+        return {"session_id": session_id, "run_id": self.run_id, "run_path": self.path}
 
     # ------------------------------------------------------------------------- what was recorded
 
@@ -193,11 +234,11 @@ class RunLog:
         return None
 
     def _changed(self) -> ChangedRunError:
-        self.refusal = ChangedRunError(
+        self.refusal = error = ChangedRunError(
             "a nested run does something else than before it waited; resume it with the code that "
             "suspended it"
         )
-        return self.refusal
+        return error
 
     def recorded_usage(self) -> RunUsage:
         """Returns the usage of the present evaluation by the record."""
@@ -211,7 +252,7 @@ class RunLog:
         inside = {
             key: runs
             for key, runs in self.record.inside.items()
-            if first < _turn_of(key) <= first + answers
+            if first < _turn_of(key) <= first + answers and runs.tool != COMPACTION
         }
         return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
 
@@ -267,16 +308,23 @@ class RunLog:
         """Returns a decision on a call, which is applied now."""
         return self._decisions.pop(key, None)
 
-    def has_begun(self, key: CallKey, identity: CallIdentity | None = None) -> bool:
-        """Whether a call that must not run twice was begun, and then interrupted.
-
-        A journal that has noted it gives the call's `identity`.
-        """
-        return key in self._begun or (identity is not None and identity.began)
+    def has_begun(self, key: CallKey) -> bool:
+        """Whether a call that must not run twice was begun, and then interrupted."""
+        return key in self._begun
 
     def has_waited(self, key: CallKey) -> bool:
         """Whether the run has waited for a call, or for calls inside it."""
         return key in self._shown or key in self.record.inside
+
+    def store(self) -> None:
+        """Stores what is new, if the run is durable."""
+        if self.sink is not None and (new := self.entries[self.stored :]):
+            try:
+                self.sink.append(self, [_logged(entry) for entry in new])
+            except Exception as error:
+                self.refusal = error
+                raise
+            self.stored = len(self.entries)
 
     # ------------------------------------------------------------------------- runs inside calls
 
@@ -287,14 +335,11 @@ class RunLog:
         *,
         can_wait: bool = False,
         is_preview: bool = False,
-        identity: CallIdentity | None = None,
     ) -> "OpenCall":
         """Returns a new execution of a call, in which runs repeat what they have recorded."""
         if self._inside:
             self._inside.pop(key, None)
-        return OpenCall(
-            self, key, call, can_wait=can_wait, is_preview=is_preview, identity=identity
-        )
+        return OpenCall(self, key, call, can_wait=can_wait, is_preview=is_preview)
 
     def begin_summary(self) -> "OpenCall":
         """Returns what stands for a call, inside of which the conversation is summarized."""
@@ -308,9 +353,7 @@ class RunLog:
 
     def to_value(self, size: int | None = None) -> LoggedRun:
         """Returns the log as a value, by default whole; what is not yet repeated stays in it."""
-        entries = [
-            entry.logged() if isinstance(entry, Called) else entry for entry in self.entries[:size]
-        ]
+        entries = [_logged(entry) for entry in self.entries[:size]]
         entries += self.record.entries[len(entries) :]
         last = max([n for n, entry in enumerate(entries) if isinstance(entry, Rendered)], default=0)
         if self.caller is not None:
@@ -343,7 +386,7 @@ class OpenCall:
     later call no run begins, since it would ask the model; `has_runs` then says that the handler
     tried to begin one. `unrepeatable` names a tool inside the call that can neither be undone nor
     repeated, so that no run inside can wait any more. With `keeps_changes` the runs inside can be
-    repeated. A journal gives the call's `identity`.
+    repeated.
     """
 
     __slots__ = (
@@ -351,7 +394,6 @@ class OpenCall:
         "call",
         "can_wait",
         "has_runs",
-        "identity",
         "is_preview",
         "keeps_changes",
         "key",
@@ -368,10 +410,9 @@ class OpenCall:
         *,
         can_wait: bool,
         is_preview: bool,
-        identity: CallIdentity | None,
     ) -> None:
         self.log, self.key, self.call = log, key, call
-        self.can_wait, self.is_preview, self.identity = can_wait, is_preview, identity
+        self.can_wait, self.is_preview = can_wait, is_preview
         self.has_runs, self.unrepeatable = False, ""
         self.keeps_changes = can_wait or log.keeps_changes
         self.runs: list[RunLog] = []
@@ -386,8 +427,6 @@ class OpenCall:
     @property
     def idempotency_key(self) -> str:
         """The same text for each execution of the call, also in another process."""
-        if self.identity is not None:
-            return self.identity.idempotency_key
         return f"{self.log.run_id}:{self.log.path}{self.key}"
 
     @property
@@ -412,8 +451,11 @@ class OpenCall:
             raise WeakIncentivesError("runs inside a call that only shows what it would do wait")
         index = len(self.runs)
         record = self._record[index] if index < len(self._record) else None
+        if record is not None and not record.log.entries:  # it had hardly begun
+            record = None
         name = prompt.ns, prompt.key
-        log = RunLog(self.log.run_id, name, record.log if record else _NOTHING, self)
+        known = record.log if record else _NOTHING
+        log = RunLog(self.log.run_id, name, known, self, self.log.sink)
         self.runs.append(log)
         self.log.enter(self)
         if record is not None:
@@ -425,17 +467,21 @@ class OpenCall:
                 raise
         return log
 
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why a run inside the call cannot go on, such as a table that is gone."""
+        return next((log.refusal for log in self.runs if log.refusal is not None), None)
+
     def end(self) -> None:
         """Ends the execution, once the handler has ended.
 
-        Raises `UndecidedError` if a run inside the call waits, and `ChangedRunError` if one cannot
-        go on, even where the handler has caught the error.
+        Raises `UndecidedError` if a run inside the call waits, and its `refusal` if one cannot go
+        on, even where the handler has caught the error.
         """
         if not self.runs:
             return
-        for log in self.runs:
-            if log.refusal is not None:
-                raise log.refusal
+        if (refusal := self.refusal) is not None:
+            raise refusal
         if any(log.waits for log in self.runs):
             raise UndecidedError(self.call.name)
 
@@ -492,6 +538,10 @@ def replay(
     if end is not None and apply is not None:
         raise end
     return action
+
+
+def _logged(entry: Entry) -> LoggedEntry:
+    return entry.logged() if isinstance(entry, Called) else entry
 
 
 def _turn_of(key: CallKey) -> int:

@@ -6,8 +6,9 @@ from ..content import references_in, to_content
 from ..prompt.prompt import Prompt
 from ..runtime.events import new_id
 from .adapter import ExecutionOptions, ParentRun
+from .logged_run import LoggedRun
 from .messages import UserMessage, keep_media, sendable_content
-from .run_log import RunLog
+from .run_log import LogSink, RunLog
 from .suspension import Suspension, check_resumable
 
 __all__ = ["new_log", "with_record"]
@@ -43,14 +44,16 @@ def new_log(prompt: Prompt[Any], options: ExecutionOptions, parent: ParentRun) -
     """Returns the log of a run, with its record if it continues one that has waited or stopped."""
     if parent.call is not None:
         return parent.call.begin(prompt)
-    name = prompt.ns, prompt.key
+    name, sink = (prompt.ns, prompt.key), options.get("sink")
     if (suspension := options.get("suspension")) is not None:
         decisions = options.get("decisions") or {}
         record = check_resumable(prompt, suspension, decisions, options["session"])
-        return RunLog(suspension.run_id, name, record)
+        if sink is not None:
+            record = sink.load(record)
+        return RunLog(suspension.run_id, name, record, sink=sink)
     if (turn := options.get("turn")) and (stopped := turn.stopped):
         return RunLog(stopped.run_id, name, stopped.log)
-    log = RunLog(new_id(), name)
+    log = RunLog(new_id(), name) if sink is None else _stored_log(name, sink)
     if (message := options.get("message")) is not None:
         content = sendable_content(to_content(message))
         if options.get("turn"):  # which may be stopped before the conversation has the message
@@ -59,3 +62,7 @@ def new_log(prompt: Prompt[Any], options: ExecutionOptions, parent: ParentRun) -
     log.conversation = options.get("conversation")
     log.on_change = options.get("on_change", "append")
     return log
+
+
+def _stored_log(name: tuple[str, str], sink: LogSink) -> RunLog:
+    return RunLog(sink.run_id, name, sink.load(LoggedRun()), sink=sink)

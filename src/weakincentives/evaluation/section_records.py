@@ -65,10 +65,7 @@ type SectionRecords = dict[SectionPath, SectionRecord]
 def shown_records(rendered: RenderedPrompt[Any]) -> SectionRecords:
     """Returns the records of all sections that are shown, or would be after an override."""
     decisions = rendered.view.decisions
-    records = {
-        path: SectionRecord(path=path, visibility=visibility, opened=decisions.opened.get(path))
-        for path, visibility in decisions.overrides.items()
-    }
+    records: SectionRecords = {}
     for (node, visibility), text in zip(
         rendered.sections.items(), rendered.section_texts, strict=True
     ):
@@ -80,6 +77,10 @@ def shown_records(rendered: RenderedPrompt[Any]) -> SectionRecords:
             summary=None if is_full else read,
             full=read if is_full else None,
         )
+    for path, visibility in decisions.overrides.items():
+        opened = decisions.opened.get(path)
+        record = SectionRecord(path=path, visibility=visibility, opened=opened)
+        records.setdefault(path, record)
     return records
 
 

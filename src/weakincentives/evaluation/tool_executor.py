@@ -49,14 +49,14 @@ from ..runtime.events import Operation, ToolInvoked, new_id
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
 from .call_fork import ForkedCall
-from .commits import Changes, Commits, Performed
+from .commits import Changes, Commits, Performed, stored
 from .earlier_calls import UNKNOWN, EarlierCalls
-from .effects import Effects, Parallel
+from .effects import Effects, Parallel, run
 from .errors import ChangedRunError
 from .inner_loop import InnerLoopConfig
 from .logged_run import Began, CallKey
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
-from .run_log import Called, OpenCall, RunLog, UndecidedError
+from .run_log import Called, LogSink, OpenCall, RunLog, UndecidedError
 from .tool_answers import (
     check_restart,
     failed,
@@ -107,7 +107,9 @@ class ToolExecutor:
         clock: Clock = utc_now,
         run: RunToken | None = None,
     ) -> None:
-        self.available = AvailableTools(rendered, session, publish)
+        self.log = log or RunLog(new_id())
+        ids = self.log.ids(session.session_id)
+        self.available = AvailableTools(rendered, session, publish, ids)
         self.can_fork = isinstance(session, Forkable)
         self._prompt = prompt
         self._rendered = rendered
@@ -116,7 +118,6 @@ class ToolExecutor:
         self._session = session
         self._resources, self._publish = prompt.resources, publish
         self._operation = operation
-        self.log = log or RunLog(new_id())
         self._commits = Commits(session, prompt.resources, self.log, operation)
         self._clock = clock
         registry = rendered.registry
@@ -168,18 +169,12 @@ class ToolExecutor:
                 forked = fork[0] if fork else None
                 outcomes.append((yield from self._merge_or_run(inside, forked, begin_call)))
             except (ControlFlow, UndecidedError) as signal:
+                for dropped in filter(None, forks[len(outcomes) :]):
+                    dropped[0].discard()
                 if not outcomes:
                     raise
                 return outcomes, signal
         return outcomes, None
-
-    def would_run(self, call: ToolCall) -> bool:
-        """Whether a call is neither refused nor answered from an earlier evaluation."""
-        try:
-            tool, _, params = self.admit(call)
-        except ToolValidationError:
-            return False
-        return tool.effect not in NON_REPEATABLE or not self.earlier.has(call, params)
 
     def recall(self, called: Called, *, in_turn: bool = True) -> None:
         """Takes note of a call that is answered already, so that later calls see it.
@@ -240,6 +235,7 @@ class ToolExecutor:
         try:
             return (yield from self.merge(inside, forked))
         except NotIsolatedError:
+            forked.discard()
             if self._is_late():
                 return self.refuse(inside.call, inside.key, "Not run: the deadline has passed.")
         again = begin()
@@ -310,22 +306,60 @@ class ToolExecutor:
         try:
             tool, handler, params = self.admit(call)
         except ToolValidationError as error:
-            if self.log.has_begun(key, inside.identity):
+            if self.log.has_begun(key):
                 return self._answer(call, key, started, None, UNKNOWN, replayed=True, began=True)
             return self._answer(call, key, started, None, failed(str(error)), error=error)
         if tool.effect in NON_REPEATABLE:
             if (result := self.earlier.take(call, params)) is not None:
                 return self._answer(call, key, started, params, result, replayed=True)
-            if self.log.has_begun(key, inside.identity):
+            if self.log.has_begun(key):
                 self.earlier.add_unknown(call)
                 return self._answer(call, key, started, params, UNKNOWN, replayed=True, began=True)
+            if tool.effect == "transactional" and (sink := self.log.sink) is not None:
+                begin = partial(
+                    self._invoke, partial(handler, params), params, started=started, inside=inside
+                )
+                return (yield from self._transact(sink, tool.name, begin))
             if not runs_again(tool):
                 self.log.entries.append(Began(key))
+                yield from stored(self.log)
         invoke = forked.merge if forked else partial(handler, params)
         outcome, result = yield from self._invoke(invoke, params, started=started, inside=inside)
         if tool.effect in NON_REPEATABLE and isinstance(entry := self.log.entries[-1], Called):
             self.log.entries[-1] = entry._replace(result=result)
         return outcome
+
+    def _transact(
+        self,
+        sink: LogSink,
+        name: str,
+        begin: Callable[[], Effects[tuple[ToolExecutionOutcome, _Result]]],
+    ) -> Effects[ToolExecutionOutcome]:
+        """Runs a call whose writes to a database are committed with its entry."""
+        entries, before = self.log.entries, self._session.snapshot()
+        size, ends = len(entries), list[ToolExecutionOutcome | ControlFlow]()
+
+        def perform() -> bool:
+            if ends:  # the database tries the transaction again
+                del entries[size:]
+                self._session.restore(before)
+            try:
+                outcome, result = run(begin())
+            except ControlFlow as signal:
+                ends.append(signal)
+                return True
+            if isinstance(entry := entries[-1], Called):
+                entries[-1] = entry._replace(result=result)
+            ends.append(outcome)
+            return outcome.success
+
+        _, error = yield partial(sink.transact, self.log, name, perform)
+        if error is not None:
+            self.log.refusal = error
+            raise error
+        if isinstance(end := ends[-1], ControlFlow):
+            raise end
+        return end
 
     def _invoke(
         self, invoke: Callable[..., Any], params: object, *, started: float, inside: OpenCall
@@ -348,7 +382,7 @@ class ToolExecutor:
             if isinstance(error, ControlFlow):
                 result, content = ToolResult(message=message_of(error)), ""
             elif error is not None:
-                result, content = self._failed(call, error), ""
+                result, content = self._failed(inside, error), ""
             return self._outcome(call, params, result, content, error), result
 
         session, bus = self._session, self._operation.bus
@@ -376,10 +410,14 @@ class ToolExecutor:
                 del performed, signal  # an exception must not lead to itself by its traceback
         return outcome, result
 
-    def _failed(self, call: ToolCall, failure: Exception) -> _Result:
-        """Returns the result of a call that failed; raises if a run inside it waits."""
+    def _failed(self, inside: OpenCall, failure: Exception) -> _Result:
+        """Returns the result of a call that failed; raises if a run inside waits or is refused."""
         if isinstance(failure, UndecidedError | ChangedRunError):  # the call does not count
             raise failure
+        if failure is inside.refusal:
+            self.log.refusal = failure
+            raise failure
+        call = inside.call
         # a `ToolValidationError` is the model's mistake, and the model reads it
         if not isinstance(failure, ToolValidationError):
             fields = {"tool_name": call.name, "call_id": call.call_id}
@@ -503,6 +541,8 @@ class ToolExecutor:
                 arguments=call.arguments[:_MAX_ARGUMENTS],
                 changes=changes,
                 session_id=self._session.session_id,
+                run_id=self.log.run_id,
+                run_path=self.log.path,
             )
         )
 

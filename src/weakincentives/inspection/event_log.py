@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TextIO
@@ -28,9 +27,9 @@ __all__ = [
 type Record = dict[str, Json]
 """An event as plain JSON values; `event` is the name of its type."""
 
-_VERSION = 4
+_VERSION = 5
 LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
-"""The first line of a log. 0.1.0 wrote none, and events of earlier versions have fewer fields."""
+"""The first line of a log."""
 
 _MAX_DEPTH = 8
 _LONE = re.compile(r"[\ud800-\udfff]")
@@ -90,11 +89,10 @@ def event_record(event: object) -> Record:
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
-    """Yields the events that `write_events` wrote.
+    """Yields the events that `write_events` wrote, maybe of several logs one after the other.
 
-    Logs of earlier versions are read too. Lone surrogates, which nothing can print, become escapes.
-    Raises `ValueError` with the number of a line that is no
-    event or begins a log of a later version.
+    Lone surrogates, which nothing can print, become escapes. Raises `ValueError` with the number of
+    a line that is no event, and for a log of another version.
     """
     for number, line in enumerate(lines, start=1):
         try:
@@ -110,10 +108,16 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
             raise ValueError(f"line {number} is no event; {remedy}")  # noqa: TRY004 - not a matter of types
         if record["event"] != "LogStart":
             yield record
-        elif record.get("version") not in range(2, _VERSION + 1):
+        elif (version := record.get("version")) != _VERSION:
+            is_old = isinstance(version, int) and version < _VERSION
+            remedy = (
+                "read it with weakincentives 0.2, or log the run again"
+                if is_old
+                else "update weakincentives to read it"
+            )
             raise ValueError(
-                f"line {number} begins a log of version {record.get('version')!r}, which is later "
-                f"than {_VERSION}; update weakincentives to read it"
+                f"line {number} begins a log of version {version!r}, and this is a reader of "
+                f"version {_VERSION}; {remedy}"
             )
 
 
@@ -126,78 +130,55 @@ def _escaped(value: Json) -> Json:
 
 @dataclass(slots=True, eq=False)
 class LoggedEvaluation:
-    """An evaluation in a log; it continues the `restarted` one with other sections open.
+    """An evaluation in a log, after the one `before` of the same run.
 
-    `unanswered` counts the tool calls of its last turn that have not ended yet. `outer` has the
-    evaluations of other sessions around it.
+    `outer` has the evaluations around it, outermost first.
     """
 
-    name: Json
-    event_id: Json = None
     outer: tuple["LoggedEvaluation", ...] = ()
-    restarted: "LoggedEvaluation | None" = None
-    turn: int = 0
-    unanswered: int = 0
+    before: "LoggedEvaluation | None" = None
     restarting: bool = False
+
+    @property
+    def restarted(self) -> "LoggedEvaluation | None":
+        """The evaluation that this one continues with other sections open."""
+        return self.before if self.before and self.before.restarting else None
 
 
 class RunningEvaluations:
     """Follows a log record by record and knows which evaluations run inside which.
 
-    A log has a record for the start of an evaluation and one for its end. Before version 4 it had
-    none for an end without a response, which follows from the next record of the session; it still
-    does where another evaluation goes on with this one. Evaluations of different sessions may
-    overlap. `parent_id` says in which evaluation one runs; 0.1.0 did not write it, and there an
-    evaluation runs only inside those of its own session.
+    The ids of a record name its run, which has one evaluation at a time. Runs may overlap. Records
+    without the id of a run are those of their session.
     """
 
     def __init__(self) -> None:
-        self._by_session: defaultdict[Json, list[LoggedEvaluation]] = defaultdict(list)
-        self._by_id: dict[Json, tuple[LoggedEvaluation, ...]] = {}  # each with those around it
+        self._runs: dict[Json, dict[str, LoggedEvaluation]] = {}  # by path; those that go on
 
     def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
         """Returns the evaluations around `record`, outermost first; the last one published it."""
-        running = self._by_session[record.get("session_id")]
-        match record:
-            case {"event": "PromptRendered"}:
-                restarted = running.pop() if running and running[-1].restarting else None
-                parent_id = record.get("parent_id")
-                while running and not _is_around(running[-1], record):
-                    self._by_id.pop(running.pop().event_id, None)  # it has failed
-                apart = not running and parent_id is not None
-                outer = self._by_id.get(parent_id, ()) if apart else ()
-                event_id = record.get("event_id")
-                running.append(LoggedEvaluation(record.get("name"), event_id, outer, restarted))
-                self._by_id[event_id] = (*running[0].outer, *running)
-            case {"event": "ProviderCalled", "turn": int(turn)}:
-                while len(running) > 1 and running[-1].turn + 1 != turn:
-                    running.pop()  # it has failed inside a tool call of the one around it
-                for evaluation in running[-1:]:
-                    evaluation.turn = turn
-                    calls = record.get("tool_calls")
-                    evaluation.unanswered = calls if isinstance(calls, int) else 0
-            case {"event": "ToolInvoked", "prompt_name": name}:
-                while len(running) > 1 and running[-1].name != name:
-                    running.pop()  # likewise
-                for evaluation in running[-1:]:
-                    evaluation.unanswered -= 1
-            case {"event": "VisibilityExpanded"}:
-                for evaluation in running[-1:]:
-                    evaluation.restarting = True
-            case {"event": "PromptExecuted" | "EvaluationStopped"} if running:
-                around = self._by_id.pop(running[-1].event_id, ())
-                running.pop()
-                return around
+        run = record.get("run_id") or record.get("session_id")
+        by_path, path = self._runs.get(run, {}), str(record.get("run_path", ""))
+        evaluation = by_path.get(path)
+        match record["event"]:
+            case "PromptRendered":
+                outer = [by_path[around] for around in sorted(by_path) if _is_around(around, path)]
+                evaluation = by_path[path] = LoggedEvaluation(tuple(outer), evaluation)
+                self._runs[run] = by_path
+            case "VisibilityExpanded" if evaluation:
+                evaluation.restarting = True
+            case "PromptExecuted" | "EvaluationStopped":
+                by_path.pop(path, None)
+                if not path:
+                    self._runs.pop(run, None)
             case _:
                 pass
-        return (*running[0].outer, *running) if running else ()
+        return (*evaluation.outer, evaluation) if evaluation else ()
 
 
-def _is_around(evaluation: LoggedEvaluation, record: Record) -> bool:
-    """Whether a tool call of the evaluation can have started the one that `record` begins."""
-    if "parent_id" in record:
-        return evaluation.event_id == record["parent_id"]
-    return evaluation.unanswered > 0
+def _is_around(path: str, inner: str) -> bool:
+    """Whether the run of a path is around that of another one."""
+    return path != inner and inner.startswith(path)
 
 
 def _to_json(value: object, depth: int = 0) -> Json:

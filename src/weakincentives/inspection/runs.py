@@ -132,7 +132,7 @@ class LoggedRun:
         Raises `LookupError`, `TypeError` or `AttributeError` for a record that lacks fields.
         """
         running = self._running.add(record)
-        lines = self._unjudged(running, record.get("session_id"))
+        lines = self._replaced(running[-1].before if running else None)
         step, depth = RunStep(record, headline(record)), max(len(running) - 1, 0)
         evaluation = self._evaluation(running, step)
         if record["event"] == "AnswerRejected" and evaluation.unjudged:
@@ -149,6 +149,8 @@ class LoggedRun:
             case _:
                 pass
         _add_step(evaluation, step)
+        if running and (evaluation.answer or evaluation.stop):
+            del self._by_log[running[-1]]
         return lines
 
     def end(self) -> list[Line]:
@@ -158,14 +160,10 @@ class LoggedRun:
         open_ones = [Line(each.depth, NO_END) for each in evaluations if not each.has_end]
         return [*_unjudged_answers(evaluations), *open_ones]
 
-    def _unjudged(self, running: tuple[LoggedEvaluation, ...], session_id: Json) -> list[Line]:
-        """Returns the answers of evaluations of the session that have failed."""
-        ended = [
-            logged
-            for logged, evaluation in self._by_log.items()
-            if logged not in running and evaluation.prompt.record.get("session_id") == session_id
-        ]
-        return _unjudged_answers([self._by_log.pop(logged) for logged in ended])
+    def _replaced(self, before: LoggedEvaluation | None) -> list[Line]:
+        """Forgets an evaluation whose run goes on in another one; returns the lines it leaves."""
+        evaluation = self._by_log.pop(before, None) if before else None
+        return _unjudged_answers([evaluation]) if evaluation else []
 
     def _evaluation(self, running: tuple[LoggedEvaluation, ...], step: RunStep) -> RunEvaluation:
         """Returns the evaluation of a step, a new one where the step begins one."""
@@ -349,6 +347,8 @@ def _headline_of_change(record: _Json) -> str:
             reason = f": {record['reason']}" if record["reason"] else ""
             return f"  {record['name']} was asked about, decision {record['decision']}{reason}"
         case "Compacted":
+            if not record["tokens_before"]:  # of a stored run, which does not tell
+                return "shorter conversation"
             sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
             return f"shorter conversation: {sizes}"
         case "OverridesDropped":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import urandom
 from time import time
-from typing import Literal
+from typing import Literal, TypedDict
 
 from ..content import Document, Image
 from ..limits import TokenUsage, utc_now
@@ -48,13 +48,29 @@ def new_id() -> str:
     return urandom(16).hex()
 
 
+class EventIds(TypedDict):
+    """The ids that the events of one run have in common."""
+
+    session_id: str | None
+    run_id: str | None
+    run_path: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the telemetry events; sessions keep them in LOG slices, which no rollback changes."""
+    """Base of the telemetry events; sessions keep them in LOG slices, which no rollback changes.
+
+    A run inside a tool call has the `run_id` of the run around it, and its place in it as
+    `run_path`: `"3/call_7/1:"` is the first run inside call `call_7` of turn 3. That of a run which
+    no call started is empty. A run that waits, and a chat's turn that was stopped, go on with their
+    `run_id`.
+    """
 
     event_id: str = field(default_factory=new_id)
     created_at: datetime = field(default_factory=lambda: utc_now())  # noqa: PLW0108 - a test may set another clock
     session_id: str | None = None
+    run_id: str | None = None
+    run_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +109,10 @@ class PromptRendered(Event):
     """An evaluation begins with this text and the tools of these names.
 
     In a conversation, `message` is what the user says now, and `changes` what the model is told of
-    sections that have changed since it last read them. `parent_id` is the `event_id` with which the
-    evaluation began whose tool call runs this one.
-    `visibility` has every section of the prompt, with `None` for hidden and disabled ones.
-    `measure` renders the texts of all enabled sections, hidden ones included. Call it only when you
-    need these texts, since it costs more than rendering the prompt.
+    sections that have changed since it last read them. `visibility` has every section of the
+    prompt, with `None` for hidden and disabled ones. `measure` renders the texts of all enabled
+    sections, hidden ones included. Call it only when you need these texts, since it costs more than
+    rendering the prompt.
     """
 
     ns: str
@@ -109,7 +124,6 @@ class PromptRendered(Event):
     message: str = ""
     changes: str = ""
     media: tuple[Image | Document, ...] = ()
-    parent_id: str | None = None
     visibility: Mapping[SectionPath, SectionVisibility | None] = field(
         default_factory=dict[SectionPath, SectionVisibility | None], repr=False
     )

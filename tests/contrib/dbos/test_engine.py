@@ -1,4 +1,4 @@
-"""Runs on DBOS from start to end: results, sessions, failures, records, and what a step costs."""
+"""Runs on DBOS from start to end: results, sessions, failures, logs, and what an entry costs."""
 
 import json
 import os
@@ -14,26 +14,30 @@ from typing import Any
 import pytest
 
 from support.agents import Note
-from support.durable_processes import RunStore, Work, dbos, start_process, wait_for_process
-from support.durable_runs import STORY, Answer, Facts, Job, agent, calls
+from support.durable_processes import (
+    RunStore,
+    dbos,
+    kill_me,
+    read_log,
+    run_in_process,
+    start_process,
+    wait_for_process,
+)
+from support.durable_runs import STORY, Amount, Answer, Facts, Job, agent, calls
 from weakincentives.contrib.durable import (
     DurableRuns,
-    RecordedSteps,
+    MemoryLogTable,
     execute_run,
     install,
     to_input,
 )
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.limits import Budget, Deadline
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 
 type NewRunStore = Callable[[], RunStore]
-
-
-def run_in_process(store: RunStore, work: Work) -> None:
-    """Runs `work` in a process; its failures are failures here."""
-    assert wait_for_process(start_process(work, store.log)) == 0, store.log.read_text()
 
 
 def void(_: object) -> None:
@@ -84,36 +88,51 @@ def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(
 
 def test_what_the_database_holds_is_played_again_without_it(new_store: NewRunStore) -> None:
     store = new_store()
-
-    def use(runs: DurableRuns) -> None:
-        result = runs.start("agent", Job("it"), run_id="run")._handle.get_result()
-        records = [
-            (step["function_name"], step["output"]) for step in dbos.DBOS.list_workflow_steps("run")
-        ]
-        (store.folder / "kept").write_text(json.dumps([records, result]))
-
-    with_runs(store, use)
-    records, result = json.loads((store.folder / "kept").read_text())
-    elsewhere = agent(Facts(Path("/nonexistent/facts")))
-    assert (
-        execute_run(elsewhere, to_input(Job("it")), RecordedSteps(records, run_id="run")) == result
-    )
+    run_in_process(store, store.work())
+    table = MemoryLogTable()
+    table.rows["run"] = [row for row, _ in read_log(store)]
+    nowhere = agent(Facts(Path("/nonexistent/facts")))  # where no request or call can be noted
+    assert execute_run(nowhere, to_input(Job("run")), table, "run") == store.result()
 
 
-def test_a_cancelled_run_ends_before_its_next_step(new_store: NewRunStore) -> None:
-    store = new_store()
+def test_what_a_tool_does_with_dbos_is_no_step_of_its_run(new_store: NewRunStore) -> None:
+    """Steps have numbers, and the next life would take that of one call for that of another."""
+    store, passed = new_store(), list[int]()
+    story = [*[calls(("square", f'{{"a": {a}}}')) for a in (2, 3)], STORY[-1]]
 
-    def cancel(place: str) -> None:
-        if place == "in tool":
-            dbos.DBOS.cancel_workflow("run")
+    def work(kills: int) -> Callable[[], None]:
+        def multiply(a: int) -> int:
+            passed.append(a)
+            if len(passed) == kills:
+                kill_me()
+            return a * a
 
-    def use(runs: DurableRuns) -> None:
-        run = runs.start("agent", Job("it"), run_id="run")
-        with pytest.raises(dbos.error.DBOSAwaitedWorkflowCancelledError):
-            run.result()
+        def square(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+            value = dbos.DBOS.run_step({"name": "multiply"}, multiply, params.a)
+            return ToolResult(f"It is {value}.")
 
-    with_runs(replace(store, hook=cancel), use)
-    assert [words[1] for words in store.facts.read() if words[0] == "tool"] == ["note"]
+        def run() -> None:
+            tool = Tool[Any, Any](
+                name="square",
+                description="x",
+                handler=square,
+                params_type=Amount,
+                result_type=object,
+                effect="repeatable",
+            )
+            runs = install({"agent": agent(store.facts, story=story, extra=[tool])})
+            dbos.DBOS(config=runs.config("tests", store.url))
+            dbos.DBOS.launch()
+            conversation = runs.start("agent", Job("run"), run_id="run").result().conversation
+            assert conversation is not None
+            answers = [it for it in conversation.messages if isinstance(it, ToolMessage)]
+            assert [it.content for it in answers] == ["It is 4.", "It is 9."]
+            assert dbos.DBOS.list_workflow_steps("run") == []
+
+        return run
+
+    assert wait_for_process(start_process(work(2), store.log)) == -signal.SIGKILL
+    run_in_process(store, work(0))
 
 
 def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore) -> None:

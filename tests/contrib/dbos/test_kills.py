@@ -1,7 +1,8 @@
 """Processes are killed by SIGKILL wherever it could hurt; the next process ends the run and
-repeats one step at most.
+repeats one request or call at most.
 """
 
+import json
 import os
 import random
 import signal
@@ -21,13 +22,16 @@ from support.durable_processes import (
     Work,
     actions,
     check,
+    comparable,
     expected,
     make_books,
     read_books,
+    read_log,
     start_process,
     tell_engine_places,
 )
 from support.durable_runs import STORY, Job, calls
+from support.sizes import FULL, KILLS, todays
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.messages import UserMessage
 
@@ -84,7 +88,7 @@ def test_a_run_killed_anywhere_is_finished_by_the_next_life(
     together(
         kill_at(replace(new_store(), dynamic=dynamic), place, passed, repeats)
         for place, repeats in PLACES.items()
-        for passed in ((0, 2, 4) if dynamic else (3,))
+        for passed in (todays((0, 2, 4)) if dynamic else (3,))
     )
 
 
@@ -92,7 +96,7 @@ def run_undisturbed(store: RunStore) -> Story:
     code = yield start_process(store.work(), store.log)
     assert code == 0, store.log.read_text()
     assert check(store) == 0
-    assert store.result() == expected()[1][0]
+    assert comparable(store.result()) == expected()[1][0]
 
 
 def test_an_undisturbed_run_does_everything_once(new_store: NewRunStore) -> None:
@@ -105,7 +109,7 @@ def chat_turn(store: RunStore, run_id: str, before: str | None) -> Work:
     def work() -> None:
         runs = store.open()
         store.launch()
-        tell_engine_places(store.hook)
+        tell_engine_places(runs, store.hook)
         conversation = Conversation.from_json(before) if before else None
         run = runs.start(
             "agent", Job("it"), run_id=run_id, message=run_id, conversation=conversation
@@ -197,14 +201,14 @@ def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
             assert (store.folder / turn).read_text() == (plain.folder / turn).read_text()
             done, once = actions(store, turn), actions(plain, turn)
             assert done >= once, "something was not done"
-            assert (done - once).total() <= killed.count(turn), "a kill repeated several steps"
+            assert (done - once).total() <= killed.count(turn), "a kill repeated several effects"
             assert set(done) == set(once)
 
 
 def test_chats_killed_at_random_moments_are_the_chat_that_nobody_disturbs(
     new_store: NewRunStore,
 ) -> None:
-    check_chats_killed_at_random(new_store, int(os.environ.get("CHAT_KILLS", "10")))
+    check_chats_killed_at_random(new_store, KILLS // 2)
 
 
 def killed_at_random(
@@ -220,54 +224,105 @@ def killed_at_random(
     assert len(started_ids) < len(run_ids), "there was nothing left to kill"
     assert (yield start_process(store.work(started_ids), store.log)) == 0, store.log.read_text()
     repeated.append(sum(check(store, run_id) for run_id in started_ids))
-    assert repeated[-1] <= kills  # two of which may hit the same step
+    assert repeated[-1] <= kills  # two of which may hit the same effect
 
 
-def kill_later(store: RunStore, pid: int, launches: int, moment: float) -> None:
-    """Kills `pid` some facts and some milliseconds after its launch, however fast it is, unless it
-    ends before.
+def kill_later(store: RunStore, pid: int, launches: int, moment: float, *, facts: int = 8) -> None:
+    """Kills `pid` up to so many facts and some milliseconds after its launch, however fast it is,
+    unless it ends before.
     """
     with suppress(ProcessLookupError):
-        while (facts := store.facts.read()).count(["launched"]) < launches:
+        while (before := store.facts.read()).count(["launched"]) < launches:
             os.kill(pid, 0)
             time.sleep(0.005)
-        end = time.monotonic() + 5
-        while len(store.facts.read()) < len(facts) + int(moment * 8) and time.monotonic() < end:
+        facts, end = len(before) + int(moment * facts), time.monotonic() + 5
+        while len(store.facts.read()) < facts and time.monotonic() < end:
             os.kill(pid, 0)
             time.sleep(0.002)
         time.sleep(moment * 80 % 10 / 500)  # up to 20 ms; a tool takes 10
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_hundred_random_kills_on_each_store_lose_nothing_and_repeat_one_step_each(
+def test_random_kills_lose_nothing_and_repeat_one_effect_each(
     new_store: NewRunStore,
 ) -> None:
     repeated: list[int] = []
     chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - no secret
-    together(killed_at_random(new_store(), 25, chance, repeated) for chance in chances)
-    assert sum(repeated) > 0, "no kill hit a step"
+    together(killed_at_random(new_store(), KILLS // 4, chance, repeated) for chance in chances)
+    assert sum(repeated) > 0 or not FULL, "no kill hit an effect"
 
 
-# --- Effects that commit with their record
+# --- Effects that commit with their entry
 
 BOOKED = [calls(("book", '{"a": 2}')), calls(("book", '{"a": 3}'), ("book", '{"a": 4}')), STORY[-1]]
-BOOK_PLACES = ["in book", "before book record", "before insert", "before commit", "after commit"]
+
+# The entries are: 0 start and answer, 1 book 2, answer, 3 book 3, 4 book 4, answer.
+BOOK_PLACES = [
+    *[("in book", passed) for passed in (0, 1, 2)],
+    *[(place, passed) for place in ENGINE for passed in (1, 3, 4)],
+]
 
 
-def kill_while_booking(store: RunStore, place: str, passed: int) -> Story:
-    url = store.url.replace("runs.db", "books.db")
-    make_books(url)
-    store = replace(store, books=url, story=BOOKED)
+# Here they are: 0 start and answer, 1 order 200 with what is inside, answer, 3 book 3, 4 order 202.
+ORDERED = [
+    calls(("order", '{"a": 200}')),
+    calls(("book", '{"a": 3}'), ("order", '{"a": 202}')),
+    STORY[-1],
+]
+ORDER_PLACES = [
+    *[("in book", passed) for passed in (0, 1, 2)],
+    *[("in order", passed) for passed in (0, 1)],
+    *[(place, passed) for place in ENGINE for passed in (1, 4)],
+]
+
+
+def kill_while_booking(
+    store: RunStore, place: str, passed: int, books: list[tuple[str, int]]
+) -> Story:
+    assert store.books is not None
+    make_books(store.books)
     code = yield start_process(replace(store, hook=Kill(place, passed)).work(), store.log)
     assert code == -signal.SIGKILL, store.log.read_text()
+    assert_entries_and_writes_agree(store)
     code = yield start_process(store.work(), store.log)
     assert code == 0, store.log.read_text()
-    assert read_books(url) == [("run:1", 2), ("run:3", 4)]
+    assert read_books(store.books) == books
+    assert_entries_and_writes_agree(store)
 
 
-def test_the_effect_of_a_transactional_tool_is_there_once_or_not_at_all(
+def assert_entries_and_writes_agree(store: RunStore) -> None:
+    assert store.books is not None
+    booked: list[str] = []
+    for row, _ in read_log(store):
+        entry = json.loads(row.line)["entry"]
+        if entry["kind"] == "called" and entry["call"]["name"] in ("book", "order"):
+            booked += [f"run:{row.path}{entry['key']}"] if entry["answer"]["success"] else []
+    assert sorted(booked) == sorted(key for key, _ in read_books(store.books))
+
+
+def test_the_effect_of_a_transactional_tool_is_there_exactly_with_its_entry(
     new_store: NewRunStore,
 ) -> None:
-    together(
-        kill_while_booking(new_store(), place, passed) for place in BOOK_PLACES for passed in (0, 2)
-    )
+    books = [("run:1/c0", 2), ("run:2/c1", 4)]
+
+    def stories() -> Iterator[Story]:
+        for place, passed in todays(BOOK_PLACES):
+            store = replace(new_store(), story=BOOKED)
+            url = store.url.replace("runs.db", "books.db")
+            yield kill_while_booking(replace(store, books=url), place, passed, books)
+
+    together(stories())
+
+
+def test_what_runs_inside_a_transactional_call_commits_with_it(new_store: NewRunStore) -> None:
+    books = [
+        *[("run:1/c0", 200), ("run:1/c0/1:2/c1", 200)],
+        *[("run:2/c1", 202), ("run:2/c1/1:2/c1", 202)],
+    ]
+
+    def stories() -> Iterator[Story]:
+        for place, passed in todays(ORDER_PLACES):
+            store = replace(new_store(), story=ORDERED)  # in the database of DBOS, also on SQLite
+            yield kill_while_booking(replace(store, books=store.url), place, passed, books)
+
+    together(stories())

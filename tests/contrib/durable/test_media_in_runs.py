@@ -1,4 +1,4 @@
-"""Runs with images: records hold references, and a later attempt finds the bytes in the folder."""
+"""Runs with images: rows hold references, and a later attempt finds the bytes in the folder."""
 
 import json
 from base64 import b64encode
@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from support.durable_runs import WatchedTable
 from support.media import PNG, png
 from weakincentives.content import ContentError, FolderContentStore, Image
-from weakincentives.contrib.durable import DurableAgent, RecordedSteps, durable, execute_run
-from weakincentives.contrib.durable.execution import to_input
+from weakincentives.contrib.durable import DurableAgent, durable, execute_run, to_input
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import media_of
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing.scripted import SeenRequest
 
 CAT, DOG = Image.from_bytes(PNG, name="cat.png"), Image.from_bytes(png(red=7), name="dog.png")
 
@@ -45,37 +46,70 @@ TEMPLATE = PromptTemplate[None](
     ],
 )
 
+INNER = PromptTemplate[None](
+    ns="tests",
+    key="inner",
+    sections=[
+        MarkdownSection(title="Find", template="Find.", tools=[Tool(name="find", handler=find)])
+    ],
+)
 
-def agent(folder: Path, *replies: object) -> tuple[DurableAgent[None], ScriptedAdapter]:
+
+def agent(
+    folder: Path, *replies: object, template: PromptTemplate[None] = TEMPLATE
+) -> tuple[DurableAgent[None], ScriptedAdapter]:
     adapter = ScriptedAdapter([*replies])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
     def session(run_id: str) -> Session:
         return Session(session_id=run_id, content=FolderContentStore(folder))
 
-    return durable(MainLoop(adapter), TEMPLATE.bind, session=session), adapter
+    return durable(MainLoop(adapter), template.bind, session=session), adapter
 
 
-def test_records_have_references_and_another_attempt_shows_the_same_media(tmp_path: Path) -> None:
+def test_rows_have_references_and_another_attempt_shows_the_same_media(tmp_path: Path) -> None:
     store = FolderContentStore(tmp_path)
     cat = store.put(CAT)
     run_input = json.loads(json.dumps(to_input(Pet(cat), message=["Compare", cat])))
-    steps = RecordedSteps(run_id="run")
-    first, _ = agent(tmp_path, call(("find", {})), say("Nice."))
-    result = execute_run(first, run_input, steps)
-    written = json.dumps([run_input, steps.records, result])
+    table, turns = WatchedTable(), [call(("find", {})), say("Nice.")]
+    result = execute_run(agent(tmp_path, *turns)[0], run_input, table, "run")
+    written = json.dumps([run_input, table.rows, result])
     assert DOG.digest in written
     for data in (PNG, png(red=7)):
         assert b64encode(data)[:24].decode() not in written
-    # an attempt that has all but the last answer
-    records = json.loads(json.dumps(steps.records[:-1]))
-    second, adapter = agent(tmp_path, say("Nice."))
-    later = RecordedSteps([(name, record) for name, record in records], run_id="run")
-    assert execute_run(second, run_input, later) == result
-    [request] = adapter.requests
-    content = request.request.content
+    for held, rest in zip(table.held, (turns, turns[1:], turns[1:], []), strict=True):
+        again, adapter = agent(tmp_path, *rest)
+        assert execute_run(again, run_input, WatchedTable(held), "run") == result
+        if rest:
+            assert shown(adapter.requests[-1]) == [PNG, PNG, png(red=7)]
+
+
+def shown(seen: SeenRequest) -> list[bytes]:
+    """The media of a request."""
+    content = seen.request.content
     assert content is not None
-    media = [item for message in request.messages for item in media_of(message)]
-    assert [content.load(item) for item in media] == [PNG, PNG, png(red=7)]
+    return [content.load(item) for message in seen.messages for item in media_of(message)]
+
+
+def test_nested_run_that_goes_on_shows_the_same_media(tmp_path: Path) -> None:
+    delegate = Tool.from_prompt(INNER, name="delegate")
+    outer = MarkdownSection(title="Ask", template="Delegate.", tools=[delegate])
+    template = PromptTemplate[None](ns="tests", key="outer", sections=[outer])
+    inside = [call(("find", {})), say("Nice.")]
+    turns = [call(("delegate", {"message": "Look."})), *inside, say("Done.")]
+    table, run_input = WatchedTable(), to_input()
+    first, _ = agent(tmp_path, *turns, template=template)
+    result = execute_run(first, run_input, table, "run")
+    asked = 0
+    for held in table.held:
+        kinds = [json.loads(row.line)["entry"]["kind"] for row in held.get("run", ())]
+        rest = turns[kinds.count("answered") :]
+        again, adapter = agent(tmp_path, *rest, template=template)
+        assert execute_run(again, run_input, WatchedTable(held), "run") == result
+        assert len(adapter.requests) == len(rest)
+        if len(rest) == 2:
+            asked += 1
+            assert [shown(seen) for seen in adapter.requests] == [[png(red=7)], []]
+    assert asked == 2  # before the call that finds the picture, and after it
 
 
 def test_bytes_in_the_message_of_a_run_are_refused_with_the_remedy() -> None:

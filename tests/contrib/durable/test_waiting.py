@@ -1,7 +1,7 @@
 """A durable run that waits for people ends as one that does not wait, wherever it is cut."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from evaluation.test_approval import Which, asking
 from support.agents import Args, Note, answers, prompt, tool
+from support.durable_runs import Held, WatchedTable
 from support.programs import STATE, Program, programs, run, session
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.contrib.durable import (
     DurableAgent,
-    RecordedSteps,
-    ReplayError,
     durable,
     execute_run,
     to_input,
@@ -31,7 +30,12 @@ from weakincentives.evaluation.approval import (
     Preview,
     ReplaceArguments,
 )
-from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.evaluation.errors import (
+    BudgetExceededError,
+    ChangedRunError,
+    DeadlineExceededError,
+)
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
@@ -41,8 +45,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import SeenRequest
 
-# Any: records and results are JSON.
-type Records = list[tuple[str, Any]]
+# Any, throughout: results are JSON, and agents have every output.
 
 
 def script(*turns: AssistantMessage, call_id: str = "call_{}") -> ScriptedAdapter:
@@ -69,25 +72,29 @@ def through_json(value: Any) -> Any:
 
 @dataclass
 class Attempts:
-    """Attempts of the parts of one run; each part is a run of its own for the store."""
+    """Attempts of the parts of one run; each part has rows of its own."""
 
     agent: DurableAgent[Any]
     run_input: Any
     part: int = 0
     result: Any = None
-    records: Sequence[tuple[str, Any]] = ()
+    table: WatchedTable = field(default_factory=WatchedTable)
 
-    def attempt(self, kept: int = 0) -> Any:
-        """Runs the present part, after a crash that has left `kept` records of it."""
-        beginning = through_json(list(self.records[:kept]))
-        steps = RecordedSteps([(name, record) for name, record in beginning], run_id=self.run_id)
-        self.result = through_json(execute_run(self.agent, through_json(self.run_input), steps))
-        self.records = steps.records
+    def attempt(self, held: Held | None = None) -> Any:
+        """Runs the present part, after a crash that has left these rows of it."""
+        self.table = WatchedTable(held or {})
+        given = through_json(self.run_input)
+        self.result = through_json(execute_run(self.agent, given, self.table, self.run_id))
         return self.result
 
     @property
     def run_id(self) -> str:
-        return f"run:{self.part}" if self.part else "run"
+        return f"run:wait-{self.part}" if self.part else "run"
+
+    @property
+    def held(self) -> list[Held]:
+        """What a crash may leave of the present part."""
+        return self.table.held
 
     @property
     def suspension(self) -> Suspension | None:
@@ -95,17 +102,30 @@ class Attempts:
         return None if text is None else Suspension.from_json(text)
 
     @property
-    def names(self) -> list[str]:
-        return [name for name, _ in self.records]
+    def pending(self) -> list[str]:
+        """The ids of the calls that wait."""
+        assert self.suspension is not None
+        return [item.call_id for item in self.suspension.pending]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of the present part's entries, in order."""
+        rows = self.table.rows[self.run_id]
+        return [json.loads(row.line)["entry"]["kind"] for row in rows]
 
     def decide(self, decisions: Mapping[str, Decision]) -> Any:
         """Begins the next part, with these decisions, and runs it."""
         self.run_input = to_resumed(self.run_input, self.result, decisions)
-        self.part, self.records = self.part + 1, ()
+        self.part += 1
         return self.attempt()
 
     def ended(self) -> Execution[Any]:
         return to_execution(self.agent, self.result)
+
+    @property
+    def answers(self) -> list[str]:
+        """What the model reads of the calls, once the run has ended."""
+        return [item.content for item in answers(self.ended().response.transcript)]
 
     def session(self) -> Session:
         made = self.agent.session("run")
@@ -168,10 +188,10 @@ def test_waiting_with_any_cuts_comes_to_what_an_approver_comes_to(
     attempts = Attempts(agent, to_input())
     attempts.attempt()
     while True:
-        kept = data.draw(st.integers(0, len(attempts.records)), label="kept")
-        before = attempts.result
-        attempts.attempt(kept)
-        if kept == len(attempts.records):
+        held = data.draw(st.sampled_from(attempts.held), label="held")
+        before, last = attempts.result, attempts.held[-1]
+        attempts.attempt(held)
+        if held == last:
             assert attempts.result == before
         if (suspension := attempts.suspension) is None:
             break
@@ -219,44 +239,45 @@ def sending(
     return sent, attempts
 
 
-def test_what_a_crash_cuts_before_the_decision_is_asked_and_not_unknown() -> None:
+def test_call_that_a_crash_cuts_before_the_decision_is_asked_and_not_unknown() -> None:
     sent, attempts = sending(three(), say("done"))
-    assert attempts.names == ["start", "provider", "ask:run"]  # and no intent, as nothing began
-    for kept in range(4):
-        attempts.attempt(kept)
-        suspension = attempts.suspension
-        assert suspension is not None
-        assert [item.call_id for item in suspension.pending] == ["call_1", "call_2", "call_3"]
+    assert attempts.kinds == ["rendered", "answered", "asked"]  # nothing began
+    first = attempts.result
+    assert len(attempts.held) == 3
+    for held in attempts.held:
+        assert attempts.attempt(held) == first
+    assert attempts.pending == ["call_1", "call_2", "call_3"]
     assert sent.amounts == []
 
 
-def test_a_denied_call_has_not_begun_whatever_its_id_is() -> None:
+def test_denied_call_has_not_begun_whatever_its_id_is() -> None:
     sent = Sent()
     attempts = Attempts(sent.agent(three(), say("done"), call_id="run/{}"), to_input())
     attempts.attempt()
     attempts.decide({"run~1": Approve(), "run~2": Deny("no"), "run~3": Approve()})
-    attempts.attempt(attempts.names.index("tool:run") + 3)  # the intent of the second stands there
-    assert attempts.names[6] == "tool:run"
-    texts = [item.content for item in answers(attempts.ended().response.transcript)]
-    assert texts == ["sent 1", "A person denied this call. no", "sent 3"]
+    assert attempts.kinds == ["began", "called", "called", "began", "called", "answered"]
+    texts = ["sent 1", "A person denied this call. no", "sent 3"]
+    assert attempts.answers == texts
+    for held in attempts.held:
+        attempts.attempt(held)
+        assert attempts.answers[1] == texts[1]
 
 
-@pytest.mark.parametrize("kept", range(13))
+@pytest.mark.parametrize("kept", range(7))
 def test_each_call_runs_at_most_once_wherever_the_rest_is_cut(kept: int) -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve(), "call_2": Deny("no"), "call_3": Approve()})
-    names = attempts.names
-    assert names == ["start", *["ask:run", "intent:run", "tool:run"] * 3, "provider"]
+    kinds, undisturbed = attempts.kinds, attempts.result
+    assert kinds == ["began", "called", "called", "began", "called", "answered"]
     assert sent.amounts == [1, 3]
-    undisturbed = attempts.result
     sent.amounts.clear()
-    begun = names[kept - 1 : kept] == ["intent:run"]
-    attempts.attempt(min(kept, len(names)))
-    texts = [item.content for item in answers(attempts.ended().response.transcript)]
-    assert texts[1] == "A person denied this call. no"  # also when its intent was recorded
-    assert sent.amounts == [a for a in (1, 3) if kept < 2 + 3 * (a - 1) + 1]
-    if begun and kept != 6:
-        assert "outcome is unknown" in texts[(kept - 3) // 3]
+    begun = kinds[kept - 1 : kept] == ["began"]
+    attempts.attempt(attempts.held[kept])
+    texts = attempts.answers
+    assert texts[1] == "A person denied this call. no"
+    assert sent.amounts == [a for a, began in ((1, 1), (3, 4)) if kept < began]
+    if begun:
+        assert "outcome is unknown" in texts[0 if kept == 1 else 2]
     else:
         assert attempts.result == undisturbed
 
@@ -265,21 +286,17 @@ def test_some_decisions_run_the_first_calls_and_the_others_are_kept() -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve(), "call_3": ReplaceArguments({"a": 9})})
     assert sent.amounts == [1]
-    suspension = attempts.suspension
-    assert suspension is not None
-    assert [item.call_id for item in suspension.pending] == ["call_2", "call_3"]
+    assert attempts.pending == ["call_2", "call_3"]
     attempts.decide({"call_2": Approve()})
     assert sent.amounts == [1, 2, 9]
     keys = [note.text for note in attempts.session()[Note]]
-    assert keys == ["run:1:1", "run:2:1", "run:2:2"]
+    assert keys == ["run:1/call_1", "run:1/call_2", "run:1/call_3"]  # of the run, in all parts
 
 
 def test_replaced_arguments_that_the_tool_cannot_take_let_the_run_wait_again() -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": ReplaceArguments({"a": "many"}), "call_2": Approve()})
-    suspension = attempts.suspension
-    assert suspension is not None
-    assert [item.call_id for item in suspension.pending] == ["call_1", "call_2", "call_3"]
+    assert attempts.pending == ["call_1", "call_2", "call_3"]
     assert sent.amounts == []
     attempts.decide({"call_1": Approve(), "call_3": Deny()})
     assert sent.amounts == [1, 2]
@@ -291,49 +308,167 @@ def test_calls_that_need_no_approval_run_before_the_wait_and_after_it() -> None:
 
     sent, attempts = sending(three(), say("done"), approval=large)
     assert sent.amounts == [1]
-    for kept in (0, len(attempts.records)):
-        attempts.attempt(kept)
-        suspension = attempts.suspension
-        assert suspension is not None
-        assert [item.call_id for item in suspension.pending] == ["call_2"]
+    for held in (attempts.held[0], attempts.held[-1]):
+        attempts.attempt(held)
+        assert attempts.pending == ["call_2"]
     attempts.decide({"call_2": Approve()})
     assert sent.amounts[-2:] == [2, 3]
     assert attempts.ended().text == "done"
 
 
-def test_the_version_tells_agents_with_other_approvals_apart() -> None:
+def test_version_tells_agents_with_other_approvals_apart() -> None:
     modes: list[Any] = [None, "arguments", lambda: "arguments"]
     assert len({Sent().agent(approval=mode).version for mode in modes}) == 3
 
 
-def test_a_run_inside_a_call_cannot_wait_and_the_model_reads_why() -> None:
-    sent = Sent()
-    inner = sent.agent().prompt
-
-    def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult(context.evaluate(inner()).text)
-
-    turns = [call(("nest", {})), call(("run", {"a": 1})), say("done")]
-    agent = durable(MainLoop(ScriptedAdapter(turns)), lambda: prompt(tool(nest, name="nest")))
-    result = execute_run(agent, to_input(), RecordedSteps(run_id="run"))
-    [answer] = answers(to_execution(agent, result).response.transcript)
-    assert (answer.success, sent.amounts) == (False, [])
-    assert "waits for the approval of 1 call (run)" in answer.content
-
-
-def test_a_decision_counts_for_one_call_also_in_a_replay() -> None:
+def test_decision_counts_for_one_call_wherever_the_rest_is_cut() -> None:
     """Providers may give the calls of all turns the same ids."""
     sent = Sent()
     adapter = script(call(("run", {"a": 1})), call(("run", {"a": 2})), say("done"), call_id="same")
-    attempts = Attempts(replace(sent.agent(), adapter=adapter), to_input())
+    made = durable(MainLoop(adapter), sent.agent().prompt, types=[Note])
+    attempts = Attempts(made, to_input())
     attempts.attempt()
     attempts.decide({"same": Approve()})
-    for kept in range(len(attempts.records) + 1):
-        attempts.attempt(kept)
+    assert attempts.kinds == ["began", "called", "answered", "asked"]
+    for held in attempts.held:
+        attempts.attempt(held)
         suspension = attempts.suspension
         assert suspension is not None
         assert [item.arguments for item in suspension.pending] == ['{"a": 2}']
     assert set(sent.amounts) == {1}
+
+
+# --- Runs inside calls
+
+
+def conversing(seen: SeenRequest) -> AssistantMessage:
+    """Delegates twice; the model of each run inside sends twice, and looks at notes before that."""
+    said = sum(isinstance(message, AssistantMessage) for message in seen.messages)
+    if "delegate" in seen.tool_names:
+        turns = [call(("delegate", {"a": 1}), ("delegate", {"a": 2})), say("all done")]
+    else:
+        turns = [call(("look", {})), call(("run", {"a": 3}), ("run", {"a": 4})), say("sent both")]
+    named = [
+        replace(item, call_id=f"{item.name}-{n}") for n, item in enumerate(turns[said].tool_calls)
+    ]
+    return replace(turns[said], tool_calls=tuple(named))
+
+
+@dataclass
+class Delegating:
+    """An agent whose handler runs a prompt that asks for approvals, and what it has really done."""
+
+    effect: Any = "repeatable"
+    parallel: bool = False
+    keys: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        config = InnerLoopConfig(parallel_tool_calls="isolated" if self.parallel else "in_order")
+        self.adapter = ScriptedAdapter(cycle([conversing]), config=config)
+        self.agent = durable(MainLoop(self.adapter), self.prompt, types=[Note])
+
+    def prompt(self) -> Any:
+        def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            self.keys.append(context.idempotency_key)
+            context.session[Note].append(Note(f"sent {params.a}"))
+            return ToolResult(f"sent {params.a}")
+
+        def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            return ToolResult(f"{len(context.session[Note])} notes")
+
+        inner = (
+            replace(asking(send, "arguments"), effect="at_most_once"),
+            replace(tool(look, name="look"), effect="pure"),
+        )
+
+        def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            context.session[Note].append(Note(f"began {params.a}"))
+            return ToolResult(context.evaluate(prompt(*inner)).text)
+
+        return prompt(replace(tool(delegate, name="delegate"), effect=self.effect))
+
+    def attempts(self) -> Attempts:
+        begun = Attempts(self.agent, to_input())
+        begun.attempt()
+        return begun
+
+
+ALL_KEYS = [f"run:1/delegate-{n}/1:2/run-{m}" for n in range(2) for m in range(2)]
+
+
+def approve_all(attempts: Attempts) -> dict[str, Decision]:
+    return {call_id: Approve() for call_id in attempts.pending}
+
+
+def begins_unknown(held: Held) -> bool:
+    latest = {(run_id, row.path): row for run_id, rows in held.items() for row in rows}
+    return any('"kind":"began"' in row.line for row in latest.values())
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_run_inside_a_call_waits_and_goes_on_wherever_its_parts_are_cut(parallel: bool) -> None:
+    plain, at = Delegating(parallel=parallel), Session()
+    at.declare(Note)
+    wanted = whole(
+        plain.agent.main_loop.execute(plain.prompt(), session=at, approver=lambda _: Approve())
+    )
+    attempts = Delegating(parallel=parallel).attempts()
+    first = ["delegate-0/1/run-0", "delegate-0/1/run-1"]
+    second = ["delegate-1/1/run-0", "delegate-1/1/run-1"]
+    assert attempts.pending == ([*first, *second] if parallel else first)
+    while True:
+        for held in attempts.held:
+            if begins_unknown(held):
+                continue
+            cut = replace(attempts, agent=Delegating(parallel=parallel).agent)
+            cut.attempt(held)
+            if not parallel:
+                assert cut.result == attempts.result
+            while cut.suspension is not None:
+                cut.decide(approve_all(cut))
+            assert whole(cut.ended()) == wanted
+            assert cut.result["session"] == at.snapshot().to_json()
+        if attempts.suspension is None:
+            break
+        attempts.decide(approve_all(attempts))
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_run_inside_a_call_that_has_waited_asks_and_sends_nothing_again(parallel: bool) -> None:
+    delegating = Delegating(parallel=parallel)
+    attempts = delegating.attempts()
+    while attempts.suspension is not None:
+        attempts.decide(approve_all(attempts))
+    # two of the root, and three of each run inside
+    assert len(delegating.adapter.requests) == 8
+    assert delegating.keys == ALL_KEYS
+    assert attempts.ended().text == "all done"
+    notes = [note.text for note in attempts.session()[Note]]
+    assert notes == ["began 1", "sent 3", "sent 4", "began 2", "sent 3", "sent 4"]
+
+
+def test_some_decisions_on_a_run_inside_a_call_are_kept_and_the_others_wait_on() -> None:
+    delegating = Delegating()
+    attempts = delegating.attempts()
+    attempts.decide({"delegate-0/1/run-1": ReplaceArguments({"a": 9})})
+    assert (attempts.pending, delegating.keys) == (["delegate-0/1/run-0", "delegate-0/1/run-1"], [])
+    attempts.decide({"delegate-0/1/run-0": Deny("no")})
+    assert attempts.pending == ["delegate-1/1/run-0", "delegate-1/1/run-1"]
+    assert delegating.keys == ALL_KEYS[1:2]
+    attempts.decide({call_id: Deny() for call_id in attempts.pending})
+    notes = [note.text for note in attempts.session()[Note]]
+    assert notes == ["began 1", "sent 9", "began 2"]
+
+
+def test_run_inside_a_call_that_must_not_run_twice_cannot_wait_and_the_model_reads_why() -> None:
+    delegating = Delegating(effect="at_most_once")
+    attempts = delegating.attempts()
+    first, second = answers(attempts.ended().response.transcript)
+    for answer in (first, second):
+        assert not answer.success
+        assert "waits for the approval of 2 calls (run, run)" in answer.content
+        assert "it runs inside a call that must not run twice" in answer.content
+    assert delegating.keys == []
 
 
 # --- Limits
@@ -354,7 +489,7 @@ def test_time_in_which_a_run_waits_does_not_count() -> None:
         assert 500 < attempts.result["seconds_left"] <= left
 
 
-def test_a_run_whose_time_was_up_when_it_began_to_wait_ends_with_the_decision() -> None:
+def test_run_whose_time_was_up_when_it_began_to_wait_ends_with_the_decision() -> None:
     _, attempts = sending(three(), say("done"), deadline=Deadline.after(3600))
     attempts.result["seconds_left"] = -1.0
     attempts.decide({"call_1": Approve()})
@@ -381,17 +516,27 @@ def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
         to_resumed(attempts.run_input, attempts.result, {"call_1": no_decision})
 
 
-def test_the_result_of_a_run_that_waits_is_no_execution() -> None:
+def test_result_of_a_run_that_waits_is_no_execution() -> None:
     _, attempts = sending(three(), say("done"))
     with pytest.raises(RunSuspended) as waiting:
         attempts.ended()
     assert waiting.value.suspension == attempts.suspension
 
 
-def test_other_records_are_refused_after_a_wait_too() -> None:
-    _, attempts = sending(three(), say("done"))
+def test_rest_that_another_version_has_begun_is_refused() -> None:
+    sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve()})
-    records = [*attempts.records]
-    records[1], records[2] = records[2], records[1]
-    with pytest.raises(ReplayError):
-        execute_run(attempts.agent, attempts.run_input, RecordedSteps(records, run_id="run:1"))
+    other = Sent().agent(three(), say("done"), approval=lambda: "arguments")
+    with pytest.raises(ChangedRunError, match="run 'run:wait-1' began with version"):
+        execute_run(other, attempts.run_input, attempts.table, attempts.run_id)
+    assert sent.amounts == [1]
+
+
+def test_rest_of_a_run_whose_tools_have_changed_is_refused() -> None:
+    _, attempts = sending(three(), say("done"))
+    given = to_resumed(attempts.run_input, attempts.result, {"call_1": Approve()})
+    table, other = WatchedTable(), Sent().agent(three(), say("done"))
+    changed = durable(other.main_loop, lambda: prompt(tool(name="run")), types=[Note])
+    with pytest.raises(ValueError, match=r"the tools \['run'\] have changed"):
+        execute_run(changed, given, table, "run:wait-1")
+    assert table.rows["run:wait-1"] == []

@@ -1,34 +1,35 @@
 """Runs that survive a crash."""
 
+from .agent import DurableAgent, durable
 from .engine import DurableRun, DurableRuns, install
-from .execution import execute_run, to_input, to_resumed
+from .execution import execute_run, execute_run_async, to_input, to_resumed
 from .failover import WorkerFailover
-from .journal import (
-    DurableAgent,
-    RecordedSteps,
-    ReplayError,
-    StepFailedError,
-    Steps,
-    durable,
-)
 from .sqlite import SqliteConnection
-from .waiting import WaitingRun, WaitingRuns, WaitingRunsError, open_waiting_runs
+from .stored_log import MemoryLogTable
+from .waiting import (
+    StoredRun,
+    WaitingRun,
+    WaitingRuns,
+    WaitingRunsError,
+    create_tables,
+    open_waiting_runs,
+)
 
 __all__ = [
     "DurableAgent",
     "DurableRun",
     "DurableRuns",
-    "RecordedSteps",
-    "ReplayError",
+    "MemoryLogTable",
     "SqliteConnection",
-    "StepFailedError",
-    "Steps",
+    "StoredRun",
     "WaitingRun",
     "WaitingRuns",
     "WaitingRunsError",
     "WorkerFailover",
+    "create_tables",
     "durable",
     "execute_run",
+    "execute_run_async",
     "install",
     "open_waiting_runs",
     "to_input",

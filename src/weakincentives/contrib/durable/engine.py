@@ -1,25 +1,31 @@
 """Durable runs on DBOS, which stores them in SQLite or PostgreSQL.
 
 The application owns DBOS; `install` registers one workflow with it, and imports DBOS only then.
-The import stands in `waiting`, which also serves processes that run no agent.
+The import is in `database`, which also serves processes that do not run agents.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import copy_context
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.main_loop import Execution
+from ...evaluation.response import StreamEvent
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
-from .execution import execute_run, to_execution, to_input
+from .agent import DurableAgent, combined_version
+from .database import dbos
+from .execution import Record, execute_run, to_execution, to_input
 from .executor_lock import lock_executor
-from .journal import DurableAgent, combined_version, succeeded
-from .outcomes import Record
+from .sql_log_table import SqlLogTable
 from .sqlite import SqliteConnection
-from .waiting import WORKFLOW, WaitingRuns, dbos, keep_waiting, last_status
+from .stored_log import StoppedAttempt
+from .waiting import UNFINISHED, WORKFLOW, WaitingRuns, keep_waiting, last_status
 
 if TYPE_CHECKING:  # an extra
     from dbos import DBOSConfig  # pyright: ignore[reportMissingImports]
@@ -29,8 +35,6 @@ __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
 _log = logging.getLogger(__name__)
 
 # Any below: DBOS is an extra that type checkers need not find.
-
-_UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 
 
 class DurableRun:
@@ -54,7 +58,7 @@ class DurableRun:
         status = last_status(dbos().DBOS, self.run_id)
         if status is None:
             return "waiting"
-        return "running" if status.status in _UNFINISHED else "ended"
+        return "running" if status.status in UNFINISHED else "ended"
 
     def session(self) -> Session:
         """Waits for the end and returns the session, also of a run that failed."""
@@ -76,9 +80,12 @@ class DurableRuns(WaitingRuns):
     """Starts and finds runs of agents, and decides for those that wait; made by `install`."""
 
     def __init__(
-        self, agents: Mapping[str, DurableAgent[Any]], workflow: Callable[[str, Record], Record]
+        self,
+        agents: Mapping[str, DurableAgent[Any]],
+        workflow: Callable[[str, Record], Record],
+        table: SqlLogTable,
     ) -> None:
-        super().__init__(dbos().DBOS)
+        super().__init__(dbos().DBOS, table)
         self._agents = agents
         self._workflow = workflow
         self.version = combined_version(agents)
@@ -95,6 +102,7 @@ class DurableRuns(WaitingRuns):
         """
         if exclusive:
             lock_executor(database_url, executor_id)
+        self.table.open(database_url)
         sqlite = database_url.startswith("sqlite")
         return {
             "name": name,
@@ -157,7 +165,7 @@ class DurableRuns(WaitingRuns):
         status = last_status(engine, run_id)
         if (
             status
-            and status.status in _UNFINISHED
+            and status.status in UNFINISHED
             and status.app_version not in (None, self.version)
         ):
             _log.warning(
@@ -170,8 +178,16 @@ class DurableRuns(WaitingRuns):
         return run
 
 
-def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) -> DurableRuns:
+def install(
+    agents: Mapping[str, DurableAgent[Any]],
+    *,
+    datasource: Any = None,
+    progress: Callable[[str, StreamEvent[Any]], object] | None = None,
+) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
+
+    `progress` is called with the id and the events of each run that this process performs, whose
+    answers are then streamed; after a crash the next process goes on with what was not stored.
 
     `datasource` is a `SQLAlchemyDatasource` of the application's database, to which transactional
     tools write by `datasource.sql_session()`; an agent with such a tool raises `ValueError` without
@@ -184,51 +200,35 @@ def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) 
                     f"tool {tool.name!r} of agent {name!r} is transactional; pass datasource="
                 )
 
+    table = SqlLogTable(datasource)
+
     def run(agent: str, run_input: Record) -> Record:
-        result = execute_run(agents[agent], run_input, _DbosSteps(datasource))
+        run_id = dbos().DBOS.workflow_id
+        tell = None if progress is None else partial(progress, run_id)
+        work = partial(execute_run, agents[agent], run_input, table, run_id, progress=tell)
+        result: Record | None = None
+        while result is None:
+            try:
+                result = _outside_of_workflow(work)
+            except StoppedAttempt as stopped:
+                if stopped.cancelled:
+                    # again, since a crash may have cut `cancel` in the middle
+                    _outside_of_workflow(partial(dbos().DBOS.cancel_workflow, run_id))
+                    raise dbos().error.DBOSWorkflowCancelledError(run_id) from None
+                # an older worker, frozen before it began, has begun: go on in a newer attempt
+                if not import_module("dbos._datasource")._still_owns(run_id):  # noqa: SLF001 - no public way
+                    # DBOS then waits for the result of the other one
+                    raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
         if "suspension" in result:
             return {"wait_id": keep_waiting(dbos().DBOS, agent, run_input, result)}
         return result
 
-    return DurableRuns(agents, dbos().DBOS.workflow(name=WORKFLOW)(run))
+    workflow = dbos().DBOS.workflow(name=WORKFLOW)(run)
+    return DurableRuns(agents, workflow, table)
 
 
-class _DbosSteps:
-    """Stores the records of the DBOS workflow in which it is made."""
-
-    def __init__(self, datasource: Any) -> None:
-        self._dbos = dbos().DBOS
-        self._datasource = datasource
-        self.run_id: str = self._dbos.workflow_id
-
-    def step(
-        self, name: str, operation: Callable[[], Record], /, *, transactional: bool = False
-    ) -> Record:
-        """Implements `Steps.step`; raises DBOS's own error when the record is of another step."""
-
-        def commit_if_succeeded() -> Record:
-            session = self._datasource.sql_session()
-            _begin(session.connection())
-            with session.begin_nested() as savepoint:
-                record = operation()
-                if not succeeded(record):
-                    savepoint.rollback()
-            return record
-
-        record: Record
-        if transactional:
-            record = self._datasource.run_tx_step({"name": name}, commit_if_succeeded)
-        else:
-            record = self._dbos.run_step({"name": name}, operation)
-        return record
-
-
-def _begin(connection: Any) -> None:
-    """Begins the transaction that SQLAlchemy assumes.
-
-    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would
-    then commit a tool's writes before its record.
-    """
-    sqlite = connection.dialect.name == "sqlite"
-    if sqlite and not connection.connection.dbapi_connection.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _outside_of_workflow[T](work: Callable[[], T]) -> T:
+    """Does `work`, whose calls of DBOS are no steps: the next attempt would number them anew."""
+    context = copy_context()
+    context.run(import_module("dbos._context")._clear_local_dbos_context)  # noqa: SLF001 - no public way
+    return context.run(work)

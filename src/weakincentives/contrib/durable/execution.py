@@ -1,62 +1,141 @@
 """A durable run from its input to its result, both as JSON; it may wait for people on the way."""
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from ... import serde
 from ...content import Content, ContentError, Part, media_in, to_content
 from ...evaluation.approval import Decision
 from ...evaluation.conversation import Conversation, OnChange
-from ...evaluation.errors import PromptEvaluationError
-from ...evaluation.main_loop import Execution, Expansion
+from ...evaluation.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    DepthLimitError,
+    PromptEvaluationError,
+    ThrottleError,
+    TurnLimitError,
+)
+from ...evaluation.main_loop import Execution, ExecutionOptions, Expansion, ExpansionLimitError
 from ...evaluation.messages import sendable_content
-from ...evaluation.response import PromptResponse
+from ...evaluation.response import PromptResponse, StreamEvent
+from ...evaluation.run import Run
 from ...evaluation.suspension import (
     RunSuspended,
     Suspension,
     check_decisions,
     replacement_issue,
 )
-from ...limits import Budget, Deadline, TokenUsage
+from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
 from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
-from .journal import (
-    DurableAgent,
-    RecordedAdapter,
-    RunAttempt,
-    Steps,
-)
-from .outcomes import Record, error_from_json, error_to_json
+from .agent import DurableAgent
+from .stored_log import LogTable, StoredLog
 
-__all__ = ["execute_run", "to_execution", "to_input", "to_resumed"]
+__all__ = [
+    "Record",
+    "execute_run",
+    "execute_run_async",
+    "to_execution",
+    "to_input",
+    "to_resumed",
+]
+
+# Any: inputs and results are JSON objects, read key by key.
+type Record = dict[str, Any]
+
+# Subclasses come first, since an error is stored as the first of these that it is.
+_ERRORS: dict[str, type[PromptEvaluationError]] = {
+    kind.__name__: kind
+    for kind in (
+        ThrottleError,
+        DeadlineExceededError,
+        BudgetExceededError,
+        TurnLimitError,
+        DepthLimitError,
+        ExpansionLimitError,
+        PromptEvaluationError,
+    )
+}
+_ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 
-# Any: prompts of every output.
-def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Record:
+class _Part(NamedTuple):
+    """A run, or the rest of it, that begins; the run has its result unless it waits or fails."""
+
+    run: Run[Any]  # Any, throughout: prompts of every output
+    session: Session
+    deadline: Deadline | None
+    resumed: Record | None
+    first_id: str  # of the run's first part
+
+
+def execute_run(
+    agent: DurableAgent[Any],
+    run_input: Record,
+    table: LogTable,
+    run_id: str,
+    *,
+    progress: Callable[[StreamEvent[Any]], object] | None = None,
+) -> Record:
     """Executes a run, or the rest of it, and returns its result as JSON.
 
-    `run_input` is what `to_input` returned, or `to_resumed` for a run that has waited. The result
-    of a run that must wait for people has its `suspension`.
+    `run_input` is what `to_input` returned, or `to_resumed` for a run that has waited. The run goes
+    on from what `table` has of it. With `progress` the answers are streamed, and it is called with
+    what happens. The result of a run that must wait for people has its `suspension`.
     """
-    resumed = run_input.get("resumed")
-    run_id, suspension = steps.run_id, None
+    part = _begin(agent, run_input, table, run_id, streamed=progress is not None)
+    try:
+        if progress is None:
+            return _execution_to_json(part.run.result(), part.session)
+        for event in part.run.stream():
+            progress(event)
+        return _execution_to_json(part.run.execution, part.session)
+    except (RunSuspended, PromptEvaluationError) as error:
+        return _stopped(part, error)
+
+
+async def execute_run_async(
+    agent: DurableAgent[Any],
+    run_input: Record,
+    table: LogTable,
+    run_id: str,
+    *,
+    progress: Callable[[StreamEvent[Any]], object] | None = None,
+) -> Record:
+    """Like `execute_run`, without blocking the event loop."""
+    streamed = progress is not None
+    part = await asyncio.to_thread(_begin, agent, run_input, table, run_id, streamed=streamed)
+    try:
+        if progress is None:
+            return _execution_to_json(await part.run.result_async(), part.session)
+        async with aclosing(part.run.stream_async()) as events:
+            async for event in events:
+                progress(event)
+        return _execution_to_json(part.run.execution, part.session)
+    except (RunSuspended, PromptEvaluationError) as error:
+        return _stopped(part, error)
+
+
+def _begin(
+    agent: DurableAgent[Any], run_input: Record, table: LogTable, run_id: str, *, streamed: bool
+) -> _Part:
+    resumed, suspension = run_input.get("resumed"), None
+    first_id = run_id if resumed is None else resumed["run_id"]
     if resumed is not None:
-        run_id, suspension = resumed["run_id"], Suspension.from_json(resumed["suspension"])
-    session = agent.session(run_id)
+        suspension = Suspension.from_json(resumed["suspension"])
+    session = agent.session(first_id)
     before = run_input["session"] if suspension is None else suspension.session
     if before is not None:
         session.restore(session.parse_snapshot(before, types=agent.types))
     session.snapshot().to_json()  # fails now for state that could not be written at the end
-    attempt = RunAttempt(steps, session, agent.types)
-    attempt.step("start", agent.version, dict)
-    loop = copy(agent.main_loop)
-    loop.adapter, loop.clock = RecordedAdapter(agent.adapter, attempt), attempt.clock
-    deadline, budget = _limits(agent, run_input, attempt.clock())
+    sink = StoredLog(table, run_id, agent.version, session, agent.types)
+    deadline, budget = _limits(agent, run_input, sink.started)
     conversation = run_input["conversation"]
     # Any: pyright takes no alias for the form of a type
     message: Any = serde.parse(Content | None, run_input["message"])
@@ -67,29 +146,40 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
             decision = decisions.get(preview.call_id)
             if decision and replacement_issue(prompt.template, preview, decision):
                 del decisions[preview.call_id]
-    try:
-        execution = loop.execute(
-            prompt,
-            session=session,
-            deadline=deadline,
-            budget=budget,
-            message=message,
-            conversation=conversation and Conversation.from_json(conversation),
-            on_change=run_input["on_change"],
-            suspension=suspension,
-            decisions=decisions,
-        )
-    except RunSuspended as waiting:
-        left = deadline and deadline.remaining(attempt.clock()).total_seconds()
-        return {
-            "suspension": waiting.suspension.to_json(),
-            "run_id": run_id,
-            "seconds_left": left,
-            "waits": 1 if resumed is None else resumed["waits"] + 1,
-        }
-    except PromptEvaluationError as error:
-        return _failure_to_json(error, session)
-    return _execution_to_json(execution, session)
+    options = ExecutionOptions(
+        session=session,
+        deadline=deadline,
+        budget=budget,
+        message=message,
+        conversation=conversation and Conversation.from_json(conversation),
+        on_change=run_input["on_change"],
+        suspension=suspension,
+        decisions=decisions,
+        sink=sink,
+    )
+    loop = agent.main_loop
+    run = Run(
+        loop.adapter,
+        prompt,
+        options,
+        restarts=loop.max_expansions,
+        compaction=loop.compaction,
+        clock=loop.clock,
+        streamed=streamed,
+    )
+    return _Part(run, session, deadline, resumed, first_id)
+
+
+def _stopped(part: _Part, error: RunSuspended | PromptEvaluationError) -> Record:
+    if isinstance(error, PromptEvaluationError):
+        return _failure_to_json(error, part.session)
+    resumed, deadline = part.resumed, part.deadline
+    return {
+        "suspension": error.suspension.to_json(),
+        "run_id": part.first_id,
+        "seconds_left": deadline and deadline.remaining(utc_now()).total_seconds(),
+        "waits": 1 if resumed is None else resumed["waits"] + 1,
+    }
 
 
 # Any: as above
@@ -121,7 +211,7 @@ def _limits(
 
 def _failure_to_json(error: PromptEvaluationError, session: Session) -> Record:
     return {
-        "error": error_to_json(error),
+        "error": _error_to_json(error),
         "usage": serde.dump(error.usage),
         "turns": error.turns,
         "conversation": error.conversation and error.conversation.to_json(),
@@ -199,12 +289,8 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
     text = result["conversation"]
     conversation = None if text is None else Conversation.from_json(text)
     if "error" in result:
-        error = error_from_json(result["error"])
-        if isinstance(error, PromptEvaluationError):
-            error = error.with_progress(
-                usage=usage, turns=result["turns"], conversation=conversation
-            )
-        raise error
+        error = _error_from_json(result["error"])
+        raise error.with_progress(usage=usage, turns=result["turns"], conversation=conversation)
     prompt = agent.prompt()
     declared: Any = prompt.template.structured_output  # Any: Out is what it declares
     response = PromptResponse[Any](
@@ -229,3 +315,19 @@ def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
                 "that the agent's session= makes, and pass the reference: store.put(image)"
             )
     return serde.dump_lossless(Content, content)
+
+
+def _error_to_json(error: PromptEvaluationError) -> Record:
+    """Returns an error with the nearest of the types in `_ERRORS`."""
+    return {
+        "is": next(name for name, kind in _ERRORS.items() if isinstance(error, kind)),
+        **{name: getattr(error, name) for name in _ARGUMENTS},
+        "retry_after": serde.dump(getattr(error, "retry_after", None)),
+    }
+
+
+def _error_from_json(fields: Record) -> PromptEvaluationError:
+    error = _ERRORS[fields["is"]](**{name: fields[name] for name in _ARGUMENTS})
+    if isinstance(error, ThrottleError):
+        error.retry_after = serde.parse(timedelta | None, fields["retry_after"])
+    return error

@@ -11,8 +11,9 @@ from importlib import import_module
 from threading import Event, Thread
 from typing import Any, Self
 
+from .database import dbos
 from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_failover, release
-from .waiting import WORKFLOW, dbos
+from .waiting import WORKFLOW
 
 __all__ = ["WorkerFailover"]
 

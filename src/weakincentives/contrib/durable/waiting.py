@@ -1,30 +1,41 @@
-"""The durable runs that wait for people: which they are, and decisions on their calls.
+"""The durable runs of a database: decides for those that wait, and lists, cancels and deletes all.
 
 A run that waits is a row of DBOS on a queue that nobody serves, so it holds no worker. A decision
 puts the rest of the run on the queue of the run. This needs the database alone, and no prompt.
 """
 
-from collections.abc import Generator, Mapping
+import re
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
-from ...errors import WeakIncentivesError, missing_extra
 from ...evaluation.approval import Decision, Preview
+from ...evaluation.logged_run import LoggedRun
 from ...evaluation.suspension import Suspension, previews_of_0_2
-from .execution import to_resumed
-from .outcomes import Record
-from .sqlite import SqliteConnection
+from .database import (
+    WaitingRunsError,
+    check_database_file,
+    database_errors,
+    dbos,
+    make_engine,
+    parse_url,
+)
+from .execution import Record, to_resumed
+from .sql_log_table import SqlLogTable
+from .stored_log import read_rows
 
 __all__ = [
+    "UNFINISHED",
     "WORKFLOW",
+    "RunStatus",
+    "StoredRun",
     "WaitingRun",
     "WaitingRuns",
     "WaitingRunsError",
-    "dbos",
+    "create_tables",
     "keep_waiting",
     "last_status",
     "open_waiting_runs",
@@ -38,36 +49,16 @@ _ROW = ":waiting"
 # DBOS's own queue, on which it puts runs that it recovers; every process serves it.
 _ANY_WORKER = "_dbos_internal_queue"
 
+UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
+"""DBOS's states of a part that goes on or is to start."""
+
+_PART = re.compile(r".+:wait-\d+", re.DOTALL)
+
+_PAGE = 100  # runs that are read or deleted at once
+
 _LATER = 3600.0  # seconds after which a part starts whose cancellation a crash has cut
 
 # Any below: DBOS is an extra that type checkers need not find.
-
-
-def dbos() -> Any:
-    """Imports the package, which takes a second."""
-    try:
-        return import_module("dbos")
-    except ModuleNotFoundError as error:
-        if error.name != "dbos":
-            raise
-        raise missing_extra("A durable run", "DBOS", "durable") from error
-
-
-class WaitingRunsError(WeakIncentivesError):
-    """The database of durable runs cannot be read."""
-
-
-@contextmanager
-def _database_errors() -> Generator[None]:
-    """Raises SQLAlchemy's errors as `WaitingRunsError`."""
-    try:
-        yield
-    except import_module("sqlalchemy.exc").SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
-        raise WaitingRunsError(
-            f"the database of durable runs cannot be read: {reason}; check its URL, that a "
-            "worker has opened it, and that its workers have the same version of DBOS"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +77,41 @@ class WaitingRun:
     suspension: Suspension | None = field(repr=False)
 
 
-class WaitingRuns:
-    """The runs of one database that wait for people; `engine` is `DBOS` or a `DBOSClient`."""
+type RunStatus = Literal["running", "waiting", "ended", "failed", "cancelled"]
 
-    def __init__(self, engine: Any) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A durable run of the database, in any state.
+
+    It was `started`, or put on its queue, at that time. `attempts` counts how often a worker has
+    taken it up; it is `None` if the log of runs is in another database. `pending` is the number of
+    calls for whose decisions the run waits.
+    """
+
+    run_id: str
+    agent: str
+    status: RunStatus
+    started: datetime
+    attempts: int | None
+    pending: int
+
+
+class WaitingRuns:
+    """The runs of one database, such as those that wait for people.
+
+    `engine` is `DBOS` or a `DBOSClient`, and `table` has the logs of the runs.
+    """
+
+    def __init__(self, engine: Any, table: SqlLogTable | None = None) -> None:
         self._engine = engine
+        self.table = SqlLogTable() if table is None else table
 
     def waiting(self) -> list[WaitingRun]:
         """Returns the runs that wait, the oldest first."""
-        rows = self._list(queue_name=_WAITING, status="ENQUEUED")
+        rows = self._list(queue_name=_WAITING, status="ENQUEUED", load_input=True)
         waits = {row.workflow_id.removesuffix(_ROW): row for row in rows}
-        decided = {row.workflow_id for row in self._list(workflow_ids=[*waits])} if waits else set()
+        decided = self._rows([*waits])
         return [
             _waiting_run(wait_id, waits[wait_id]) for wait_id in waits if wait_id not in decided
         ]
@@ -111,16 +126,164 @@ class WaitingRuns:
         """
         self._start_rest(wait_id, decisions)
 
-    def cancel(self, wait_id: str) -> None:
-        """Ends a run that waits as DBOS ends one that is cancelled; raises as `decide` does."""
+    def cancel(self, run_id: str, /) -> None:
+        """Ends a run for good: before its next request or tool call, or while it waits.
+
+        `DurableRun.result` then raises DBOS's error. A run that is over stays as it is. With a
+        `wait_id`, ends the run only if it still waits there. Raises `ValueError` for an unknown
+        id, and as `decide` does if somebody decides at the same time.
+        """
+        if self._rows([waiting_row(run_id)]):
+            self._cancel_waiting(run_id)
+            return
+        for part, row in parts_of(self._engine, run_id):
+            if part == run_id:
+                _check_known("cancel", run_id, row)
+            if row is None:
+                self._cancel_waiting(part)
+            elif row.status not in ("SUCCESS", "ERROR"):
+                with database_errors():
+                    self.table.cancel(part)
+                    self._engine.cancel_workflow(part)
+
+    def _cancel_waiting(self, wait_id: str) -> None:
         self._start_rest(wait_id, {}, delay_seconds=_LATER)
         self._engine.cancel_workflow(wait_id)
+
+    def delete(self, run_ids: Sequence[str]) -> None:
+        """Deletes runs that are over, with their logs.
+
+        Raises `ValueError`, and deletes nothing, if one of them is unknown or is not over.
+        """
+        parts, waits = self._parts(run_ids), self._rows([*map(waiting_row, run_ids)])
+        for run_id, own in parts.items():
+            if waiting_row(run_id) in waits:
+                owner = run_id.rpartition(":")[0]
+                raise ValueError(
+                    f"cannot delete {run_id!r} because it is a part of run {owner!r}; "
+                    "delete that run"
+                )
+            _check_known("delete", run_id, own[0].row)
+            if _end(own) is None:
+                raise ValueError(
+                    f"cannot delete run {run_id!r} because it is not over; wait for its end, or "
+                    "cancel it first"
+                )
+        self._delete(parts)
+
+    def delete_ended(self, before: datetime) -> int:
+        """Deletes the runs that ended before that time, with their logs; returns how many."""
+        found, before = dict[str, list[_Part]](), before.astimezone(UTC)
+        for run_ids in self._pages(end_time=before.isoformat()):
+            for run_id, own in self._parts(run_ids).items():
+                end = _end(own)
+                if end is not None and end < before:
+                    found[run_id] = own
+        items = iter(found.items())
+        while page := dict(islice(items, _PAGE)):
+            self._delete(page)
+        return len(found)
+
+    def _delete(self, parts: Mapping[str, Sequence["_Part"]]) -> None:
+        waits = [waiting_row(part.id) for own in parts.values() for part in own[1:]]
+        ids = [part.id for own in parts.values() for part in own]
+        with database_errors():
+            self.table.delete(ids)
+            self._engine.delete_workflows([*ids, *waits])
+
+    def list_runs(
+        self,
+        *,
+        run_ids: Sequence[str] | None = None,
+        status: RunStatus | None = None,
+        limit: int | None = 100,
+    ) -> list[StoredRun]:
+        """Returns the runs of the database, or those with the `run_ids`, the newest first."""
+        runs: list[StoredRun] = []
+        ids = {} if run_ids is None else {"workflow_ids": [*run_ids]}
+        pages = [] if run_ids is not None and not run_ids else self._pages(sort_desc=True, **ids)
+        for page in pages:
+            runs += self._stored(page, status)
+            if limit is not None and len(runs) >= limit:
+                break
+        return runs[:limit]
+
+    def log(self, run_id: str) -> LoggedRun:
+        """Returns what has happened in a run so far, by its stored entries.
+
+        `weakincentives.inspection.logged_entries.records_of` shows it as events. Raises
+        `ValueError` for an unknown id.
+        """
+        log = LoggedRun()
+        for part, row in parts_of(self._engine, run_id):
+            if part == run_id:
+                _check_known("show", run_id, row)
+            else:
+                wait = self._rows([waiting_row(part)], load_input=True)[waiting_row(part)]
+                log = Suspension.from_json(wait.input["args"][2]["suspension"]).log
+            with database_errors():
+                log = read_rows(self.table.rows(part), log)
+        return log
+
+    def _stored(self, run_ids: Sequence[str], status: RunStatus | None) -> list[StoredRun]:
+        parts = self._parts(run_ids)
+        lasts = {run_id: own[-1] for run_id, own in parts.items()}
+        outputs: dict[str, Any] = {}
+        if status in (None, "ended", "failed"):  # only an output tells these two apart
+            ids = [part.id for part in lasts.values() if part.row and part.row.status == "SUCCESS"]
+            outputs = self._rows(ids, load_output=True)
+        states: dict[str, RunStatus] = {
+            run_id: _status(outputs.get(part.id, part.row)) for run_id, part in lasts.items()
+        }
+        chosen = [run_id for run_id in run_ids if status in (None, states[run_id])]
+        waits = [waiting_row(lasts[run_id].id) for run_id in chosen if states[run_id] == "waiting"]
+        rows = self._rows([*chosen, *waits], load_input=True)
+        with database_errors():
+            known = self.table.exists()
+            all_parts = [part.id for run_id in chosen for part in parts[run_id]]
+            attempts = self.table.attempts(all_parts) if known and all_parts else {}
+        runs: list[StoredRun] = []
+        for run_id in chosen:
+            row, wait_id, state = rows.get(run_id), lasts[run_id].id, states[run_id]
+            wait = rows.get(waiting_row(wait_id))
+            if row is None or (wait is None and state == "waiting"):
+                continue  # somebody has just deleted the run
+            runs.append(
+                StoredRun(
+                    run_id=run_id,
+                    agent=row.input["args"][0],
+                    status=state,
+                    started=_time(row.created_at),
+                    attempts=sum(attempts.get(part.id, 0) for part in parts[run_id])
+                    if known
+                    else None,
+                    pending=len(_waiting_run(wait_id, wait).pending) if wait else 0,
+                )
+            )
+        return runs
+
+    def _pages(self, **options: Any) -> Iterator[list[str]]:
+        """Yields the ids of runs, without those of their later parts."""
+        seen, offset = set[str](), 0
+        while rows := self._list(name=WORKFLOW, limit=_PAGE, offset=offset, **options):
+            offset += len(rows)  # a run that starts meanwhile moves the others
+            ids = dict.fromkeys(row.workflow_id for row in rows if row.workflow_id not in seen)
+            seen.update(ids)
+            waits = self._rows([waiting_row(part) for part in ids if _PART.fullmatch(part)])
+            yield [run_id for run_id in ids if waiting_row(run_id) not in waits]
+
+    def _parts(self, run_ids: Collection[str]) -> dict[str, list["_Part"]]:
+        """Returns the parts of each run."""
+        parts: dict[str, list[_Part]] = {run_id: [] for run_id in run_ids}
+        for part_by_run in _part_by_run(self._engine, run_ids):
+            for run_id, part in part_by_run.items():
+                parts[run_id].append(part)
+        return parts
 
     def _start_rest(
         self, wait_id: str, decisions: Mapping[str, Decision], **more_options: float
     ) -> None:
-        rows = self._list(workflow_ids=[wait_id + _ROW], load_input=True)
-        row = next(iter(rows), None)
+        row = self._rows([waiting_row(wait_id)], load_input=True).get(waiting_row(wait_id))
         if row is None:
             raise ValueError(f"no run has waited as {wait_id!r}; pass WaitingRun.wait_id")
         agent, run_input, waiting = row.input["args"]
@@ -145,9 +308,50 @@ class WaitingRuns:
         self._engine.cancel_workflow(wait_id + _ROW)  # one that a crash leaves is not listed
 
     def _list(self, **options: Any) -> list[Any]:
-        with _database_errors():
-            rows: list[Any] = self._engine.list_workflows(load_output=False, **options)
-            return rows
+        return _list(self._engine, **options)
+
+    def _rows(self, ids: Sequence[str], **options: Any) -> dict[str, Any]:
+        rows = self._list(workflow_ids=[*ids], **options) if ids else []  # none would be all
+        return {row.workflow_id: row for row in rows}
+
+
+def _list(engine: Any, **options: Any) -> list[Any]:
+    with database_errors():
+        rows: list[Any] = engine.list_workflows(
+            **{"load_input": False, "load_output": False, **options}
+        )
+        return rows
+
+
+def _check_known(action: str, run_id: str, row: Any) -> None:
+    """Raises `ValueError` unless this is the row of a run; the application has other workflows."""
+    if row is None or row.name != WORKFLOW:
+        raise ValueError(
+            f"cannot {action} run {run_id!r} because the database has no run of this id; "
+            "check the id and the database"
+        )
+
+
+def _status(row: Any) -> RunStatus:
+    """Returns the status of a run whose last part has this row of DBOS."""
+    if row is None:
+        return "waiting"
+    if row.status in UNFINISHED:
+        return "running"
+    if row.status == "SUCCESS":
+        return "failed" if "error" in (row.output or {}) else "ended"
+    return "cancelled" if row.status == "CANCELLED" else "failed"
+
+
+def _end(parts: Sequence["_Part"]) -> datetime | None:
+    """Returns when the last of these parts ended; `None` if one of them has not."""
+    if any(part.row is None or part.row.status in UNFINISHED for part in parts):
+        return None
+    return max(_time(part.row.completed_at or part.row.updated_at) for part in parts)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _waiting_run(wait_id: str, row: Any) -> WaitingRun:
@@ -160,9 +364,14 @@ def _waiting_run(wait_id: str, row: Any) -> WaitingRun:
         wait_id=wait_id,
         agent=agent,
         pending=suspension.pending if suspension else previews or (),
-        since=datetime.fromtimestamp(row.created_at / 1000, UTC),
+        since=_time(row.created_at),
         suspension=suspension,
     )
+
+
+def waiting_row(wait_id: str) -> str:
+    """Returns the id of the row of a run that waits."""
+    return wait_id + _ROW
 
 
 def _wait_id(run_id: str, waits: int) -> str:
@@ -174,10 +383,37 @@ def last_status(engine: Any, run_id: str) -> Any:
 
     It agrees with `WaitingRuns.waiting`: a part stores that the run waits before the part ends.
     """
-    status, waits = engine.get_workflow_status(run_id), 1
-    while status and engine.get_workflow_status(_wait_id(run_id, waits) + _ROW):
-        status, waits = engine.get_workflow_status(_wait_id(run_id, waits)), waits + 1
-    return status
+    *_, last = parts_of(engine, run_id)
+    return last.row
+
+
+class _Part(NamedTuple):
+    """A part of a run: its own id or, after each wait, a `wait_id`; and its row in DBOS, if any."""
+
+    id: str
+    row: Any
+
+
+def parts_of(engine: Any, run_id: str) -> Iterator[_Part]:
+    """Yields the parts of a run; looks for the next one when the caller is done with this one."""
+    return (part_by_run[run_id] for part_by_run in _part_by_run(engine, [run_id]))
+
+
+def _part_by_run(engine: Any, run_ids: Collection[str]) -> Iterator[Mapping[str, _Part]]:
+    """Yields the first parts of the runs, by run; then their second ones, and so on.
+
+    Reads a part before it looks for the next one: a part stores that the run waits before it ends,
+    so the run of a part that has ended without a next one is over.
+    """
+    ids, waits = {run_id: run_id for run_id in run_ids}, 0
+    while ids:
+        rows = {row.workflow_id: row for row in _list(engine, workflow_ids=[*ids.values()])}
+        yield {run_id: _Part(part, rows.get(part)) for run_id, part in ids.items()}
+        waits += 1
+        after = {run_id: _wait_id(run_id, waits) for run_id in ids}
+        found = _list(engine, workflow_ids=[waiting_row(part) for part in after.values()])
+        stored = {row.workflow_id for row in found}
+        ids = {run_id: part for run_id, part in after.items() if waiting_row(part) in stored}
 
 
 def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) -> str:
@@ -197,29 +433,57 @@ def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) ->
 
 
 @contextmanager
-def open_waiting_runs(database_url: str) -> Generator[WaitingRuns]:
-    """Gives access to the suspended runs of a database, from a process that runs none.
+def open_waiting_runs(database_url: str, *, log_url: str | None = None) -> Generator[WaitingRuns]:
+    """Gives access to the runs of a database, from a process that runs none.
 
-    It or its first method raises `WaitingRunsError` for a database that does not exist or that no
-    worker has opened yet; it creates none.
+    If tools are transactional, pass the URL of the application's database as `log_url`: it has the
+    logs of the runs, which `cancel` and the deletions change. It or its first method raises
+    `WaitingRunsError` for a database that does not exist or that no worker has opened yet; it
+    creates none.
     """
-    package, sqlalchemy, engine = dbos(), import_module("sqlalchemy"), None
-    serializer = package.DBOSPortableJSONSerializer()
-    if database_url.startswith("sqlite"):
-        path = sqlalchemy.make_url(database_url).database or ":memory:"
-        if not Path(path).is_file():
-            raise WaitingRunsError(
-                f"there is no database file {path!r}; start a worker first, which creates it, or "
-                "correct the URL"
-            )
-        engine = sqlalchemy.create_engine(database_url, connect_args={"factory": SqliteConnection})
-    with _database_errors():
-        client = package.DBOSClient(
-            system_database_url=database_url, system_database_engine=engine, serializer=serializer
-        )
+    package, engine, table = dbos(), None, SqlLogTable()
+    serializer, url = package.DBOSPortableJSONSerializer(), parse_url(database_url)
+    for each in (url, parse_url(log_url or database_url)):
+        check_database_file(each)
+    if url.get_backend_name() == "sqlite":
+        engine = make_engine(url)
+    table.open(log_url or database_url, create=False)
+    client = None
     try:
-        yield WaitingRuns(client)
+        with database_errors():
+            client = package.DBOSClient(
+                system_database_url=database_url,
+                system_database_engine=engine,
+                serializer=serializer,
+            )
+            if log_url is not None:
+                table.exists()  # raises here what a use of the table would wait for
+        yield WaitingRuns(client, table)
     finally:
-        client.destroy()
+        table.close()
+        if client is not None:
+            client.destroy()
         if engine is not None:
             engine.dispose()
+
+
+def create_tables(database_url: str, *, log_url: str | None = None) -> None:
+    """Creates the tables of durable runs, or migrates them to the installed version of DBOS.
+
+    Call it with a role that may create tables; the workers' role then only needs to read and write
+    rows. With transactional tools, `log_url` is the URL of the application's database. Raises
+    `WaitingRunsError` if the tables cannot be created.
+    """
+    package, table = dbos(), SqlLogTable()
+    parse_url(database_url)
+    table.open(log_url or database_url)
+    problem = "the tables of durable runs cannot be created"
+    with database_errors(problem, "check the URL, and that its role may create tables"):
+        try:
+            package.DBOS.migrate(database_url)
+            table.exists()  # raises here what the next line would wait for
+            table.create()
+        except package.error.DBOSException as error:
+            raise WaitingRunsError(f"{problem}: {error}") from error
+        finally:
+            table.close()

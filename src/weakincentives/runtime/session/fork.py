@@ -13,7 +13,7 @@ from ...errors import SerdeError
 from ...protocols import DeclaredState, EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ...serde import Json
-from ..events import Event, Operation
+from ..events import Event, Operation, ProviderCalled
 from .differences import state_differences
 from .slices import Node, Slice
 from .snapshots import SessionSnapshot
@@ -183,6 +183,14 @@ class SessionFork(_Isolated):
             self._check_open()
             self.deferred.append(publish)
             self.events.append(event)
+
+    def discard(self) -> None:
+        """Publishes the requests of a call that does not count, since they were paid for."""
+        if not self.merged:
+            self.merged = True
+            for event, publish in zip(self.events, self.deferred, strict=True):
+                if isinstance(event, ProviderCalled):
+                    publish(self._origin)
 
     def close(self) -> None:
         """Ends the call: a thread that it left running can change nothing and publish nothing."""

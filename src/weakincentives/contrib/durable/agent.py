@@ -1,0 +1,89 @@
+"""A durable agent: a prompt, the loop that runs it, and the version of what its runs depend on."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from ... import serde
+from ...adapters.core import LoopAdapter
+from ...evaluation.main_loop import MainLoop
+from ...prompt.prompt import Prompt
+from ...prompt.tool import AnyTool
+from ...runtime.session import Session
+
+__all__ = ["DurableAgent", "combined_version", "durable"]
+
+# Part of an agent's version, so that runs with logs of another format wait for their own code.
+_LOG_FORMAT = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableAgent[Out]:
+    """A prompt and the loop that executes it, of which runs can start; made by `durable`."""
+
+    main_loop: MainLoop
+    adapter: LoopAdapter
+    prompt: Callable[[], Prompt[Out]]
+    types: frozenset[type[Any]]
+    session: Callable[[str], Session]
+
+    @property
+    def version(self) -> str:
+        """Changes with texts, tools and the format of logs, after which old runs cannot go on."""
+        return _digest(
+            _LOG_FORMAT,
+            self.prompt().descriptor.hash,
+            [(tool.name, tool.effect, *_approval(tool)) for tool in self.tools],
+        )
+
+    @property
+    def tools(self) -> tuple[AnyTool, ...]:
+        """All tools of the prompt, open or not."""
+        return tuple(
+            [tool for node in self.prompt().template.registry.sections for tool in node.tools]
+        )
+
+
+def durable[Out](
+    main_loop: MainLoop,
+    prompt: Callable[[], Prompt[Out]],
+    *,
+    types: Collection[type[Any]] = (),
+    session: Callable[[str], Session] = lambda run_id: Session(session_id=run_id),
+) -> DurableAgent[Out]:
+    """Returns an agent whose runs survive a crash.
+
+    `prompt` makes the prompt of a run, such as `template.bind`; `session` makes its session, with
+    the reducers that the application registers. Session state may be of `types` and of those that
+    have reducers. Raises `TypeError` for an adapter whose runs have no log.
+    """
+    adapter = main_loop.adapter
+    if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:
+        raise TypeError(
+            f"{type(adapter).__name__} runs its own loop, which cannot be recorded; "
+            "use a LoopAdapter"
+        )
+    return DurableAgent(
+        main_loop=main_loop, adapter=adapter, prompt=prompt, types=frozenset(types), session=session
+    )
+
+
+def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:
+    """Returns the version of all agents of a process."""
+    return _digest([(name, agent.version) for name, agent in sorted(agents.items())])
+
+
+def _approval(tool: AnyTool) -> list[str]:
+    """Returns when calls need approval, which decides about the log; nothing if they never do."""
+    match tool.approval:
+        case None:
+            return []
+        case str() as mode:
+            return [mode]
+        case _:
+            return ["selected"]
+
+
+def _digest(*parts: object) -> str:
+    return sha256(serde.dump_json(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,301 @@
+"""`SqlLogTable`: the logs of durable runs in SQLite or PostgreSQL, by SQLAlchemy.
+
+A row is stored only while its attempt is the newest one. For that a transaction locks the run's row
+in `weakincentives_runs`, which a newer attempt changes when it begins.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+from ...limits import utc_now
+from .database import WaitingRunsError, make_engine, parse_url
+from .stored_log import NewAttempt, Place, Row, StoppedAttempt, check_version
+
+__all__ = ["SqlLogTable"]
+
+_log = logging.getLogger(__name__)
+
+# Any below: SQLAlchemy is an extra that type checkers need not find.
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('weakincentives tables', 0))"
+# A frozen worker must not lock rows for long; until the transaction ends.
+_SHORT = "set_config('idle_in_transaction_session_timeout', '5000', true)"
+
+# `C`: paths are compared byte by byte
+_CREATE = (
+    """CREATE TABLE weakincentives_runs (
+    run_id TEXT PRIMARY KEY, version TEXT NOT NULL, attempt INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL, started TEXT NOT NULL)""",
+    """CREATE TABLE weakincentives_log (
+    run_id TEXT NOT NULL, path TEXT {collate} NOT NULL, position INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, line TEXT NOT NULL, PRIMARY KEY (run_id, path, position))""",
+)
+_BEGIN = """INSERT INTO weakincentives_runs VALUES (:run_id, :version, 1, 0, :started)
+    ON CONFLICT (run_id) DO UPDATE SET attempt = weakincentives_runs.attempt + 1
+    RETURNING version, attempt, cancelled, started, {short}"""
+_ROWS = """SELECT path, position, line FROM weakincentives_log WHERE run_id = :run_id
+    ORDER BY path, position"""
+_NEWEST = """SELECT attempt, cancelled, {short} FROM weakincentives_runs
+    WHERE run_id = :run_id FOR SHARE"""
+_NEWEST_IN_SQLITE = """UPDATE weakincentives_runs SET attempt = attempt WHERE run_id = :run_id
+    RETURNING attempt, cancelled"""  # locks, as it has one writer and no lock of a row
+_CANCEL = """INSERT INTO weakincentives_runs VALUES (:run_id, '', 0, 1, '')
+    ON CONFLICT (run_id) DO UPDATE SET cancelled = 1"""
+_DELETE = (
+    "DELETE FROM weakincentives_log WHERE run_id = :run_id",
+    "DELETE FROM weakincentives_runs WHERE run_id = :run_id",
+)
+_REPLACE = """DELETE FROM weakincentives_log
+    WHERE run_id = :run_id AND path = :path AND position >= :position"""
+_RESTART = """DELETE FROM weakincentives_log
+    WHERE run_id = :run_id AND path > :path AND path < :end"""
+_APPEND = """INSERT INTO weakincentives_log VALUES (:run_id, :path, :position, :attempt, :line)
+    ON CONFLICT (run_id, path, position)
+    DO UPDATE SET attempt = excluded.attempt, line = excluded.line"""
+_ATTEMPTS = "SELECT run_id, attempt FROM weakincentives_runs WHERE run_id IN :run_ids"
+_STORED = """SELECT 1 FROM weakincentives_log WHERE run_id = :run_id AND path = :path
+    AND position = :position AND attempt = :attempt"""
+
+# SQLAlchemy's code for a transaction whose connection broke and that nobody has rolled back.
+_BROKEN = "8s2b"
+
+_open: ContextVar[Any] = ContextVar("open transaction")  # of a tool, with what runs inside it
+
+
+class SqlLogTable:
+    """A `LogTable` in a database, in which it makes its tables at its first use.
+
+    With a `datasource`, a `SQLAlchemyDatasource`, it is in the application's database, so that
+    transactional tools commit with their entries.
+    """
+
+    def __init__(self, datasource: Any = None) -> None:
+        self._datasource = datasource
+        self._engine: Any = None if datasource is None else datasource.engine
+        self._is_ready, self._creates = False, True
+
+    @property
+    def _is_sqlite(self) -> bool:
+        is_sqlite: bool = self._engine.dialect.name == "sqlite"
+        return is_sqlite
+
+    @contextmanager
+    def _transaction(self) -> Generator[Any]:
+        """Opens a transaction, whose statements each see what others have committed before."""
+        engine = self.engine
+        if not self._is_sqlite:
+            engine = engine.execution_options(isolation_level="READ COMMITTED")
+        with engine.begin() as connection:
+            yield connection
+
+    def open(self, database_url: str, *, create: bool = True) -> None:
+        """Uses this database, unless there is a datasource.
+
+        Without `create`, each use raises `WaitingRunsError` where the tables do not exist.
+        """
+        if self._datasource is not None:
+            return
+        self.close()
+        self._engine = make_engine(parse_url(database_url))
+        self._is_ready, self._creates = False, create
+
+    def close(self) -> None:
+        """Closes the connections that `open` has led to."""
+        if self._datasource is None and self._engine is not None:
+            self._engine.dispose()
+
+    def exists(self) -> bool:
+        """Whether the database has the tables; creates none. Does not wait for the database."""
+        if self._engine is None:
+            return False
+        inspector = import_module("sqlalchemy").inspect(self._engine)
+        exists: bool = inspector.has_table("weakincentives_log")
+        return exists
+
+    @property
+    def engine(self) -> Any:
+        """SQLAlchemy's engine, with tables that exist."""
+        if self._engine is None:
+            raise RuntimeError("call DurableRuns.config, which knows the database, before launch")
+        self.create()
+        return self._engine
+
+    def create(self) -> None:
+        """Creates the tables unless they exist."""
+        if not self._is_ready:
+            self._again(self._create)
+            self._is_ready = True
+
+    def _create(self) -> None:
+        sqlalchemy, engine = import_module("sqlalchemy"), self._engine
+        if self.exists():
+            return
+        if not self._creates:
+            raise WaitingRunsError(
+                "cannot use the logs of runs because this database has no table "
+                "weakincentives_log; pass the URL of the database that has it as log_url= or --log "
+                "(with transactional tools it is the application's)"
+            )
+        with engine.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if self._is_sqlite else _LOCK)
+            if not sqlalchemy.inspect(connection).has_table("weakincentives_log"):
+                for statement in _CREATE:
+                    collate = "" if self._is_sqlite else 'COLLATE "C"'
+                    connection.exec_driver_sql(statement.format(collate=collate))
+
+    def begin(self, run_id: str, version: str) -> NewAttempt:
+        """Implements `LogTable.begin`."""
+        text = import_module("sqlalchemy").text
+
+        def work() -> NewAttempt:
+            with self._transaction() as connection:
+                statement = text(_BEGIN.format(short="1" if self._is_sqlite else _SHORT))
+                values = {"run_id": run_id, "version": version, "started": utc_now().isoformat()}
+                row = connection.execute(statement, values).one()
+                if row.cancelled:
+                    raise StoppedAttempt(run_id, cancelled=True)
+                check_version(run_id, row.version, version)
+                rows = connection.execute(text(_ROWS), {"run_id": run_id}).all()
+            started = datetime.fromisoformat(row.started)
+            return NewAttempt(row.attempt, started, [Row(*values) for values in rows])
+
+        return self._again(work)
+
+    def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
+        """Implements `LogTable.append`."""
+        if (session := _open.get(None)) is not None:
+            self._append(session.connection(), run_id, attempt, rows, first=first)
+            return
+
+        def work() -> None:
+            with self._transaction() as connection:
+                self._append(connection, run_id, attempt, rows, first=first)
+
+        self._again(work)
+
+    def _append(
+        self, connection: Any, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool
+    ) -> None:
+        text, known = import_module("sqlalchemy").text, {"run_id": run_id}
+        statement = _NEWEST_IN_SQLITE if self._is_sqlite else _NEWEST.format(short=_SHORT)
+        newest = connection.execute(text(statement), known).first()
+        if newest is None or newest.cancelled or newest.attempt != attempt:
+            # a run without its row was cancelled and then deleted
+            raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
+        path, position, _ = rows[0]
+        if first and path:
+            connection.execute(text(_REPLACE), {**known, "path": path, "position": position})
+        if first and path and position == 0:
+            end = f"{path[:-1]};"  # the next text after all that begin with the path and its colon
+            connection.execute(text(_RESTART), {**known, "path": path, "end": end})
+        for row in rows:  # not all at once: after psycopg's pipeline the server's timeout is off
+            connection.execute(text(_APPEND), {**known, "attempt": attempt, **row._asdict()})
+
+    def transact(
+        self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
+    ) -> None:
+        """Implements `LogTable.transact`."""
+        source, text, tries = self._datasource, import_module("sqlalchemy").text, count()
+        self.create()
+
+        def write(session: Any) -> None:
+            with session.begin_nested() as savepoint:
+                if not perform():
+                    savepoint.rollback()
+            append()
+
+        def work() -> None:
+            session = source.sql_session()
+            connection = session.connection()
+            _begin(connection)
+            if next(tries) and connection.execute(text(_STORED), place._asdict()).first():
+                return  # the connection broke when the first try had committed
+            token = _open.set(session)
+            try:
+                write(session)
+            finally:
+                _open.reset(token)
+
+        if (session := _open.get(None)) is not None:
+            write(session)
+            return
+        isolation = "SERIALIZABLE" if self._is_sqlite else "READ COMMITTED"
+        options = {"name": name, "isolation_level": isolation}
+        self._again(lambda: source.run_tx_step(options, work))
+
+    def cancel(self, run_id: str) -> None:
+        """Lets the attempt of a run stop at its next entry, and no other one begin."""
+        self._again(lambda: self._execute([_CANCEL], [run_id]))
+
+    def delete(self, run_ids: Sequence[str]) -> None:
+        """Deletes all that the tables have of runs."""
+        self._again(lambda: self._execute(_DELETE, run_ids))
+
+    def rows(self, run_id: str) -> Sequence[Row]:
+        """Returns what is stored of a run."""
+
+        def work() -> Sequence[Row]:
+            with self._transaction() as connection:
+                found = connection.execute(
+                    import_module("sqlalchemy").text(_ROWS), {"run_id": run_id}
+                )
+                return [Row(*values) for values in found]
+
+        return self._again(work)
+
+    def attempts(self, run_ids: Sequence[str]) -> Mapping[str, int]:
+        """Returns the number of attempts of each of these runs that has begun."""
+        sqlalchemy = import_module("sqlalchemy")
+        statement = sqlalchemy.text(_ATTEMPTS)
+        statement = statement.bindparams(sqlalchemy.bindparam("run_ids", expanding=True))
+
+        def work() -> Mapping[str, int]:
+            with self._transaction() as connection:
+                rows = connection.execute(statement, {"run_ids": [*run_ids]}).all()
+                return dict(rows)
+
+        return self._again(work)
+
+    def _execute(self, statements: Sequence[str], run_ids: Sequence[str]) -> None:
+        text = import_module("sqlalchemy").text
+        with self._transaction() as connection:
+            for run_id in run_ids:
+                for statement in statements:
+                    connection.execute(text(statement), {"run_id": run_id})
+
+    def _again[T](self, work: Callable[[], T]) -> T:
+        """Does `work`, again as long as the database is away, overloaded or locked."""
+        errors, utils, pause = import_module("sqlalchemy.exc"), import_module("dbos._utils"), 0.05
+        retriable = (
+            utils.retriable_sqlite_exception
+            if self._is_sqlite
+            else utils.retriable_postgres_exception
+        )
+        while True:
+            try:
+                return work()
+            except errors.SQLAlchemyError as error:
+                broken = error.code == _BROKEN  # in a handler, which fails with it
+                if not (broken or isinstance(error, errors.TimeoutError) or retriable(error)):
+                    raise
+                _log.warning("The database of runs is away; trying again", exc_info=pause >= 1)
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+
+def _begin(connection: Any) -> None:
+    """Begins the transaction that SQLAlchemy assumes.
+
+    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would
+    then commit a tool's writes before its entry.
+    """
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite and not connection.connection.dbapi_connection.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,292 @@
+"""Cancelled and deleted runs: whatever a run does at that moment, it begins nothing more."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contrib.dbos.test_nested_runs import PARALLEL
+from contrib.dbos.test_waiting_runs import PAID, everything, payments
+from support.durable_processes import (
+    Kill,
+    Postgres,
+    RunStore,
+    Work,
+    dbos,
+    engine_room,
+    freeze_me,
+    kill_me,
+    kind_of,
+    read_log,
+    run_in_process,
+    sqlalchemy,
+    start_process,
+    tell_engine_places,
+    until,
+    wait_for_process,
+)
+from support.durable_runs import Job
+from weakincentives.contrib.durable import DurableRuns
+
+type NewRunStore = Callable[[], RunStore]
+
+
+def check_cancelled(runs: DurableRuns) -> None:
+    run = runs.find("agent", "run")
+    with pytest.raises(dbos.error.DBOSAwaitedWorkflowCancelledError):
+        run.result()
+    assert (run.status, runs.waiting()) == ("ended", [])
+
+
+def canceller(store: RunStore) -> Work:
+    """The work of another process, which serves no queue."""
+
+    def work() -> None:
+        runs = store.open("client")
+        dbos.DBOS.listen_queues(["none"])
+        store.launch()
+        runs.cancel("run")
+        store.facts.add("cancelled")
+        check_cancelled(runs)
+
+    return work
+
+
+@pytest.mark.parametrize("place", ["in tool", "in provider"])
+def test_a_cancelled_run_ends_before_its_next_entry(new_store: NewRunStore, place: str) -> None:
+    store, opened = new_store(), list[DurableRuns]()
+
+    def cancel(passed: str) -> None:
+        if passed == place:
+            opened[0].cancel("run")
+
+    def work() -> None:
+        opened.append(replace(store, hook=cancel).open())
+        store.launch()
+        opened[0].start("agent", Job("it"), run_id="run")
+        check_cancelled(opened[0])
+
+    run_in_process(store, work)
+    effects = [words[:2] for words in store.facts.read() if words[0] != "launched"]
+    assert effects == [["provider", "it"], ["tool", "note"]][: 2 if place == "in tool" else 1]
+    assert [kind_of(row) for row, _ in read_log(store)] == (
+        ["rendered", "answered"] if place == "in tool" else []
+    )
+
+
+def test_parallel_runs_inside_calls_end_when_another_process_cancels_their_run(
+    new_store: NewRunStore,
+) -> None:
+    store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
+
+    def hold(place: str) -> None:
+        """Keeps all requests and calls inside calls open until the run is cancelled."""
+        if place == "in provider" and len(store.facts.read()) > 2:
+            until(lambda: ["cancelled"] in store.facts.read())
+
+    def work() -> None:
+        runs = replace(store, hook=hold).open()
+        store.launch()
+        runs.start("agent", Job("run"), run_id="run")
+        check_cancelled(runs)
+        until(lambda: "was cancelled during execution" in store.log.read_text())
+
+    worker = start_process(work, store.log)
+    until(lambda: len(store.facts.read()) == 6)  # a request and a call, and those of three helpers
+    run_in_process(store, canceller(store))
+    assert wait_for_process(worker) == 0, store.log.read_text()
+    facts = store.facts.read()
+    assert facts[-1] == ["cancelled"]
+
+
+# --- Runs that wait
+
+
+def test_a_run_that_waits_is_cancelled_by_its_own_id(new_store: NewRunStore) -> None:
+    store = replace(new_store(), story=PAID, asks=True)
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        runs.start("agent", Job("run"), run_id="run")
+        until(runs.waiting)
+        runs.cancel("run")
+        check_cancelled(runs)
+
+    run_in_process(store, work)
+    assert payments(store) == []
+
+
+def test_a_part_that_goes_on_after_a_wait_is_cancelled(new_store: NewRunStore) -> None:
+    store, opened = replace(new_store(), story=PAID, asks=True), list[DurableRuns]()
+
+    def cancel(place: str) -> None:
+        if place == "in tool" and payments(store):
+            opened[0].cancel("run")
+
+    def work() -> None:
+        opened.append(replace(store, hook=cancel).open())
+        store.launch()
+        opened[0].start("agent", Job("run"), run_id="run")
+        [waiting] = until(opened[0].waiting)
+        opened[0].decide(waiting.wait_id, everything(waiting))
+        check_cancelled(opened[0])
+
+    run_in_process(store, work)
+    assert payments(store) == ["2"]
+    assert [kind_of(row) for row, _ in read_log(store, "run:wait-1")] == ["began"]
+
+
+def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> None:
+    """Cancels a run in the moment in which it is about to wait."""
+    frozen = replace(store, hook=Kill(place, passed, freeze_me))
+
+    def work() -> None:
+        runs = frozen.open()
+        store.launch()
+        tell_engine_places(runs, frozen.hook)
+        runs.start("agent", Job("run"), run_id="run")
+        check_cancelled(runs)
+
+    worker = start_process(work, store.log)
+    assert os.WIFSTOPPED(os.waitpid(worker, os.WUNTRACED)[1]), store.log.read_text()
+    try:
+        run_in_process(store, canceller(store))
+    finally:
+        os.kill(worker, signal.SIGCONT)
+        code = wait_for_process(worker)
+    assert code == 0, store.log.read_text()
+    run_in_process(store, canceller(store))  # once more, which changes nothing
+    assert payments(store) == []
+
+
+# What is stored: 0 start and answer, note, pay is asked, the row of a run that waits.
+def test_a_run_that_is_about_to_wait_can_be_cancelled(new_store: NewRunStore) -> None:
+    for place, passed in [("after commit", 1), ("after commit", 2), ("after commit", 3)]:
+        store = replace(new_store(), story=PAID, asks=True)
+        check_cancelled_while_it_ends(store, place, passed)
+
+
+def test_a_run_that_stores_that_it_waits_can_be_cancelled(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    """On SQLite it locks everybody out, as any writer does."""
+    for place in ("before insert", "before commit"):
+        (tmp_path / place).mkdir()
+        store = RunStore(postgres.database(), tmp_path / place, story=PAID, asks=True)
+        check_cancelled_while_it_ends(store, place, 3)
+
+
+def test_a_run_that_begins_to_wait_while_it_is_cancelled_is_cancelled(
+    new_store: NewRunStore,
+) -> None:
+    store = replace(new_store(), story=PAID, asks=True)
+
+    def hold(place: str) -> None:
+        if place == "in tool":
+            until(lambda: ["cancelling"] in store.facts.read())
+
+    def work() -> None:
+        runs = replace(store, hook=hold).open()
+        store.launch()
+
+        def before(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if "INSERT INTO weakincentives_runs" in statement:
+                store.facts.add("cancelling")
+                until(runs.waiting)
+
+        runs.start("agent", Job("run"), run_id="run")
+        until(lambda: "note" in str(store.facts.read()))
+        sqlalchemy.event.listen(runs.table.engine, "before_cursor_execute", before)
+        runs.cancel("run")
+        check_cancelled(runs)
+
+    run_in_process(store, work)
+    assert payments(store) == []
+
+
+# --- A cancellation that is cut
+
+
+def test_a_cancellation_that_a_crash_has_cut_takes_effect_in_the_next_life(
+    new_store: NewRunStore,
+) -> None:
+    store = new_store()
+
+    def die_in_tool(place: str) -> None:
+        if place == "in tool":
+            runs.append(None)
+            until(lambda: len(runs) == 3)
+
+    runs: list[object] = []
+
+    def die() -> None:
+        opened = replace(store, hook=die_in_tool).open()
+        store.launch()
+        engine = engine_room._get_dbos_instance()._sys_db.engine
+
+        def before(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if statement.startswith("UPDATE") and len(runs) == 2:
+                kill_me()
+
+        sqlalchemy.event.listen(engine, "before_cursor_execute", before)
+        opened.start("agent", Job("it"), run_id="run")
+        until(lambda: len(runs) == 1)
+        runs.append(None)
+        opened.cancel("run")
+
+    assert wait_for_process(start_process(die, store.log)) == -signal.SIGKILL
+    facts = store.facts.read()
+
+    def work() -> None:
+        opened = store.open()
+        store.launch()
+        check_cancelled(opened)
+
+    run_in_process(store, work)
+    assert store.facts.read() == [*facts, ["launched"]]
+
+
+def test_a_cancelled_run_that_is_resumed_ends_as_cancelled(new_store: NewRunStore) -> None:
+    store = new_store()
+
+    def work() -> None:
+        runs = replace(store, hook=lambda place: time.sleep(0.05)).open()
+        store.launch()
+        runs.start("agent", Job("it"), run_id="run")
+        until(lambda: len(store.facts.read()) > 3)
+        runs.cancel("run")
+        dbos.DBOS.resume_workflow("run")
+        check_cancelled(runs)
+
+    run_in_process(store, work)
+
+
+# --- Deleted runs
+
+
+def test_a_deleted_run_leaves_nothing_and_its_id_is_free(new_store: NewRunStore) -> None:
+    store = replace(new_store(), story=PAID, asks=True)
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        for _ in range(2):
+            run = runs.start("agent", Job("run"), run_id="run")
+            for _ in range(3):
+                [waiting] = until(runs.waiting)
+                runs.decide(waiting.wait_id, everything(waiting))
+            store.keep(run)
+            runs.delete(["run"])
+            assert dbos.DBOS.list_workflows() == []
+            with runs.table.engine.begin() as connection:
+                for table in ("weakincentives_runs", "weakincentives_log"):
+                    rows = connection.execute(sqlalchemy.text(f"SELECT * FROM {table}"))  # noqa: S608
+                    assert rows.all() == []
+
+    run_in_process(store, work)
+    assert payments(store) == ["2", "4"] * 2

@@ -1,0 +1,190 @@
+"""Runs inside tool calls, whose processes are killed: no answered request is sent again."""
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from contrib.dbos.test_kills import Story, kill_later, together
+from support.durable_processes import (
+    AT_MOST_ONCE,
+    ENGINE,
+    Actions,
+    Kill,
+    RunStore,
+    actions,
+    comparable,
+    expected_of,
+    kind_of,
+    read_log,
+    start_process,
+)
+from support.durable_runs import NESTED, STORY, calls
+from support.sizes import KILLS, todays
+
+type NewRunStore = Callable[[], RunStore]
+
+
+PARALLEL = (
+    calls(
+        ("delegate", '{"a": 1}'),
+        ("delegate_async", '{"a": 2}'),
+        ("delegate", '{"a": 3}'),
+        ("note", '{"a": 5}'),
+    ),
+    calls(("delegate_async", '{"a": 5}'), ("delegate", '{"a": 6}')),
+    STORY[-1],
+)
+
+
+def requests(facts: Sequence[Sequence[str]]) -> Counter[str]:
+    """How often the model was asked what, such as `helper-3:0`."""
+    return Counter(words[2] for words in facts if words[0] == "provider")
+
+
+def answered(store: RunStore) -> list[str]:
+    """What the model was asked of which the log has the answer."""
+    found, names = list[str](), {"": "first"}
+    for row, _ in read_log(store):
+        line = json.loads(row.line)
+        if row.path and row.path not in names:
+            names[row.path] = f"helper-{json.loads(line['head']['arguments'])['a']}"
+        if kind_of(row) == "answered":
+            name = names[row.path]
+            found.append(f"{name}:{sum(it.startswith(f'{name}:') for it in found)}")
+    return found
+
+
+def asked_last(store: RunStore) -> Counter[str]:
+    """What the model was asked in the last life."""
+    facts = store.facts.read()
+    last = max(at for at, words in enumerate(facts) if words == ["launched"])
+    return requests(facts[last:])
+
+
+def check_nested(store: RunStore) -> Actions:
+    """Returns what happened twice, after a check that nothing was lost and all ended as it should.
+
+    A call that is interrupted runs again, with all calls inside it that can.
+    """
+    plain, (whole, *_) = expected_of(store)
+    done, result = actions(store), comparable(store.result())
+    repeated, lost = done - plain, plain - done
+    assert set(repeated) <= set(plain), "another idempotency key"
+    assert {fact[1] for fact in repeated}.isdisjoint(AT_MOST_ONCE)
+    assert {fact[1] for fact in lost} <= AT_MOST_ONCE, lost
+    unknown = sum("outcome is unknown" in row.line for row, _ in read_log(store))
+    assert notes(result).count("sent 3") == notes(whole).count("sent 3") - unknown
+    assert without_sent(notes(result)) == without_sent(notes(whole))
+    assert unknown or not lost
+    other = list[str]()
+    if unknown:  # of which a helper was told, who has said the same
+        other += ["session", "conversation"]
+    if store.counts:  # what a session that counts events has paid for dropped calls is not stored
+        other += ["session", "conversation", "usage", "last_usage"]
+    assert {**result, **{name: whole[name] for name in other}} == whole
+    return repeated
+
+
+def notes(result: Any) -> list[str]:
+    slices: dict[str, Any] = json.loads(result["session"])["slices"]
+    return [item["text"] for item in slices["support.agents:Note"]]
+
+
+def without_sent(texts: list[str]) -> list[str]:
+    return [text for text in texts if text != "sent 3"]
+
+
+def kill_at(store: RunStore, place: str, passed: int) -> Story:
+    code = yield start_process(replace(store, hook=Kill(place, passed)).work(), store.log)
+    assert code == -signal.SIGKILL, store.log.read_text()
+    before, total = answered(store), requests(list(expected_of(store)[0]))
+    code = yield start_process(store.work(), store.log)
+    assert code == 0, store.log.read_text()
+    assert asked_last(store) == total - Counter(before)
+    check_nested(store)
+
+
+NESTED_PLACES = [
+    *[("in provider", passed) for passed in range(1, 12)],
+    *[("before provider", passed) for passed in (2, 5, 9)],
+    *[("in tool", passed) for passed in (1, 2, 3, 4, 7, 10)],
+    *[(place, passed) for place in ENGINE for passed in range(2, 26, 3)],
+]
+
+
+def test_a_nested_run_killed_anywhere_asks_nothing_again_that_was_answered(
+    new_store: NewRunStore,
+) -> None:
+    store = RunStore("", new_store().folder, story=NESTED, helps=True)
+    assert len(requests(list(expected_of(store)[0]))) == 16
+    together(
+        kill_at(replace(new_store(), story=NESTED, helps=True), place, passed)
+        for place, passed in todays(NESTED_PLACES)
+    )
+
+
+def killed_at_random(store: RunStore, chance: random.Random, kills: list[str]) -> Story:
+    """The run is taken up until it ends before it is killed."""
+    slow = replace(store, hook=lambda place: time.sleep(0.01) if place[:3] == "in " else None)
+    before: list[str] = []
+    for lives in count(1):
+        pid = start_process(slow.work(), store.log)
+        killer = partial(kill_later, store, pid, lives, chance.random(), facts=30)
+        start_process(killer, store.log)
+        code = yield pid
+        again = asked_last(store).keys() & before
+        assert store.counts or not again, "an answered request was sent again"
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, store.log.read_text()
+        kills.append("inside a call" if calls_open(store) else "elsewhere")
+        before = answered(store)
+    check_nested(store)
+
+
+def calls_open(store: RunStore) -> bool:
+    """Whether the log ends inside a call."""
+    paths = {row.path.split("/")[0] for row, _ in read_log(store) if row.path}
+    done = {
+        json.loads(row.line)["entry"]["key"].split("/")[0]
+        for row, _ in read_log(store)
+        if not row.path and kind_of(row) == "called"
+    }
+    return not paths <= done
+
+
+def test_parallel_calls_with_nested_runs_survive_kills_at_random_moments(
+    new_store: NewRunStore,
+) -> None:
+    kills: list[str] = []
+    chances = map(random.Random, count())
+
+    def stories() -> Iterator[Story]:
+        while len(kills) < KILLS:
+            store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
+            yield killed_at_random(store, next(chances), kills)
+
+    together(stories())
+    assert kills.count("inside a call") > KILLS / 4
+
+
+def test_parallel_calls_that_run_once_more_by_themselves_survive_kills_at_random_moments(
+    new_store: NewRunStore,
+) -> None:
+    """A session that counts events does so in order: what ran beside other calls is dropped."""
+    kills: list[str] = []
+    chances = map(random.Random, count(100))
+
+    def stories() -> Iterator[Story]:
+        while len(kills) < KILLS:
+            store = replace(new_store(), story=PARALLEL, helps=True, parallel=True, counts=True)
+            yield killed_at_random(store, next(chances), kills)
+
+    together(stories())

@@ -1,0 +1,1370 @@
+"""A durable run that was cut goes on from its log, and ends as one that was not."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import cycle, pairwise
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, answers, prompt, tool
+from support.cut_runs import FACES, Face, Outcome, play
+from support.deadlines import with_growing_limit
+from support.durable_cuts import play_durable
+from support.durable_runs import (
+    STORY,
+    Answer,
+    Facts,
+    Held,
+    Job,
+    Seen,
+    WatchedTable,
+    agent,
+    calls,
+)
+from support.run_trees import Script, Step, Tree, outside
+from weakincentives.content import text_of
+from weakincentives.contrib.durable import (
+    DurableAgent,
+    MemoryLogTable,
+    durable,
+    execute_run,
+    execute_run_async,
+    to_input,
+)
+from weakincentives.contrib.durable.execution import to_execution
+from weakincentives.contrib.durable.stored_log import LogTable, Place, Row, StoppedAttempt
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.errors import (
+    BudgetExceededError,
+    ChangedRunError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ThrottleError,
+)
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, Message, UserMessage
+from weakincentives.evaluation.response import Completed, TextDelta
+from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
+from weakincentives.prompt import (
+    MarkdownSection,
+    OutputRejected,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing.scripted import Reply, SeenRequest
+from weakincentives.visibility import SectionVisibility
+
+INPUT = to_input(Job("it"))
+
+# Any, throughout: results and lines are JSON, and agents have every output.
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Facts:
+    return Facts(tmp_path / "facts")
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def perform(
+    agent: DurableAgent[Any],
+    table: LogTable,
+    run_input: Any = INPUT,
+    face: Face = "evaluate",
+    events: list[Any] | None = None,
+) -> Any:
+    """Performs an attempt in one of four ways, and returns the result; streams fill `events`."""
+    given, tell = through_json(run_input), None
+    if face.startswith("stream"):
+        tell = (events if events is not None else []).append
+    if face.endswith("async"):
+        running = execute_run_async(agent, given, table, "run", progress=tell)
+        return through_json(asyncio.run(running))
+    return through_json(execute_run(agent, given, table, "run", progress=tell))
+
+
+def attempt(
+    agent: DurableAgent[Any], held: Held | None = None, run_input: Any = INPUT
+) -> tuple[Any, WatchedTable]:
+    """Performs an attempt after a crash that has left these rows; returns result and table."""
+    table = WatchedTable(held or {})
+    return perform(agent, table, run_input), table
+
+
+def lines(held: Held) -> list[tuple[str, Any]]:
+    """The path and the line of each row."""
+    return [(row.path, json.loads(row.line)) for rows in held.values() for row in rows]
+
+
+def entries(held: Held) -> list[Any]:
+    return [line["entry"] for _, line in lines(held)]
+
+
+def kinds(held: Held) -> list[str]:
+    return [entry["kind"] for entry in entries(held)]
+
+
+def has_unknown(held: Held) -> bool:
+    """Whether a call had begun that must not run twice, and has no answer."""
+    latest = {(run_id, row.path): row for run_id, rows in held.items() for row in rows}
+    return any(json.loads(row.line)["entry"]["kind"] == "began" for row in latest.values())
+
+
+def inline(durable_agent: DurableAgent[Any]) -> tuple[Any, str]:
+    """The same run without a log: what came of it, and the session."""
+    session = durable_agent.session("run")
+    execution = durable_agent.main_loop.execute(
+        durable_agent.prompt().bind(Job("it")), session=session
+    )
+    return execution, session.snapshot().to_json()
+
+
+both = pytest.mark.parametrize("dynamic", [True, False])
+faces = pytest.mark.parametrize("face", FACES)
+
+
+# --- Chats
+
+
+def said_so_far(messages: Sequence[Message]) -> tuple[str, int]:
+    """The last words of the user, and how often the model has answered since."""
+    words, said = "", 0
+    for message in messages:
+        match message:
+            case UserMessage(content, repair=False):
+                words, said = text_of(content), 0
+            case AssistantMessage():
+                said += 1
+            case _:
+                pass
+    return words, said
+
+
+def chatting(facts: Facts, *, dynamic: bool) -> DurableAgent[Any]:
+    """An agent that opens and closes a section, and runs one of its tools, in two turns."""
+
+    def work(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        facts.add("worked", params.name)
+        return ToolResult("Worked.")
+
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="All about more.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[Tool[Job, object](name="work", description="Works.", handler=work)],
+    )
+    shown = MarkdownSection(title="Task", key="task", template="Chat.")
+    template = PromptTemplate(ns="t", key="chat", sections=[shown, hidden], closable=True)
+    key = {"section_key": "more"}
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        reply = {
+            ("Hi", 0): call(("read_section", key), ("read_section", key)),
+            ("Hi", 1): call(("work", {"name": "a"})),
+            ("Go on", 0): call(("work", {"name": "b"}), ("close_section", key)),
+        }
+        words, said = said_so_far(seen.messages)
+        if not dynamic and (words, said) == ("Hi", 0) and "work" in seen.tool_names:
+            said = 1  # the run has started again with the section open
+        step = reply.get((words, said), say(f"{words}: done"))
+        named = [
+            replace(each, call_id=f"{words}:{said}:{number}")
+            for number, each in enumerate(step.tool_calls)
+        ]
+        return replace(step, tool_calls=tuple(named))
+
+    adapter = ScriptedAdapter(cycle([model]), dynamic_tools=dynamic)
+    return durable(MainLoop(adapter), template.bind)
+
+
+@both
+def test_chat_goes_on_in_another_run_wherever_the_runs_were_cut(
+    facts: Facts, *, dynamic: bool
+) -> None:
+    conversation, texts = None, []
+    plain, session = None, Session(session_id="run")
+    for words in ("Hi", "Go on", "Bye"):
+        chat = chatting(facts, dynamic=dynamic)
+        run_input = to_input(message=words, conversation=conversation)
+        whole, table = attempt(chat, run_input=run_input)
+        for held in table.held:
+            again = chatting(facts, dynamic=dynamic)
+            assert attempt(again, held, run_input)[0] == whole
+        execution = to_execution(chat, whole)
+        conversation = execution.conversation
+        texts.append(execution.text)
+        plain = chatting(facts, dynamic=dynamic).main_loop.execute(
+            chat.prompt(),
+            session=session,
+            message=words,
+            conversation=None if plain is None else plain.conversation,
+        )
+        assert conversation == plain.conversation
+    assert texts == ["Hi: done", "Go on: done", "Bye: done"]
+    assert conversation is not None
+    records_of_more = [each for each in conversation.sections if each.path == ("more",)]
+    assert [each.visibility for each in records_of_more] == [SectionVisibility.SUMMARY]
+
+
+def test_run_that_reached_a_limit_has_its_conversation(facts: Facts) -> None:
+    chat = chatting(facts, dynamic=True)
+    result, _ = attempt(chat, run_input=to_input(message="Hi", budget=Budget(max_calls=1)))
+    with pytest.raises(PromptEvaluationError) as caught:
+        to_execution(chat, result)
+    stopped = caught.value.conversation
+    result, _ = attempt(chat, run_input=to_input(conversation=stopped))
+    assert to_execution(chat, result).text == "Hi: done"
+    assert facts.read() == [["worked", "a"]]
+
+
+# --- What is stored
+
+
+@both
+@faces
+def test_durable_run_is_the_plain_run(facts: Facts, face: Face, *, dynamic: bool) -> None:
+    durable_agent = agent(facts, dynamic=dynamic)
+    execution, session = inline(durable_agent)
+    result = perform(durable_agent, MemoryLogTable(), face=face)
+    stored = to_execution(durable_agent, result)
+    assert stored.output == execution.output == Answer(12)
+    assert stored == execution
+    assert result["session"] == session
+    assert stored.restarts == (0 if dynamic else 1)
+
+
+@pytest.mark.parametrize("face", ["stream", "stream_async"])
+def test_streamed_run_that_was_cut_streams_what_was_not_stored(facts: Facts, face: Face) -> None:
+    whole, table = attempt(agent(facts))
+    for cut, texts in ((0, ["no json", '{"total": 12}']), (-2, ['{"total": 12}']), (-1, [])):
+        events: list[Any] = []
+        again = WatchedTable(table.held[cut])
+        assert perform(agent(facts), again, face=face, events=events) == whole
+        assert [event.text for event in events if isinstance(event, TextDelta)] == texts
+        assert isinstance(events[-1], Completed)
+        assert events[-1].response.text == whole["text"]
+        assert again.held[-1] == table.held[-1]
+
+
+def test_entries_are_pinned(facts: Facts) -> None:
+    """Databases have rows that were written before; other ones need another `_LOG_FORMAT`."""
+    _, table = attempt(agent(facts))
+    held = table.held[-1]
+    assert [(row.path, row.position) for row in held["run"]] == [("", n) for n in range(19)]
+    assert [
+        (entry["kind"], entry.get("key"), entry["call"]["name"] if "call" in entry else None)
+        for entry in entries(held)
+    ] == [
+        ("rendered", None, None),
+        ("answered", None, None),
+        ("called", "1/c0", "note"),
+        ("called", "1/c1", "fail"),
+        ("began", "1/c2", None),
+        ("called", "1/c2", "send"),
+        ("answered", None, None),
+        ("called", "2/c0", "nonsense"),
+        ("called", "2/c1", "note"),
+        ("called", "2/c2", "look"),
+        ("answered", None, None),
+        ("called", "3/c0", "read_section"),
+        ("answered", None, None),
+        ("called", "4/c0", "late"),
+        ("called", "4/c1", "replace"),
+        ("began", "4/c2", None),
+        ("called", "4/c2", "later"),
+        ("answered", None, None),
+        ("answered", None, None),
+    ]
+    assert all(set(line) == {"entry", "state", "head"} for _, line in lines(held))
+    assert {entry["kind"]: {*entry} - {"kind"} for entry in entries(held)} == {
+        "rendered": {"cause", "section_keys", "reason", "conversation"},
+        "answered": {"reply", "cost"},
+        "began": {"key"},
+        "called": {
+            *("key", "call", "answer", "error", "sections", "request", "state", "is_complete"),
+            "has_run",
+        },
+    }
+
+
+def test_row_of_a_call_has_the_answer_and_what_became_of_the_session(facts: Facts) -> None:
+    _, table = attempt(agent(facts))
+    by_tool = {
+        line["entry"]["call"]["name"]: line
+        for _, line in lines(table.held[-1])
+        if line["entry"]["kind"] == "called"
+    }
+    assert by_tool["read_section"]["entry"]["sections"]["tools"] == ["late", "later"]
+    assert set(by_tool["replace"]["state"]["set"]) == {
+        "support.agents:Note",
+        "support.durable_runs:Seen",
+    }
+    assert by_tool["late"]["state"]["added"] == {"support.durable_runs:Amount": [{"a": 5}]}
+    assert by_tool["send"]["state"]["added"] == {"support.agents:Note": [{"text": "sent 3"}]}
+    assert by_tool["fail"]["entry"]["answer"]["success"] is False
+    assert "added" not in by_tool["fail"]["state"]
+    others = [line for _, line in lines(table.held[-1]) if line["entry"]["kind"] != "called"]
+    [opened] = [line["state"] for line in others if line["state"]]  # before the next request
+    assert set(opened["added"]) == {"weakincentives.visibility:VisibilityOverrides"}
+
+
+@both
+def test_everything_is_stored_before_the_next_request_or_call(
+    facts: Facts, *, dynamic: bool
+) -> None:
+    table, places = WatchedTable(), list[tuple[str, int]]()
+
+    def note(place: str) -> None:
+        places.append((place, len(table.rows["run"])))
+
+    perform(agent(facts, dynamic=dynamic, hook=note), table)
+    found = kinds(table.held[-1])
+    begins = [n for n, kind in enumerate(found) if kind == "rendered"]  # stored with its answer
+    asked = [size + (size in begins) for place, size in places if place == "before provider"]
+    assert asked == [n for n, kind in enumerate(found) if kind == "answered"]
+    called = [size for place, size in places if place == "before tool"]
+    assert {found[size] for size in called} == {"called"}
+    assert {n + 1 for n, kind in enumerate(found) if kind == "began"} <= {*called}
+
+
+def test_runs_inside_a_call_have_rows_and_usage_of_their_own() -> None:
+    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+
+    def nest(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        texts = [context.evaluate(inner.bind()).text for _ in range(2)]
+        return ToolResult(" and ".join(texts))
+
+    own = Tool[Any, Any](
+        name="nest", description="x", handler=nest, params_type=Job, result_type=object
+    )
+    script = [calls(("nest", '{"name": "x"}')), say("one"), say("two"), say("done")]
+    durable_agent = durable(MainLoop(ScriptedAdapter(script)), lambda: prompt(own))
+    result, table = attempt(durable_agent, run_input=to_input())
+    held = table.held[-1]
+    assert [(row.path, row.position) for row in held["run"]] == [
+        *[("", n) for n in range(4)],
+        *[("1/c0/1:", n) for n in range(2)],
+        *[("1/c0/2:", n) for n in range(2)],
+    ]
+    assert [line["head"] for _, line in lines(held)] == [
+        *[None] * 4,
+        *[{"tool": "nest", "arguments": '{"name": "x"}', "ns": "tests", "key": "inner"}] * 4,
+    ]
+    assert entries(held)[2]["answer"]["content"] == "one and two"
+    assert result["usage"]["input_tokens"] == 40
+    assert attempt(durable_agent, held, to_input())[0] == result
+
+
+def test_calls_that_run_at_once_are_stored_together(facts: Facts) -> None:
+    story = [calls(("note", "{}"), ("look", "{}"), ("send", "{}")), STORY[-1]]
+    durable_agent = agent(facts, story=story)
+    durable_agent.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
+    whole, table = attempt(durable_agent)
+    assert [kinds(held)[len(before.get("run", ())) :] for before, held in pairs(table.held)] == [
+        ["rendered", "answered"],
+        ["called", "called"],
+        ["began"],
+        ["called"],
+        ["answered"],
+    ]
+    for held in table.held:
+        result, again = attempt(durable_agent, held)
+        if not has_unknown(held):
+            assert (result, again.held[-1]) == (whole, table.held[-1])
+
+
+def test_rows_of_a_run_that_begins_again_replace_those_of_it_and_of_runs_inside_it() -> None:
+    table = MemoryLogTable()
+    number = table.begin("run", "v").number
+    root, called, sibling = "", "1/a/1:", "1/a/10:"
+    inside = "1/a/1:1/b/1:"
+    for path in (root, called, inside, sibling):
+        table.append("run", number, [Row(path, 0, "old"), Row(path, 1, "old")], first=True)
+
+    def found() -> set[Row]:
+        return {*table.rows["run"]}
+
+    everything = found()
+    table.append("run", number, [Row(called, 1, "new")], first=True)  # goes on from its first row
+    assert found() == everything - {Row(called, 1, "old")} | {Row(called, 1, "new")}
+    table.append("run", number, [Row(called, 2, "new")], first=False)
+    assert Row(inside, 0, "old") in found()
+    table.append("run", number, [Row(called, 0, "again")], first=True)
+    kept = {row for row in everything if row.path in (root, sibling)}
+    assert found() == kept | {Row(called, 0, "again")}
+    table.append("run", number, [Row(root, 0, "again")], first=True)
+    assert {Row(called, 0, "again"), Row(sibling, 1, "old")} < found()
+
+
+def pairs(held: Sequence[Held]) -> list[tuple[Held, Held]]:
+    return list(pairwise(held))
+
+
+def test_rows_grow_with_the_steps_and_not_with_the_conversation(facts: Facts) -> None:
+    def size(turns: int) -> int:
+        story = [*[calls(("send", '{"a": 1}'))] * turns, STORY[-1]]
+        _, table = attempt(agent(facts, story=story))
+        found = entries(table.held[-1])
+        assert [n for n, entry in enumerate(found) if entry.get("conversation")] == [0]
+        return sum(len(row.line) for row in table.rows["run"])
+
+    small, middle, large = size(20), size(40), size(80)
+    assert large - middle == pytest.approx(2 * (middle - small), rel=0.02)
+
+
+# --- After a cut
+
+REPEATABLE = ("note", "fail", "look", "replace", "late")
+
+
+def facts_of(held: Held) -> int:
+    """How many lines of `Facts` there are of what was stored, with a known outcome."""
+    done = 0
+    for entry in entries(held):
+        match entry:
+            case {"kind": "answered" | "began"}:
+                done += 1
+            case {"kind": "called", "call": {"name": name}, "answer": answer}:
+                done += name in REPEATABLE and (answer["success"] or name == "fail")
+            case _:
+                pass
+    return done
+
+
+@both
+def test_cut_run_ends_the_same_and_repeats_nothing(facts: Facts, *, dynamic: bool) -> None:
+    durable_agent = agent(facts, dynamic=dynamic)
+    whole, table = attempt(durable_agent)
+    once = facts.read()
+    assert len(once) > 10
+    for count in range(len(table.rows["run"]) + 1):
+        held = {"run": table.held[-1]["run"][:count]}
+        if has_unknown(held):
+            continue  # see the next test
+        facts.path.unlink(missing_ok=True)
+        result, again = attempt(durable_agent, held)
+        assert result == whole
+        assert facts.read() == once[facts_of(held) :]
+        assert again.held[-1] == table.held[-1]
+
+
+def test_at_most_once_call_that_had_begun_is_answered_as_unknown(facts: Facts) -> None:
+    durable_agent = agent(facts)
+    _, table = attempt(durable_agent)
+    at = kinds(table.held[-1]).index("began")
+    facts.path.unlink()
+    result, again = attempt(durable_agent, {"run": table.held[-1]["run"][: at + 1]})
+    assert "send" not in {words[1] for words in facts.read()}
+    answer = entries(again.held[-1])[at + 1]["answer"]
+    assert answer["success"] is False
+    assert "outcome is unknown" in answer["content"]
+    assert "sent 3" not in result["session"]
+
+
+def test_after_a_restart_an_at_most_once_answer_from_the_log_is_known(facts: Facts) -> None:
+    story = (*STORY[:1], *STORY[2:])
+    durable_agent = agent(facts, story=story, dynamic=False)
+    whole, table = attempt(durable_agent)
+    found = entries(table.held[-1])
+    restart = [entry.get("cause") for entry in found].index("restart")
+    sent = [
+        n
+        for n, entry in enumerate(found)
+        if entry["kind"] == "called" and entry["call"]["name"] == "send"
+    ]
+    assert len(sent) == 2
+    assert sent[0] < restart < sent[1]
+    for count in range(restart, len(found)):
+        held = {"run": table.held[-1]["run"][:count]}
+        if has_unknown(held):
+            continue
+        facts.path.unlink()
+        assert attempt(durable_agent, held)[0] == whole
+        assert [words for words in facts.read() if words[1] == "send"] == []
+    assert found[sent[1]]["answer"]["content"].startswith("Sent.")
+
+
+def test_calls_that_were_refused_or_repeated_before_a_cut_are_so_after_it() -> None:
+    story = [
+        calls(("later", "{}"), ("send", '{"a": 3}'), ("read_section", '{"section_key": "more"}')),
+        calls(("send", '{"a": 3}'), ("later", '{"a": 7}')),
+        STORY[-1],
+    ]
+    durable_agent = agent(Facts(Path("/dev/null")), story=story, dynamic=False)
+    whole, table = attempt(durable_agent)
+    for held in table.held:
+        if not has_unknown(held):
+            assert attempt(durable_agent, held)[0] == whole
+
+
+def test_run_of_another_version_is_refused_and_left_as_it_is(facts: Facts) -> None:
+    durable_agent = agent(facts)
+    whole, table = attempt(durable_agent)
+    other = agent(facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+    assert other.version != durable_agent.version
+    facts.path.unlink()
+    held = table.held[-1]
+    with pytest.raises(
+        ChangedRunError,
+        match=f"run 'run' began with version {durable_agent.version} of its agent, "
+        f"and this is {other.version}; finish it with the code that began it",
+    ):
+        perform(other, table)
+    assert (facts.read(), {"run": table.rows["run"]}) == ([], held)
+    assert perform(durable_agent, table) == whole
+
+
+def test_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path) -> None:
+    durable_agent, same = agent(Facts(tmp_path / "a")), agent(Facts(tmp_path / "b"))
+    assert durable_agent.version == same.version
+
+    def other(effect: Any) -> DurableAgent[Any]:
+        own = Tool[Any, Any](
+            name="t", description="x", params_type=Job, result_type=object, effect=effect
+        )
+        return agent(Facts(tmp_path / "a"), extra=[own])
+
+    assert len({durable_agent.version, other("pure").version, other("at_most_once").version}) == 3
+
+
+def test_answer_that_was_rejected_is_rejected_once_and_an_accepted_one_is_checked_once() -> None:
+    checked: list[str] = []
+
+    def accept(output: Answer, /, *, context: ToolContext) -> None:
+        checked.append(str(output.total))
+        context.session.dispatch(Note(f"checked {output.total}"))
+        if output.total < 0:
+            raise OutputRejected("Too small.")
+
+    def bound() -> Any:
+        task = MarkdownSection(title="Task", template="Go.", state=[Note])
+        return PromptTemplate[Answer](ns="tests", key="checked", sections=[task], accept=accept)
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        said = [message for message in seen.messages if isinstance(message, AssistantMessage)]
+        return say(f'{{"total": {len(said) - 2}}}')
+
+    durable_agent = durable(MainLoop(ScriptedAdapter(cycle([model]))), lambda: bound().bind())
+    whole, table = attempt(durable_agent, run_input=to_input())
+    assert (to_execution(durable_agent, whole).output, checked) == (Answer(0), ["-2", "-1", "0"])
+    assert whole["session"].count("checked") == 1
+    called = [entry for entry in entries(table.held[-1]) if entry["kind"] == "called"]
+    assert [entry["answer"]["success"] for entry in called] == [False, False, True]
+    for held in table.held:
+        checked.clear()
+        result, again = attempt(durable_agent, held, to_input())
+        assert (result, again.held[-1]) == (whole, table.held[-1])
+        assert checked == ["-2", "-1", "0"][kinds(held).count("called") :]
+
+
+def test_run_inside_accept_is_asked_once_wherever_the_run_is_cut() -> None:
+    judge = prompt(text="Judge.").template
+
+    def accept(output: Answer, /, *, context: ToolContext) -> None:
+        verdict = context.evaluate(judge.bind(), message=str(output.total)).text
+        context.session.dispatch(Note(verdict))
+        if verdict == "bad":
+            raise OutputRejected("Too small.")
+
+    task = MarkdownSection(title="Task", template="Go.", state=[Note])
+    template = PromptTemplate[Answer](ns="tests", key="judged", sections=[task], accept=accept)
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        if "Judge." in seen.messages[0].text:
+            return say("good" if seen.messages[-1].text == "1" else "bad")
+        said = [message for message in seen.messages if isinstance(message, AssistantMessage)]
+        return say(f'{{"total": {len(said)}}}')
+
+    def made() -> tuple[DurableAgent[Any], ScriptedAdapter]:
+        adapter = ScriptedAdapter(cycle([model]))
+        return durable(MainLoop(adapter), template.bind), adapter
+
+    durable_agent, _ = made()
+    whole, table = attempt(durable_agent, run_input=to_input())
+    assert to_execution(durable_agent, whole).output == Answer(1)
+    assert {row.path for row in table.rows["run"]} == {"", "1/<accept>/1:", "2/<accept>/1:"}
+    for held in table.held:
+        durable_agent, adapter = made()
+        result, again = attempt(durable_agent, held, to_input())
+        assert (result, again.held[-1]) == (whole, table.held[-1])
+        assert len(adapter.requests) == 4 - answered(held)
+
+
+# --- A run cut anywhere, by its kind
+
+INNER = Script(((Step("note", 1),), (Step("look", 0), Step("note", 5))))
+ASKS = Script(((Step("note", 2),), (Step("ask", 4), Step("note", 6)), (Step("ask", 8),)))
+PAYS = Script(((Step("look", 1), Step("pay", 101)), (Step("note", 5),), (Step("pay", 102),)))
+DEEP = Script(((Step("note", 3),), (Step("delegate", 1, INNER), Step("ask", 5), Step("pay", 103))))
+OPENS = Script(((Step("note", 1),), (Step("pay", 104), Step("open", 0)), (Step("keep", 2),)))
+OPENS_AND_CLOSES = Script(((Step("open", 0), Step("read", 0)), (Step("keep", 2), Step("close", 0))))
+ASKS_AND_PAYS = Script(((Step("ask", 4),), (Step("pay", 105),), (Step("note", 1),)))
+MANY = Script(tuple([(Step("note", n), Step("note", n + 4)) for n in range(8)]))
+FAILS = Script(((Step("note", 1),), (Step("note", 2),)), fails_at=1)
+CHAT = [replace(MANY, turns=MANY.turns[n : n + 2]) for n in range(3)]
+
+
+def one_turn(*steps: Step) -> Script:
+    return Script((steps,))
+
+
+def around(*inner: Script) -> Script:
+    """A run with a turn of several calls that each have a run inside."""
+    return one_turn(*[Step("delegate", n, script) for n, script in enumerate(inner)])
+
+
+def tree(*scripts: Script, features: str = "", max_tokens: int | None = None) -> Tree:
+    return Tree(scripts, frozenset(features.split()), max_tokens)
+
+
+TREES: Mapping[str, Tree] = {
+    "chat": tree(INNER, Script(((Step("note", 1), Step("look", 0)), (Step("fail", 1),)))),
+    "coroutines": tree(around(INNER, PAYS), features="coroutines"),
+    "media": tree(Script(((Step("look", 1),), (Step("note", 2),))), INNER, features="media"),
+    "sections": tree(OPENS_AND_CLOSES),
+    "restart": tree(OPENS, features="restart"),
+    "restart inside": tree(around(OPENS, INNER), features="restart"),
+    "restart in parallel": tree(around(OPENS, INNER), features="restart parallel"),
+    "repair": tree(replace(INNER, answers=("wrong", "asks", "wrong", "right")), features="repair"),
+    "rejection": tree(replace(INNER, answers=("rejected", "asks", "right")), features="accept"),
+    "repair inside": tree(around(replace(INNER, answers=("wrong", "right"))), features="repair"),
+    "compaction": tree(MANY, features="compaction"),
+    "compaction of a chat": tree(*CHAT, features="compaction"),
+    "compaction inside": tree(around(MANY), features="compaction"),
+    "fallback": tree(FAILS, features="fallback"),
+    "fallback inside": tree(around(FAILS, INNER), features="fallback"),
+    "failure": tree(FAILS, INNER, features="failure"),
+    "failure inside": tree(around(FAILS, INNER), features="failure"),
+    "budget": tree(INNER, features="budget", max_tokens=100),
+    "budget spent inside": tree(around(INNER), features="budget", max_tokens=300),
+    "nested": tree(around(DEEP, PAYS)),
+    "waiting": tree(one_turn(Step("note", 9), Step("ask", 1), Step("note", 4), Step("ask", 2))),
+    "waiting inside": tree(around(INNER, ASKS)),
+    "waiting two levels down": tree(around(around(ASKS_AND_PAYS))),
+    "parallel": tree(
+        one_turn(Step("note", 1), Step("look", 0), Step("fail", 1), Step("note", 4)),
+        features="parallel",
+    ),
+    "nested in parallel": tree(around(INNER, PAYS), features="parallel"),
+    "coroutines in parallel": tree(around(INNER, PAYS), features="parallel coroutines"),
+    "waiting in parallel": tree(around(INNER, ASKS, PAYS), features="parallel"),
+}
+
+
+def comparable(end: Outcome) -> Outcome:
+    """Without what happened before a crash, and with what a crash keeps."""
+    return end._replace(files={}, facts=[], asked=[])
+
+
+def places(held: Held) -> set[tuple[str, str, int, str]]:
+    """Where entries are; what waits after a cut may be in another part of the run."""
+    return {
+        (run_id.partition(":")[0], row.path, row.position, json.loads(row.line)["entry"]["kind"])
+        for run_id, rows in held.items()
+        for row in rows
+    }
+
+
+def payments(held: Held) -> int:
+    """How many calls had begun that must not run twice."""
+    return kinds(held).count("began")
+
+
+def answered(held: Held) -> int:
+    """How many answers of a provider are stored."""
+    replies = [entry["reply"] for entry in entries(held) if entry["kind"] == "answered"]
+    return sum(reply["kind"] == "assistant" for reply in replies)
+
+
+@pytest.mark.parametrize("face", ["evaluate", "stream_async"])
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_run_cut_anywhere_ends_as_the_uncut_run_and_asks_and_pays_nothing_again(
+    tree: Tree, face: Face
+) -> None:
+    with outside() as out:
+        plain = play(tree, out)
+    table = WatchedTable()
+    with outside() as out:
+        whole = play_durable(tree, out, table=table, faces=[face])
+    assert whole._replace(files={}) == plain._replace(files={})
+    assert len(table.held) > 3
+    for held in table.held:
+        again = WatchedTable(held)
+        with outside() as out:
+            end = play_durable(tree, out, table=again, faces=[face])
+        assert Counter(end.facts) <= Counter(whole.facts)
+        assert len(end.facts) == payments(table.held[-1]) - payments(held)
+        if has_unknown(held):
+            continue  # the model calls again, and reads that it is unknown
+        assert comparable(end) == comparable(whole)
+        assert places(again.held[-1]) == places(table.held[-1])
+        assert Counter(end.asked) <= Counter(whole.asked)
+        assert len(end.asked) == answered(table.held[-1]) - answered(held)
+
+
+def test_runs_at_once_in_one_handler_go_on_wherever_they_were_cut() -> None:
+    inner = [PromptTemplate(ns="tests", key=f"part-{n}", sections=[]) for n in range(2)]
+
+    async def both_runs(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        runs = [
+            context.evaluate_async(template.bind(), session=Session(), message=f"part {n}")
+            for n, template in enumerate(inner)
+        ]
+        first, second = await asyncio.gather(*runs)
+        return ToolResult(f"{first.text}, {second.text}")
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        words, said = said_so_far(seen.messages)
+        if words.startswith("part"):
+            return say(f"done with {words}")
+        return say("all done") if said else call(("both", {}))
+
+    def made() -> tuple[DurableAgent[Any], ScriptedAdapter]:
+        adapter = ScriptedAdapter(cycle([model]))
+        return durable(MainLoop(adapter), lambda: prompt(tool(both_runs, name="both"))), adapter
+
+    durable_agent, _ = made()
+    whole, table = attempt(durable_agent, run_input=to_input())
+    [found] = [entry for entry in entries(table.held[-1]) if entry["kind"] == "called"]
+    assert found["answer"]["content"] == "done with part 0, done with part 1"
+    second_alone = {
+        "run": [row for row in table.held[-1]["run"] if not row.path or "/2:" in row.path][:2]
+        + [row for row in table.held[-1]["run"] if "/2:" in row.path]
+    }
+    for held in [*table.held, second_alone]:
+        durable_agent, adapter = made()
+        result, again = attempt(durable_agent, held, to_input())
+        assert (result, again.held[-1]) == (whole, table.held[-1])
+        assert len(adapter.requests) == 4 - answered(held)
+
+
+# --- A crash between an effect and its row
+
+
+class CrashError(BaseException):
+    pass
+
+
+@both
+@pytest.mark.parametrize("place", ["before provider", "in provider", "before tool", "in tool"])
+def test_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
+    facts: Facts, place: str, *, dynamic: bool
+) -> None:
+    undisturbed = Facts(facts.path.with_suffix(".plain"))
+    whole, _ = attempt(agent(undisturbed, dynamic=dynamic))
+    plain = Counter(map(tuple, undisturbed.read()))
+    assert ("tool", "note", "run:1/c0") in plain
+    at = 0
+    while True:
+        facts.path.unlink(missing_ok=True)
+        passed = 0
+
+        def crash(here: str) -> None:
+            nonlocal passed
+            passed += here == place
+            if here == place and passed == at + 1:  # noqa: B023 - called in this turn of the loop alone
+                raise CrashError
+
+        table = WatchedTable()
+        try:
+            perform(agent(facts, dynamic=dynamic, hook=crash), table)
+        except CrashError:
+            pass
+        else:
+            assert at > 5
+            return
+        began = has_unknown(table.held[-1])
+        result = perform(agent(facts, dynamic=dynamic), table)
+        happened = Counter(map(tuple, facts.read()))
+        repeated, lost = happened - plain, plain - happened
+        assert set(repeated) <= set(plain)  # the idempotency key is a part of the fact
+        if began:
+            assert (sum(repeated.values()), sum(lost.values())) == (0, place == "before tool")
+        else:
+            assert (sum(repeated.values()), sum(lost.values())) == (place.startswith("in"), 0)
+            assert result == whole
+        at += 1
+
+
+def test_crash_inside_a_nested_run_runs_its_calls_again_with_the_same_keys(facts: Facts) -> None:
+    keys: list[str] = []
+
+    def work(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        keys.append(context.idempotency_key)
+        if params.a == 2 and len(keys) == 2:
+            raise CrashError
+        return ToolResult("worked")
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        words, said = said_so_far(seen.messages)
+        if words == "inside":
+            return call(("work", {"a": said + 1})) if said < 2 else say("worked twice")
+        return call(("delegate", {"message": "inside"})) if said < 1 else say("done")
+
+    adapter = ScriptedAdapter(cycle([model]))
+    inner = prompt(tool(work, name="work")).template
+    delegate = Tool.from_prompt(inner, name="delegate")
+    durable_agent, table = durable(MainLoop(adapter), lambda: prompt(delegate)), WatchedTable()
+    with pytest.raises(CrashError):
+        perform(durable_agent, table, to_input())
+    asked = len(adapter.requests)
+    assert perform(durable_agent, table, to_input())["text"] == "done"
+    first, second = "run:1/call_1/1:1/call_2", "run:1/call_1/1:2/call_3"
+    assert keys == [first, second, first, second]
+    assert (asked, len(adapter.requests)) == (3, 5)  # none of them twice
+
+
+# --- Transactions
+
+
+class Retrying(WatchedTable):
+    """A table whose database fails when a transaction commits, and tries it again."""
+
+    def transact(
+        self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
+    ) -> None:
+        self.performed = [perform(), perform(), perform()]
+        rows, held = [*self.rows["run"]], [*self.held]
+        append()
+        self.rows["run"], self.held = rows, held
+        append()
+
+
+@pytest.mark.parametrize("success", [True, False])
+@faces
+def test_transactional_call_that_is_tried_again_counts_once(face: Face, success: bool) -> None:
+    tries: list[str] = []
+
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        tries.append(context.idempotency_key)
+        context.session.dispatch(Note(f"paid {params.a}"))
+        return ToolResult(f"try {len(tries)}", success=success)
+
+    own = replace(tool(pay, name="pay"), effect="transactional")
+    task = MarkdownSection(title="Task", template="Pay.", tools=[own], state=[Note])
+    template = PromptTemplate(ns="tests", key="pays", sections=[task])
+    script = [call(("pay", {"a": 1})), say("done")]
+    durable_agent = durable(MainLoop(ScriptedAdapter(script)), template.bind, types=[Note])
+    table = Retrying()
+    whole = perform(durable_agent, table, to_input(), face)
+    assert table.performed == [success] * 3
+    assert tries == ["run:1/call_1"] * 3
+    assert kinds(table.held[-1]) == ["rendered", "answered", "called", "answered"]
+    assert [entry["answer"]["content"] for entry in entries(table.held[-1])[2:3]] == ["try 3"]
+    assert whole["session"].count("paid 1") == success
+    tries.clear()
+    for held in table.held[-2:]:
+        again = durable(MainLoop(ScriptedAdapter([say("done")])), template.bind, types=[Note])
+        assert attempt(again, held, to_input())[0] == whole
+    assert tries == []
+
+
+# --- Attempts
+
+
+@pytest.mark.parametrize("place", ["before provider", "in provider", "before tool", "in tool"])
+@faces
+def test_second_attempt_stops_the_first_at_its_next_entry(
+    facts: Facts, place: str, face: Face
+) -> None:
+    table, durable_agent = WatchedTable(), agent(facts)
+
+    def hook(here: str) -> None:
+        if here == place and not stopped:
+            stopped.append(len(table.held))
+            table.begin("run", durable_agent.version)
+
+    stopped: list[int] = []
+    whole, undisturbed = attempt(agent(Facts(Path("/dev/null"))))
+    with pytest.raises(StoppedAttempt, match="run 'run' goes on in a newer attempt") as caught:
+        perform(agent(facts, hook=hook), table, face=face)
+    assert not caught.value.cancelled
+    assert stopped == [len(table.held)]  # nothing was stored any more
+    assert perform(agent(facts), table, face=face) == whole
+    assert table.held[-1] == undisturbed.held[-1]
+
+
+@faces
+def test_whole_second_attempt_in_the_middle_of_the_first_leaves_its_own_rows(
+    facts: Facts, face: Face
+) -> None:
+    table, results = WatchedTable(), list[Any]()
+
+    def hook(here: str) -> None:
+        if here == "in tool" and not results:
+            results.append(None)
+            results[0] = perform(agent(facts), table)
+
+    whole, undisturbed = attempt(agent(Facts(Path("/dev/null"))))
+    with pytest.raises(StoppedAttempt):
+        perform(agent(facts, hook=hook), table, face=face)
+    assert results == [whole]
+    assert table.held[-1] == undisturbed.held[-1]
+    assert perform(agent(facts), table) == whole
+
+
+def swallowing(
+    table: LogTable, seen: list[str], *, asynchronous: bool, parallel: bool, steals: bool = True
+) -> DurableAgent[Any]:
+    """An agent whose tool catches what its nested run raises, after a second attempt began."""
+    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+
+    def steal() -> None:
+        if steals and not seen:
+            seen.append("stolen")
+            table.begin("run", durable_agent.version)
+
+    def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        steal()
+        try:
+            text = context.evaluate(inner.bind()).text
+        except Exception:
+            text = "caught"
+        seen.append(text)
+        return ToolResult(text)
+
+    async def nest_async(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        steal()
+        try:
+            text = (await context.evaluate_async(inner.bind())).text
+        except Exception:
+            text = "caught"
+        seen.append(text)
+        return ToolResult(text)
+
+    own = tool(nest_async if asynchronous else nest, name="nest")
+    count = 2 if parallel else 1
+
+    def model(request: SeenRequest) -> AssistantMessage:
+        if "nest" not in request.tool_names:
+            return say("inside")
+        return say("done") if answers(request.messages) else call(*[("nest", {})] * count)
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated" if parallel else "in_order")
+    adapter = ScriptedAdapter(cycle([model]), config=config)
+    durable_agent = durable(MainLoop(adapter), lambda: prompt(own))
+    return durable_agent
+
+
+@faces
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_no_handler_keeps_an_attempt_going_that_must_stop(
+    face: Face, parallel: bool, asynchronous: bool
+) -> None:
+    table, seen = WatchedTable(), list[str]()
+    durable_agent = swallowing(table, seen, asynchronous=asynchronous, parallel=parallel)
+    with pytest.raises(StoppedAttempt):
+        perform(durable_agent, table, to_input(), face)
+    assert "caught" not in seen
+    assert "called" not in kinds(table.held[-1])
+    assert perform(durable_agent, table, to_input(), face)["text"] == "done"
+
+
+class FullTable(WatchedTable):
+    """A table that has no room for the first entries of a nested run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+
+    def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
+        if self.is_full and rows[0].path:
+            raise OSError("no room")
+        super().append(run_id, attempt, rows, first=first)
+
+
+@faces
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_nested_run_that_cannot_be_stored_ends_the_run_though_a_handler_catches_it(
+    face: Face, parallel: bool, asynchronous: bool
+) -> None:
+    table = FullTable()
+    durable_agent = swallowing(
+        table, [], asynchronous=asynchronous, parallel=parallel, steals=False
+    )
+    with pytest.raises(OSError, match="no room"):
+        perform(durable_agent, table, to_input(), face)
+    assert "called" not in kinds(table.rows)
+    table.is_full = False
+    assert perform(durable_agent, table, to_input(), face)["text"] == "done"
+
+
+# --- Failures and limits are values
+
+
+def failing(*replies: Reply) -> DurableAgent[Any]:
+    made = PromptTemplate(ns="tests", key="fails", sections=[])
+    return durable(MainLoop(ScriptedAdapter(list(replies))), made.bind)
+
+
+def throttled() -> ThrottleError:
+    error = ThrottleError(
+        "slow down", phase="request", code="rate_limit", provider="p", status=429, remedy="wait"
+    )
+    error.retry_after = timedelta(seconds=7)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (throttled(), "slow down"),
+        (PromptEvaluationError("down", phase="request", code="server_error", status=500), "down"),
+        (replace(say("Half an ans"), finish="length"), "cut off at its length limit"),
+        (replace(say("I will not."), finish="refusal"), "the model refused: I will not."),
+    ],
+    ids=["throttled", "failed", "cut off", "refused"],
+)
+def test_failure_of_the_provider_is_stored_and_final(error: Any, message: str) -> None:
+    result, table = attempt(failing(error), run_input=to_input())
+    assert kinds(table.held[-1]) == ["rendered", "answered"]
+    again, _ = attempt(failing(ValueError("never asked")), table.held[-1], to_input())
+    assert again == result
+    kind = ThrottleError if isinstance(error, ThrottleError) else PromptEvaluationError
+    with pytest.raises(kind, match=message) as caught:
+        to_execution(failing(), result)
+    assert getattr(caught.value, "retry_after", None) == getattr(error, "retry_after", None)
+    assert caught.value.turns == 1
+    assert caught.value.usage == getattr(error, "usage", TokenUsage())
+    recovered, _ = attempt(failing(say("fine")), table.held[-2], to_input())  # nothing had failed
+    assert recovered["text"] == "fine"
+
+
+def test_text_that_no_file_could_hold_is_stored_without_what_is_broken_in_it(
+    facts: Facts,
+) -> None:
+    story = [
+        calls(("n\udc00te", '{"a": "\udc00"}')),
+        replace(STORY[-1], text=' {"total": 12}\udc00'),
+    ]
+    result, table = attempt(agent(facts, story=[*story, *story[1:] * 3]))
+    with pytest.raises(PromptEvaluationError, match="not the declared output"):
+        to_execution(agent(facts), result)
+    assert "\\udc00" not in "".join([row.line for row in table.rows["run"]])
+
+
+def test_what_is_no_failure_of_an_evaluation_leaves_the_run_as_it_is_and_stores_nothing() -> None:
+    table, bug = WatchedTable(), RuntimeError("a bug")
+    with pytest.raises(RuntimeError, match="a bug") as caught:
+        perform(failing(bug), table, to_input())
+    assert caught.value is bug
+    assert table.rows == {"run": []}
+    assert perform(failing(say("mended")), table, to_input())["text"] == "mended"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_run_whose_progress_function_fails_goes_on_after_what_was_stored(
+    facts: Facts, asynchronous: bool
+) -> None:
+    whole, _ = attempt(agent(facts))
+    once, table = facts.read(), WatchedTable()
+    facts.path.unlink()
+    face: Face = "stream_async" if asynchronous else "stream"
+
+    class Closing(list[Any]):
+        def append(self, event: Any) -> None:
+            if isinstance(event, TextDelta):
+                raise BrokenPipeError("the page was closed")
+
+    with pytest.raises(BrokenPipeError, match="the page was closed"):
+        perform(agent(facts), table, face=face, events=Closing())
+    assert perform(agent(facts), table) == whole
+    again = Counter(map(tuple, facts.read())) - Counter(map(tuple, once))
+    assert again == Counter([("provider", "it", "first:4")])  # whose answer was not stored
+
+
+def test_run_counts_in_the_budget_what_nested_runs_had_used_before_a_cut() -> None:
+    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+    delegate = Tool.from_prompt(inner, name="inner")
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        if not seen.tool_names:
+            return say("from within")
+        return say("late") if answers(seen.messages) else calls(("inner", '{"message": "x"}'))
+
+    adapter = ScriptedAdapter(cycle([model]))
+    durable_agent = durable(MainLoop(adapter), lambda: prompt(delegate))
+    run_input = to_input(budget=Budget(max_calls=2))
+    result, table = attempt(durable_agent, run_input=run_input)
+    assert "max_calls=2 reached with 2" in result["error"]["message"]
+    assert len(table.held) == 4
+    for held in table.held:
+        again, later = attempt(durable_agent, held, run_input)
+        assert (again, later.held[-1]) == (result, table.held[-1])
+
+
+@pytest.mark.parametrize(("max_tool_calls", "ends"), [(3, True), (2, False)])
+def test_each_call_of_a_turn_counts_once_in_the_budget_wherever_the_run_is_cut(
+    max_tool_calls: int, ends: bool
+) -> None:
+    def model(seen: SeenRequest) -> AssistantMessage:
+        called = answers(seen.messages)
+        return say("done") if called else calls(*[("probe", f'{{"a": {n}}}') for n in range(3)])
+
+    durable_agent = durable(MainLoop(ScriptedAdapter(cycle([model]))), lambda: prompt(tool()))
+    run_input = to_input(budget=Budget(max_tool_calls=max_tool_calls))
+    result, table = attempt(durable_agent, run_input=run_input)
+    assert kinds(table.held[-1]).count("called") == max_tool_calls
+    assert ("error" not in result) is ends
+    for held in table.held:
+        again, later = attempt(durable_agent, held, run_input)
+        assert (again, later.held[-1]) == (result, table.held[-1])
+
+
+def wait_for(deadline: Deadline) -> None:
+    while not deadline.has_passed(utc_now()):
+        sleep(0.01)
+
+
+def test_run_that_is_over_ends_the_same_after_its_deadline_and_another_one_at_it(
+    facts: Facts,
+) -> None:
+    durable_agent = agent(facts)
+    budget = Budget(max_seconds=100, max_calls=50)
+
+    def run_in_time(seconds: float) -> tuple[Any, WatchedTable, Any] | None:
+        deadline = Deadline.after(seconds)
+        given = to_input(Job("it"), deadline=deadline, budget=budget)
+        result, table = attempt(durable_agent, run_input=given)
+        wait_for(deadline)
+        return None if "error" in result else (result, table, given)
+
+    result, table, given = with_growing_limit(run_in_time, 0.3)
+    facts.path.unlink()
+    assert attempt(durable_agent, table.held[-1], given)[0] == result
+    for held in table.held[:-1]:
+        with pytest.raises(DeadlineExceededError):
+            to_execution(durable_agent, attempt(durable_agent, held, given)[0])
+    assert facts.read() == []
+
+
+def test_request_that_fails_once_the_deadline_has_passed_is_not_sent_again() -> None:
+    def run_until(seconds: float) -> tuple[Any, WatchedTable, Any] | None:
+        deadline = Deadline.after(seconds)
+
+        def slow(seen: SeenRequest) -> Exception:
+            wait_for(deadline)
+            return PromptEvaluationError("no answer in time", phase="request", code="timeout")
+
+        given = to_input(deadline=deadline)
+        result, table = attempt(failing(slow), run_input=given)
+        return (result, table, given) if "during a request" in str(result["error"]) else None
+
+    result, table, given = with_growing_limit(run_until, 0.3)
+    never = failing(ValueError("never asked"))
+    with pytest.raises(DeadlineExceededError, match="during a request"):
+        to_execution(never, result)
+    for held in table.held:
+        with pytest.raises(DeadlineExceededError):
+            to_execution(never, attempt(never, held, given)[0])
+
+
+def test_seconds_of_a_budget_begin_with_the_first_attempt(facts: Facts) -> None:
+    deadlines: list[Deadline | None] = []
+
+    def work(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        deadlines.append(context.deadline)
+        if len(deadlines) == 1:
+            raise CrashError
+        return ToolResult("worked")
+
+    adapter = ScriptedAdapter([call(("work", {})), say("done")])
+    durable_agent = durable(MainLoop(adapter), lambda: prompt(tool(work, name="work")))
+    table, given = MemoryLogTable(), to_input(budget=Budget(max_seconds=3600))
+    with pytest.raises(CrashError):
+        perform(durable_agent, table, given)
+    began = utc_now()
+    perform(durable_agent, table, given)
+    first, second = deadlines
+    assert first is not None
+    assert first == second
+    assert first.expires_at < began + timedelta(hours=1)
+
+
+def test_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:
+    durable_agent = agent(facts)
+    run_input = to_input(Job("it"), budget=Budget(max_calls=1))
+    result, table = attempt(durable_agent, run_input=run_input)
+    with pytest.raises(BudgetExceededError, match="max_calls=1"):
+        to_execution(durable_agent, result)
+    assert "sent 3" in result["session"]
+    assert attempt(durable_agent, table.held[-1], run_input)[0] == result
+
+
+# --- Sessions
+
+
+def test_run_goes_on_from_a_session_and_hands_it_back(facts: Facts) -> None:
+    durable_agent, before = agent(facts), Session()
+    before.dispatch(Note("from before"))
+    run_input = to_input(Job("it"), session=before)
+    result, table = attempt(durable_agent, run_input=run_input)
+    after = durable_agent.session("x")
+    after.restore(after.parse_snapshot(result["session"], types=durable_agent.types))
+    assert [note.text for note in after[Note]] == ["from before", "sent 3"]
+    assert after[Seen].latest() == Seen(10)
+    for held in table.held:
+        if not has_unknown(held):
+            assert attempt(durable_agent, held, run_input)[0] == result
+
+
+@dataclass(frozen=True)
+class Stray:
+    text: str
+
+
+def test_state_that_no_attempt_could_read_back_is_refused_when_it_is_stored() -> None:
+    def stray(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Stray("x"))
+        return ToolResult("ok")
+
+    own = Tool[Any, Any](
+        name="stray", description="x", handler=stray, params_type=Job, result_type=object
+    )
+    script = [calls(("stray", '{"name": "x"}')), say("{}")]
+    durable_agent = durable(MainLoop(ScriptedAdapter(script)), lambda: prompt(own))
+    table = WatchedTable()
+    with pytest.raises(
+        SerdeError, match="Stray: no type of that name is known here; pass it in types="
+    ):
+        perform(durable_agent, table, to_input())
+    assert kinds(table.held[-1]) == ["rendered", "answered"]
+
+
+@dataclass(frozen=True)
+class Loose:
+    """State that JSON may change."""
+
+    what: str | bytes
+
+
+def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> DurableAgent[Any]:
+    """An agent whose tool keeps a state, by itself or in a run inside its call."""
+
+    def keep(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(handler_state)
+        return ToolResult("ok")
+
+    def seeded(run_id: str) -> Session:
+        session = Session(session_id=run_id)
+        session[Loose].seed(*state)
+        return session
+
+    own = Tool[Any, Any](
+        name="keep", description="x", handler=keep, params_type=Job, result_type=object
+    )
+    script = [calls(("keep", '{"name": "x"}')), say("1")]
+    if inside:
+        script = [calls(("delegate", '{"message": "x"}')), *script, say("2")]
+        own = Tool.from_prompt(prompt(own).template, name="delegate")
+    return durable(
+        MainLoop(ScriptedAdapter(script)), lambda: prompt(own), types=[Loose], session=seeded
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_state_that_json_would_change_is_refused_at_the_call_that_made_it(inside: bool) -> None:
+    table = WatchedTable()
+    with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
+        perform(loose(handler_state=Loose(b"x"), inside=inside), table, to_input())
+    own = [row for row in table.rows["run"] if not row.path]
+    assert kinds({"run": own}) == ["rendered", "answered"]
+    result, _ = attempt(loose(handler_state=Loose("x"), inside=inside), run_input=to_input())
+    assert json.loads(result["session"])["slices"][f"{__name__}:Loose"] == [{"what": "x"}]
+
+
+def test_state_that_json_would_change_is_refused_before_a_run_begins() -> None:
+    table = WatchedTable()
+    with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
+        perform(loose(Loose(b"x"), handler_state=Loose("x")), table, to_input())
+    assert table.rows == {}
+
+
+@dataclass
+class Twice:
+    total: int
+
+    def __post_init__(self) -> None:
+        self.total *= 2
+
+
+def test_answer_is_made_of_its_text_once() -> None:
+    template = PromptTemplate[Twice](ns="tests", key="twice")
+    durable_agent = durable(MainLoop(ScriptedAdapter([say('{"total": 2}')])), template.bind)
+    result, table = attempt(durable_agent, run_input=to_input())
+    output = to_execution(durable_agent, result).response.output
+    plain = MainLoop(ScriptedAdapter([say('{"total": 2}')])).execute(
+        template.bind(), session=Session()
+    )
+    assert output == plain.response.output
+    assert output is not None
+    assert output.total == 4
+    again, _ = attempt(durable_agent, table.held[-1], to_input())
+    assert to_execution(durable_agent, again).response.output == output
+
+
+def test_params_that_json_would_change_are_refused_when_they_are_given() -> None:
+    with pytest.raises(SerdeError, match=r"what: JSON makes a str of this bytes"):
+        to_input(Loose(b"x"))
+
+
+def test_adapter_with_a_loop_of_its_own_is_refused() -> None:
+    class Own(ScriptedAdapter):
+        def evaluate(self, *args: Any, **options: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(
+        TypeError, match="Own runs its own loop, which cannot be recorded; use a LoopAdapter"
+    ):
+        durable(MainLoop(Own([])), PromptTemplate(ns="a", key="b").bind)
+
+
+# --- Laws
+
+NAMES = ["note", "fail", "send", "look", "replace", "late", "later", "read_section", "nonsense"]
+CALL = st.tuples(
+    st.sampled_from(NAMES), st.sampled_from(["{}", '{"a": 4}', '{"section_key": "more"}', "{"])
+)
+TURN = st.lists(CALL, min_size=1, max_size=4).map(lambda pairs: calls(*pairs))
+
+
+@given(
+    turns=st.lists(TURN, max_size=5),
+    dynamic=st.booleans(),
+    parallel=st.booleans(),
+    data=st.data(),
+)
+def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
+    turns: list[AssistantMessage], *, dynamic: bool, parallel: bool, data: st.DataObject
+) -> None:
+    facts = Facts(Path("/dev/null"))
+    durable_agent = agent(facts, story=[*turns, STORY[-1]], dynamic=dynamic)
+    if parallel:
+        durable_agent.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
+    execution, session = inline(durable_agent)
+    whole, table = attempt(durable_agent)
+    assert (whole["session"], whole["text"]) == (session, execution.text)
+    held = data.draw(st.sampled_from([it for it in table.held if not has_unknown(it)]))
+    result, again = attempt(durable_agent, held)
+    assert result == whole
+    assert again.held[-1] == table.held[-1]
