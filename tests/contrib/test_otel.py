@@ -52,7 +52,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.protocols import EventBus
-from weakincentives.runtime.events import InProcessEventBus, Operation, ToolInvoked
+from weakincentives.runtime.events import InProcessEventBus, Operation, PromptRendered, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 
@@ -217,7 +217,13 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     inner = leaf("chat model-1", "execute_tool probe", "execute_tool probe", "chat model-1")
     assert telemetry.tree == [{"invoke_agent agent": inner}]
     agent, chat, probe, _, last = telemetry.attributes
-    common = {"gen_ai.conversation.id": telemetry.session.session_id}
+    (run_id,) = {event.run_id for event in telemetry.session[PromptRendered].all()}
+    assert run_id
+    common = {
+        "gen_ai.conversation.id": telemetry.session.session_id,
+        "wink.run.id": run_id,
+        "wink.run.path": "",
+    }
     details = {
         "gen_ai.usage.cache_read.input_tokens": 2,
         "gen_ai.usage.cache_creation.input_tokens": 1,
@@ -310,6 +316,31 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
     asked: Tree = {"execute_tool asks": [nested, {"after": []}]}
     assert telemetry.tree == [
         {"request": [{"invoke_agent agent": [{"chat": []}, asked, {"chat": []}]}]}
+    ]
+
+
+def test_spans_have_the_id_of_the_run_and_the_place_of_a_run_inside_a_call() -> None:
+    telemetry = Telemetry()
+    delegate = Tool.from_prompt(prompt(tool()).template, name="delegate")
+    turns = [call(("delegate", {"message": "Hi."})), call(("probe", {})), say("In."), say("Done.")]
+    MainLoop(ScriptedAdapter(turns)).execute(prompt(delegate), session=telemetry.session)
+    (run_id,) = {event.run_id for event in telemetry.session[PromptRendered].all()}
+    outside, inside = "", "1/call_1/1:"
+    assert [
+        (span.name, (span.attributes or {})["wink.run.path"])
+        for span in telemetry.spans
+        if (span.attributes or {})["wink.run.id"] == run_id
+    ] == [
+        ("invoke_workflow agent", outside),
+        ("invoke_agent agent", outside),
+        ("chat", outside),
+        ("execute_tool delegate", outside),
+        ("invoke_workflow agent", inside),
+        ("invoke_agent agent", inside),
+        ("chat", inside),
+        ("execute_tool probe", inside),
+        ("chat", inside),
+        ("chat", outside),
     ]
 
 

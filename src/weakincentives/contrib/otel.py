@@ -211,6 +211,9 @@ def _span_attributes(operation: Operation) -> _Attributes:
     attributes: _Attributes = {}
     if operation.session_id:
         attributes["gen_ai.conversation.id"] = operation.session_id
+    if operation.run_id:
+        attributes["wink.run.id"] = operation.run_id
+        attributes["wink.run.path"] = operation.run_path
     if operation.kind == "tool":
         attributes["gen_ai.tool.call.id"] = sendable(operation.call_id)
         attributes["gen_ai.tool.type"] = "function"

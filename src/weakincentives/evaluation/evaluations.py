@@ -191,8 +191,8 @@ class Evaluation[Out]:
             model=adapter.model,
             text=text,
             streamed=streamed,
-            session_id=session.session_id,
             parent=parent.operation if parent else None,
+            **self._ids,
         )
 
     def _approved_calls(self, adapter: ConnectingAdapter) -> ApprovedCalls:

@@ -104,10 +104,10 @@ class Run[Out]:
         names = ConversationOptions.__annotations__
         kept: Any = {name: value for name, value in given.items() if name in names}
         self._options: EvaluationStart = kept
-        self._own = None if restarts is None else self._as_parent(given, parent, clock)
-        self._operation = None if self._own is None else self._own.operation
         self.log = new_log(prompt, given, parent)
         self._options["log"], self._ids = self.log, self.log.ids(session.session_id)
+        self._own = None if restarts is None else self._as_parent(given, parent, clock)
+        self._operation = None if self._own is None else self._own.operation
         if self.log.record.entries or self.log.record.inside:
             self._take_over()
         self._turn = turn = given.get("turn")
@@ -151,8 +151,8 @@ class Run[Out]:
             kind="execution",
             name=prompt.name,
             streamed=self._streamed,
-            session_id=session.session_id,
             parent=parent.operation,
+            **self._ids,
         )
         own = ParentRun(
             self._token,

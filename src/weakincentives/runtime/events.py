@@ -351,6 +351,8 @@ class Operation:
     text: str = field(default="", repr=False)
     streamed: bool = False
     session_id: str | None = None
+    run_id: str | None = None
+    run_path: str = ""
     parent: "Operation | None" = field(default=None, repr=False)
     result: object = field(default=None, repr=False)
     records_changes: bool = field(default=False, init=False, repr=False)
