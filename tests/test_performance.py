@@ -2,6 +2,7 @@
 machine. W1-W3 of PERF.
 """
 
+import asyncio
 import gc
 import re
 import string
@@ -22,7 +23,9 @@ from benchmarks.w12_chat import PROMPT
 from weakincentives import serde
 from weakincentives.adapters.codec import Codec
 from weakincentives.adapters.core import Connection, LoopAdapter
+from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.prompt import (
     MarkdownSection,
@@ -243,6 +246,56 @@ def test_a_tool_call_takes_as_many_calls_late_in_a_conversation_as_early() -> No
     each = (calls[20] - calls[10]) / 10
     assert (calls[1000] - calls[20]) / 980 == each
     assert each <= 154
+
+
+async def read_async(prompt: Prompt[None], session: Session) -> None:
+    async for _ in Instant(3).stream_async(prompt, session=session):
+        pass
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda prompt, session: Instant(3).evaluate(prompt, session=session),
+        lambda prompt, session: asyncio.run(Instant(3).evaluate_async(prompt, session=session)),
+        lambda prompt, session: list(Instant(3).stream(prompt, session=session)),
+        lambda prompt, session: asyncio.run(read_async(prompt, session)),
+        lambda prompt, session: MainLoop(Instant(3)).execute(prompt, session=session),
+        lambda prompt, session: Chat(MainLoop(Instant(3)), prompt, session=session).send("Hi."),
+    ],
+    ids=["evaluate", "evaluate_async", "stream", "stream_async", "execute", "send"],
+)
+def test_a_run_and_its_session_leave_nothing_to_the_garbage_collector(
+    run: Callable[[Prompt[None], Session], object],
+) -> None:
+    prompt = written(2).bind(Account("Ada", 3))
+    run(prompt, Session())
+    gc.collect()
+    gc.disable()
+    try:
+        run(prompt, Session())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def fail(params: Echo, *, context: ToolContext) -> ToolResult[Echo]:
+    raise ValueError("Nobody is here.")
+
+
+def test_a_call_that_fails_leaves_nothing_to_the_garbage_collector() -> None:
+    section = MarkdownSection(
+        title="Task", template="Look.", tools=[Tool[Echo, Echo](name="echo_0", handler=fail)]
+    )
+    prompt = Prompt(PromptTemplate[None](ns="tests", key="fails", sections=[section]))
+    Instant(1).evaluate(prompt, session=Session())
+    gc.collect()
+    gc.disable()
+    try:
+        Instant(1).evaluate(prompt, session=Session())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.claim("U-13")

@@ -6,7 +6,9 @@ Each row runs synchronously, asynchronously and streamed; a table says what come
 import asyncio
 import json
 import time
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any, ClassVar, override
 
 import openai
 import pytest
@@ -641,3 +643,66 @@ def test_failure_in_an_odd_place_has_its_code(
 ) -> None:
     with ScriptedServer(body(reply, status)) as server:
         assert failure(sync, connect(server, api)).code == code
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """Streams an answer, and ends the reply after its last event: soon, or never."""
+
+    protocol_version = "HTTP/1.1"
+    connections: ClassVar[list[object]]
+    ends: ClassVar[bool]
+    stopped: ClassVar[Event]
+
+    def setup(self) -> None:
+        super().setup()
+        self.connections.append(self.client_address)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        body = said(chunk({"content": "Hi."}), END).body
+        self.wfile.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")
+        if self.ends:
+            time.sleep(0.02)
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.close_connection = self.stopped.wait(10)
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_stream_keeps_its_connection_if_the_reply_ends_soon_after_its_last_event(
+    ends: bool,
+) -> None:
+    class Handler(_Endless):
+        connections: ClassVar[list[object]] = []
+        stopped = Event()
+
+    Handler.ends = ends
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, args=(0.01,)).start()
+
+    async def ask() -> list[str]:
+        url = f"http://127.0.0.1:{server.server_port}"
+        adapter = OpenAIAdapter("m", api="chat", base_url=url, api_key="unused")
+        texts: list[str] = []
+        for _ in range(3):
+            stream = adapter.stream_async(prompt(), session=Session())
+            *_, last = [event async for event in stream]
+            assert isinstance(last, Completed)
+            texts.append(last.response.text)
+        return texts
+
+    try:
+        assert asyncio.run(asyncio.wait_for(ask(), 5)) == ["Hi."] * 3
+        assert len(Handler.connections) == (1 if ends else 3)
+    finally:
+        Handler.stopped.set()
+        server.shutdown()
+        server.server_close()

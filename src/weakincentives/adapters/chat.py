@@ -182,11 +182,12 @@ class ChatCodec(Codec):
         calls = message.tool_calls
         item: Wire = {"role": "assistant", "content": message.text}
         sent: list[Wire] = [{}] * len(calls)
+        received: AnyJson = None
         for wire in message.wire:
             if isinstance(wire, dict) and wire.get("role") == "assistant":
                 own: AnyJson = wire.get("tool_calls") or []
                 if len(own) == len(calls):
-                    item, sent = {**wire}, own
+                    item, sent, received = {**wire}, own, wire
                 break
         item = self._with_reasoning(item, message)
         if _is_blank(item.get("content")):
@@ -197,7 +198,7 @@ class ChatCodec(Codec):
             item["tool_calls"] = [_encode_call(*pair) for pair in zip(calls, sent, strict=True)]
         if self.options.profile.named_results:
             self._names |= {call.call_id: call.name for call in calls}
-        return [item]
+        return [received if item == received else item]  # no second copy of what is kept anyway
 
     def _with_reasoning(self, item: Wire, message: AssistantMessage) -> Wire:
         """Returns a message of the model with the reasoning that the server takes."""

@@ -6,6 +6,7 @@ of the history against dozens of shapes at every request. The SDK hands over the
 that its body can be bounded while it is read. Retries are the SDK's own.
 """
 
+import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -51,6 +52,7 @@ type AnySDK = Any
 
 _NO_KEY = "<missing API key>"  # the key of OpenAI's Azure clients that use a token instead
 _CONNECT_SECONDS = 5.0
+_REST_SECONDS = 0.1
 _UNREAD = {"X-Stainless-Raw-Response": "stream"}
 """The header by which the SDK's `with_streaming_response` asks `post` for the unread response."""
 
@@ -315,12 +317,25 @@ class _AsyncEvents:
                 await pauses.if_due()
             await pauses.if_due()
             if decoder.done:
+                await _read_rest(chunks)
                 return
         for event in decoder.end():
             yield event
 
     async def close(self) -> None:
         await self.response.aclose()
+
+
+async def _read_rest(chunks: AsyncIterator[bytes]) -> None:
+    """Reads on to the end of a reply whose last event has come, so that its connection is kept.
+
+    Waits for 0.1 seconds at most, as OpenAI's SDK does: a server may leave the reply open.
+    """
+    pauses = Pauses()
+    with suppress(Exception):  # the reply is whole, whatever follows
+        async with asyncio.timeout(_REST_SECONDS):
+            async for _ in chunks:
+                await pauses.if_due()
 
 
 def _is_framed(response: AnySDK) -> bool:

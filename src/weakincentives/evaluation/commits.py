@@ -99,7 +99,10 @@ class Commits:
             except BaseException:  # an interrupt may come before the first line of the inner one
                 transaction.settle()
                 raise
-        return outcome, answered, performed
+        try:
+            return outcome, answered, performed
+        finally:
+            del performed  # an exception must not lead to itself by its traceback
 
     def _perform(
         self,

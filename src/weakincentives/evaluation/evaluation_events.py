@@ -65,7 +65,7 @@ def opening_events(
             **{node.path: None for node in rendered.registry.sections},
             **rendered.visibility,
         },
-        measure=partial(measure, rendered.view),
+        measure=partial(measure, rendered.view.for_event()),
         **ids,
     )
     overrides = rendered.overrides

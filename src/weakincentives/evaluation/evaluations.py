@@ -199,13 +199,15 @@ class Evaluation[Out]:
         approver = self._options.get("approver")
         caller = self._log.caller
         can_wait = approver is None and (caller is None or caller.can_wait)
+        limits, deadline = self._limits, self._loop.config.deadline
         return ApprovedCalls(
             self.tools,
             self._session,
             self._publish,
             approver,
-            check_limits=lambda expired: self._limits.check_calls(1, expired=expired),
-            seconds_left=lambda: adapter.seconds_left(self._loop.config.deadline),
+            # not of `self`, which would keep each evaluation for the garbage collector
+            check_limits=lambda expired: limits.check_calls(1, expired=expired),
+            seconds_left=lambda: adapter.seconds_left(deadline),
             can_wait=can_wait,
             streamed=self._operation.streamed,
         )

@@ -403,12 +403,12 @@ class ToolExecutor:
             changes=performed[3],
         )
         signal = performed[2]
-        if isinstance(signal, ControlFlow) and not (outcome.request and is_disclosure):
-            try:
+        try:
+            if isinstance(signal, ControlFlow) and not (outcome.request and is_disclosure):
                 raise signal  # from an evaluation inside the handler
-            finally:
-                del performed, signal  # an exception must not lead to itself by its traceback
-        return outcome, result
+            return outcome, result
+        finally:
+            del performed, signal  # an exception must not lead to itself by its traceback
 
     def _failed(self, inside: OpenCall, failure: Exception) -> _Result:
         """Returns the result of a call that failed; raises if a run inside waits or is refused."""

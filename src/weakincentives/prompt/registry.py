@@ -91,14 +91,16 @@ class RegistrySnapshot:
 
     `required_params` are the params types that must be bound: they have no default and cannot be
     built without arguments. `tool_paths` holds each tool's section, `state` the slices that
-    sections declare. Raises `PromptValidationError`
-    with the section's path for keys, tools, placeholders and conditions that cannot work.
+    sections declare. `reads_session` says that a condition or the source of params takes the
+    session. Raises `PromptValidationError` with the section's path for keys, tools, placeholders
+    and conditions that cannot work.
     """
 
     __slots__ = (
         "_by_key",
         "has_non_repeatable_tools",
         "params_types",
+        "reads_session",
         "required_params",
         "resources",
         "sections",
@@ -131,6 +133,11 @@ class RegistrySnapshot:
         }
         unbound = self.params_types - defaults.keys() - sources.keys()
         self.required_params = frozenset([kind for kind in unbound if requires(kind)])
+        self.reads_session = bool(sources) or any(
+            isinstance(selector, BoundSelector) and selector.needs_session
+            for node in self.sections
+            for selector in (node.enabled, node.visibility)
+        )
         for node in self.sections:
             node.params_from = node.params_from or sources.get(node.params_type)
             if node.default_params is None and node.params_type is not None:

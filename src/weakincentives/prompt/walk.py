@@ -110,6 +110,17 @@ class PromptView:
         """A copy for another conversation, which stores its own later answers of conditions."""
         return self._with_decisions(self.decisions.copy())
 
+    def for_event(self) -> "PromptView":
+        """This view without its session, if it does not read that.
+
+        A session keeps its events, which would otherwise keep it until the garbage collector comes.
+        """
+        if self.session is None or self.registry.reads_session:
+            return self
+        view = self._with_decisions(self.decisions)
+        view.session = None
+        return view
+
     def _with_decisions(self, decisions: SectionDecisions) -> "PromptView":
         view = PromptView.__new__(PromptView)  # `copy` costs ten times as much
         view.__dict__.update(self.__dict__)

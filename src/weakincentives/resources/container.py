@@ -44,7 +44,7 @@ class Savepoint:
 
 
 class _State(NamedTuple):
-    """The open instances, their values by type, and what a transaction can restore."""
+    """The open instances, their values by type, and those that a transaction can restore."""
 
     instances: tuple[Instance, ...]
     values: dict[Kind, Any]
@@ -73,7 +73,7 @@ class Instances:
         kinds = [instance.binding.protocol for instance in instances]
         parts = [value for value in values if isinstance(value, Snapshotable)]
         # in one step, since threads read without the lock
-        self.state = _State(instances, dict(zip(kinds, values, strict=True)), (*parts, self))
+        self.state = _State(instances, dict(zip(kinds, values, strict=True)), tuple(parts))
 
     def get_or_create(self, binding: Binding[Any], resolver: Resources) -> Any:
         """Returns the only value of `binding`."""
@@ -242,7 +242,7 @@ class ResourceContext:
     def __iter__(self) -> Iterator[Snapshotable]:
         state = self.instances.state
         complete = self.only_singletons and len(state.instances) == len(self.by_kind)
-        return iter(state.parts[:-1] if complete else state.parts)
+        return iter(state.parts if complete else (*state.parts, self.instances))
 
     def __enter__(self) -> Self:
         _run_now(self._enter(wait=False))
@@ -344,7 +344,7 @@ class CallResources:
     def __iter__(self) -> Iterator[Snapshotable]:
         if self.instances is _NO_INSTANCES:
             return iter(self.context)
-        return iter((*self.context, *self.instances.state.parts))
+        return iter((*self.context, *self.instances.state.parts, self.instances))
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from threading import RLock
 from typing import Any
-from weakref import ref
+from weakref import WeakMethod, ref
 
 from ...content import ContentStore, MemoryContentStore
 from ...protocols import DeclaredState, EventBus, SliceView
@@ -17,7 +17,7 @@ from ..events import Event, InProcessEventBus, new_id
 from .differences import state_differences
 from .fork import SessionFork
 from .reducers import declared_reducers
-from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, chain, read
+from .slices import EMPTY, Append, Reducer, Register, Replace, Slice, SliceOp, chain, read
 from .snapshots import SessionSnapshot, live_types, with_running
 
 __all__ = ["Session"]
@@ -42,6 +42,8 @@ class Session:
         content: ContentStore | None = None,
     ) -> None:
         self._lock = RLock()
+        # slices must not keep their session
+        self._weak_register: Register = WeakMethod(self._register)
         # Any: slices of every type live side by side; `__getitem__` gives each its type back.
         self._slices: dict[type[Any], Slice[Any]] = {}
         self._state: list[Slice[Any]] = []
@@ -76,7 +78,8 @@ class Session:
             raise TypeError(f"session[{given!r}] names no class; write session[Plan]")
         with self._lock:
             if slice_type not in self._slices:  # no other thread was faster
-                added = self._slices[slice_type] = Slice(slice_type, self._lock, self._register)
+                added = Slice(slice_type, self._lock, self._weak_register)
+                self._slices[slice_type] = added
                 if not issubclass(slice_type, Event):
                     self._state.append(added)
             return self._slices[slice_type]

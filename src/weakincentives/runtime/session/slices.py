@@ -8,11 +8,23 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
+from weakref import WeakMethod
 
 from ...generics import Parametrized
 from ...protocols import SliceView
 
-__all__ = ["EMPTY", "Append", "Node", "Reducer", "Replace", "Slice", "SliceOp", "chain", "read"]
+__all__ = [
+    "EMPTY",
+    "Append",
+    "Node",
+    "Reducer",
+    "Register",
+    "Replace",
+    "Slice",
+    "SliceOp",
+    "chain",
+    "read",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ def read(head: Node, start: int = 0) -> list[Any]:
 
 
 # Any: as above, and reducers of every event type.
-type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
+type Register = WeakMethod[Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]]
 
 
 class Slice[T]:
@@ -70,7 +82,7 @@ class Slice[T]:
 
     __slots__ = ("_lock", "_register", "head", "slice_type")
 
-    def __init__(self, slice_type: type[T], lock: RLock, register: _Register) -> None:
+    def __init__(self, slice_type: type[T], lock: RLock, register: Register) -> None:
         self._lock = lock
         self._register = register
         self.slice_type = slice_type
@@ -117,7 +129,9 @@ class Slice[T]:
                 f"register got the reducer {reducer!r}; "
                 "pass a function of slice and event, such as append_all"
             )
-        self._register(event_type, self, reducer)
+        register = self._register()
+        if register is not None:  # else nobody has the session any more, which folds events
+            register(event_type, self, reducer)
 
     def __len__(self) -> int:
         return self.head[2]
