@@ -67,8 +67,9 @@ REASONS = {
     "W15 an entry": "Pydantic writes an entry in 6 µs. The rest compares the session with that of "
     "the entry before, checks that the run is still the newest attempt, and hands the entry from "
     "the engine to what does I/O.",
-    "W15 run resumed": "Reading an entry, of which a call has two, takes 18 µs, since its types "
-    "are checked. The rest takes the entries over and makes the conversation and its last request.",
+    "W15 run resumed": "Reading an entry, of which a call has two, takes 4 µs, as long as the "
+    "floor. The rest counts what the run has used, gives each entry to the inner loop and makes "
+    "the last request.",
 }
 HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
 FORMATS = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}

@@ -24,6 +24,7 @@ from weakincentives.runtime.session import Session
 
 CALLS = len(ARGUMENTS)
 PROMPT = template("search", search)
+ADAPTER = Instant("search", ARGUMENTS)
 
 
 class Lines:
@@ -52,7 +53,7 @@ def execute(table: Lines | None = None) -> Execution[None]:
     options = ExecutionOptions(session=session)
     if table is not None:
         options["sink"] = StoredLog(table, "run", "1", session, ())
-    return Run(Instant("search", ARGUMENTS), Prompt(PROMPT), options, restarts=0).result()
+    return Run(ADAPTER, Prompt(PROMPT), options, restarts=0).result()
 
 
 def tenths() -> dict[str, float]:

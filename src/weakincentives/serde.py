@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial, wraps
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAliasType, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAliasType, cast, overload
 
 from .errors import SerdeError, ValidationIssue, message_of
 from .lossless import Check, check_by_type, difference
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # heavy: loaded on first use
     from typing_extensions import TypeForm
 
 __all__ = [
+    "ByKind",
     "Json",
     "JsonSchema",
     "check_unique_keys",
@@ -51,6 +52,20 @@ type JsonSchema = dict[str, Any]
 type AnyType = Any
 type AnyValue = Any
 type PydanticConfig = Any
+
+
+class ByKind:
+    """Metadata of a union of classes that a field `kind` tells apart.
+
+    `Annotated[A | B, ByKind()]` is read by the class that `kind` names; pydantic would try all.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: AnyType, handler: "pydantic.GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        import pydantic
+
+        return handler.generate_schema(Annotated[source, pydantic.Field(discriminator="kind")])
 
 
 def _cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:

@@ -208,12 +208,19 @@ def test_a_shared_bus_keeps_no_session_alive_and_no_subscription_of_it() -> None
     assert bus.handlers == []
 
 
-def test_a_reference_to_a_slice_keeps_its_session_recording() -> None:
-    bus = InProcessEventBus()
-    injected = Session(bus=bus)[ToolsInjected]
-    gc.collect()
+def test_a_slice_does_not_keep_its_session_and_keeps_its_values() -> None:
+    bus = Counting()
+    session = Session(bus=bus)
+    injected, texts, weak = session[ToolsInjected], session[str], weakref.ref(session)
     bus.publish(ToolsInjected((), "x"))
-    assert len(injected) == 1
+    del session
+    assert weak() is None
+    assert bus.handlers == []
+    texts.register(ToolsInjected, lambda _view, event: Append(event.section_key))
+    bus.publish(ToolsInjected((), "y"))
+    texts.append("a note")
+    assert [event.section_key for event in injected] == ["x"]
+    assert texts.all() == ("a note",)
 
 
 def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> None:

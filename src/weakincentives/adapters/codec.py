@@ -389,9 +389,13 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
     whatever exception that causes.
     """
     try:
+        is_plain = False
         if isinstance(reply, bytes):
             reply, streamed = _read_bytes(reply)
-        answer = codec.decode(_plain(codec.join_events(reply) if streamed else reply))
+            is_plain = not streamed
+        if streamed:
+            reply = codec.join_events(reply)
+        answer = codec.decode(reply if is_plain else _plain(reply))
         if answer.wire_format != codec.wire_format:
             answer = replace(answer, wire_format=codec.wire_format)
         return answer

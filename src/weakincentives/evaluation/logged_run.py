@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from .. import serde
 from ..content import Content
@@ -132,7 +132,7 @@ class ProviderFailure:
 class Answered:
     """The provider has answered, or failed; `cost` is that of the answer, if its price is known."""
 
-    reply: AssistantMessage | ProviderFailure
+    reply: Annotated[AssistantMessage | ProviderFailure, serde.ByKind()]
     cost: float | None = 0.0
     kind: Literal["answered"] = field(default="answered", repr=False)
 
@@ -214,7 +214,9 @@ class LoggedCall:
     kind: Literal["called"] = field(default="called", repr=False)
 
 
-type LoggedEntry = Rendered | Answered | Asked | Decided | Began | LoggedCall
+type LoggedEntry = Annotated[
+    Rendered | Answered | Asked | Decided | Began | LoggedCall, serde.ByKind()
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,7 +414,7 @@ def decide(log: LoggedRun, decisions: Mapping[str, Decision]) -> LoggedRun:
 
 def usage_of(log: LoggedRun) -> RunUsage:
     """Returns what a run has used, with the runs inside its calls."""
-    total = RunUsage()
+    total, tool_calls = RunUsage(), 0
     for entry in log.entries:
         match entry:
             case Answered(ProviderFailure(fell_back=True)):
@@ -420,9 +422,10 @@ def usage_of(log: LoggedRun) -> RunUsage:
             case Answered(reply, cost):
                 total += RunUsage(reply.usage, calls=1, cost=cost)
             case LoggedCall(call=ToolCall(name=name)) if name != ACCEPT:
-                total += RunUsage(tool_calls=1)
+                tool_calls += 1
             case _:
                 pass
+    total += RunUsage(tool_calls=tool_calls)
     for inside in log.inside.values():
         for run in inside.runs:
             total += usage_of(run.log)

@@ -6,13 +6,13 @@ Each message has a `kind`, which tells the messages apart in JSON, and a `text` 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ..content import Content, ContentStore, Document, Image, media_in, text_of
 from ..limits import TokenUsage
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.tool import AnyTool
-from ..serde import Json
+from ..serde import ByKind, Json
 from ..visibility import SectionPath, ShownSection
 from .schemas import StoredToolSpec, ToolSpec
 
@@ -156,9 +156,10 @@ class ToolsRemoved:
     kind: Literal["tools_removed"] = field(default="tools_removed", repr=False)
 
 
-type Message = (
-    Instructions | UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved
-)
+type Message = Annotated[
+    Instructions | UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved,
+    ByKind(),
+]
 
 
 def media_of(message: Message) -> tuple[Image | Document, ...]:

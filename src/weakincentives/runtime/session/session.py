@@ -30,8 +30,8 @@ class Session:
     for its type, in order; an event type without reducers is appended to its own slice. The session
     records telemetry published on `bus` in LOG slices, also when reducers fold it, unless its own
     slice has a reducer; everything else is STATE, which `restore` puts back. Many threads may use a
-    session, and one run at a time: `runs` refuses another. A bus does not keep the sessions alive
-    that record its events. `content` keeps the bytes of images and documents, by default in memory.
+    session, and one run at a time: `runs` refuses another. Neither a bus nor a slice keeps its
+    session alive. `content` keeps the bytes of images and documents, by default in memory.
     """
 
     def __init__(
