@@ -158,8 +158,7 @@ def test_ctrl_c_ends_the_turn_and_not_the_chat(folder: Path) -> None:
         screen.read_until("> ")
         screen.keys("order elephant\n")
         screen.read_until('  order {"item": "elephant"}\n')
-        screen.keys("\x03")
-        assert screen.read_until("\n> ").endswith("stopped; Ctrl-D ends the chat\n> ")
+        screen.press_until("\x03", "stopped; Ctrl-D ends the chat\n> ")
         assert "You said: order elephant, still there? \n" in screen.say("still there?")
         screen.keys("half a mess")
         screen.read_until("half a mess")  # else readline may miss the signal while it starts
@@ -175,8 +174,7 @@ def test_ctrl_c_while_the_provider_thinks_ends_the_turn(folder: Path) -> None:
         screen.read_until("> ")
         screen.keys("hello\n")
         screen.read_until("hello\nasked\n")
-        screen.keys("\x03")
-        screen.read_until("stopped; Ctrl-D ends the chat\n> ")
+        screen.press_until("\x03", "stopped; Ctrl-D ends the chat\n> ")
         assert "You said: hello, again \n" in screen.say("again")
         assert screen.end() == 0
 

@@ -56,11 +56,14 @@ class Terminal:
         return before + text
 
     def press_until(self, key: str, text: str) -> None:
-        """Presses the key until it has an effect: readline misses a signal between two keys."""
-        for _ in range(15):
+        """Presses the key until it has an effect.
+
+        Readline misses a signal between two keys, and Python one just before it waits.
+        """
+        for _ in range(6):
             self.keys(key)
             with suppress(TimeoutError):
-                self.read_until(text, 2)
+                self.read_until(text, 10)
                 return
         raise TimeoutError(f"{key!r} does not bring {text!r} after {self._unread!r}")
 
