@@ -10,13 +10,14 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -109,9 +110,30 @@ def kill_me() -> None:
     signal.pause()
 
 
-def freeze_me() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.1)  # this thread may run on for a moment
+def freezing(store: "RunStore") -> Work:
+    """Returns what freezes a process where it is, for `wait_for_freeze`."""
+
+    def freeze_me() -> None:
+        while True:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.1)  # this thread may run on for a moment
+            if not store.thaws.exists():
+                return
+
+    return freeze_me
+
+
+def wait_for_freeze(pid: int, store: "RunStore") -> None:
+    """Waits until a process is frozen.
+
+    Freezes it again where another of its threads was writing to SQLite, which locks everybody out.
+    """
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]), store.log.read_text()
+    while store.is_locked():
+        store.thaws.touch()
+        os.kill(pid, signal.SIGCONT)
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]), store.log.read_text()
+    store.thaws.unlink(missing_ok=True)
 
 
 @dataclass
@@ -152,6 +174,22 @@ class RunStore:
     @property
     def log(self) -> Path:
         return self.folder / "log"
+
+    @property
+    def thaws(self) -> Path:
+        """A file that lets a frozen process thaw for a moment."""
+        return self.folder / "thaws"
+
+    def is_locked(self) -> bool:
+        """Whether somebody writes to the SQLite file, and does not end."""
+        if not self.url.startswith("sqlite"):
+            return False
+        with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=1)) as file:
+            try:
+                file.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+        return False
 
     def open(self, executor_id: str = "worker-0") -> DurableRuns:
         """Sets this process up as a worker, up to and without the launch."""

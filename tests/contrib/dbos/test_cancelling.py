@@ -18,7 +18,7 @@ from support.durable_processes import (
     Work,
     dbos,
     engine_room,
-    freeze_me,
+    freezing,
     kill_me,
     kind_of,
     read_log,
@@ -27,6 +27,7 @@ from support.durable_processes import (
     start_process,
     tell_engine_places,
     until,
+    wait_for_freeze,
     wait_for_process,
 )
 from support.durable_runs import Job
@@ -143,7 +144,7 @@ def test_a_part_that_goes_on_after_a_wait_is_cancelled(new_store: NewRunStore) -
 
 def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> None:
     """Cancels a run in the moment in which it is about to wait."""
-    frozen = replace(store, hook=Kill(place, passed, freeze_me))
+    frozen = replace(store, hook=Kill(place, passed, freezing(store)))
 
     def work() -> None:
         runs = frozen.open()
@@ -153,7 +154,7 @@ def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> N
         check_cancelled(runs)
 
     worker = start_process(work, store.log)
-    assert os.WIFSTOPPED(os.waitpid(worker, os.WUNTRACED)[1]), store.log.read_text()
+    wait_for_freeze(worker, store)
     try:
         run_in_process(store, canceller(store))
     finally:

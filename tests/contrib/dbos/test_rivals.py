@@ -20,13 +20,14 @@ from support.durable_processes import (
     Work,
     check,
     dbos,
-    freeze_me,
+    freezing,
     make_books,
     read_books,
     read_log,
     start_process,
     tell_engine_places,
     until,
+    wait_for_freeze,
     wait_for_process,
 )
 from support.durable_runs import STORY, Job, calls
@@ -81,9 +82,9 @@ def freeze(store: RunStore, place: str, passed: int) -> tuple[int, int]:
 
     Returns how many rows the first one has stored, and how many there are.
     """
-    hook = Kill(place, passed, freeze_me)
+    hook = Kill(place, passed, freezing(store))
     first = start_process(first_worker(replace(store, hook=hook)), store.log)
-    assert os.WIFSTOPPED(os.waitpid(first, os.WUNTRACED)[1]), store.log.read_text()
+    wait_for_freeze(first, store)
     try:
         before = read_settled_log(store)
         second = start_process(second_worker(store), store.log)
@@ -159,10 +160,9 @@ def test_a_worker_frozen_before_its_attempt_began_leaves_the_run_to_the_other(
         if place == "in tool":
             until(lambda: [it[0] for it in store.facts.read()].count("provider") >= asked)
 
-    first = start_process(
-        first_worker(replace(store, hook=Kill("before begin", 0, freeze_me))), store.log
-    )
-    assert os.WIFSTOPPED(os.waitpid(first, os.WUNTRACED)[1]), store.log.read_text()
+    hook = Kill("before begin", 0, freezing(store))
+    first = start_process(first_worker(replace(store, hook=hook)), store.log)
+    wait_for_freeze(first, store)
     second = start_process(second_worker(replace(store, hook=hold)), store.log)
     try:
         until(lambda: "note" in str(store.facts.read()))
