@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -134,7 +134,8 @@ def run_to_end(work: Coroutine[Any, Any, None], /) -> None:
     try:
         loop = _calls.loop()
     except RuntimeError:
-        asyncio.run(work)
+        with closing(work):  # if a loop runs in this thread already, it does not begin
+            asyncio.run(work)
         return
     tasks, ended = list[asyncio.Task[None]](), threading.Event()
 

@@ -117,6 +117,7 @@ class Parallel:
 type Effects[T] = Generator[Invoke | Ask | Close | Wait | Parallel | Progress, Outcome, T]
 
 _DONE: Outcome = None, None
+_CREATED = inspect.CORO_CREATED
 
 
 def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
@@ -358,5 +359,10 @@ def _run_to_end(awaitable: Any) -> Outcome:
         except BaseException as error:
             outcome.append((None, _failure(error) if is_foreign(error) else error))
 
-    run_to_end(wait())
+    try:
+        run_to_end(wait())
+    finally:
+        # no loop could run it
+        if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == _CREATED:
+            awaitable.close()
     return outcome.pop()  # and not a copy, which would tie the exception to its own traceback
