@@ -380,7 +380,7 @@ def play(
             if not suspends:
                 options["approver"] = approver
             face, lives = faces[lives % len(faces)], lives + 1
-            assert lives < 200, "the run does not end"
+            assert lives < 1000, "the run does not end"  # of 100 turns, with waits in each
             try:
                 response = process.run(way, face, options)
             except RunSuspended as suspended:

@@ -115,7 +115,7 @@ def play_durable(
         while True:
             agent, face = _agent(process), faces[lives % len(faces)]
             lives += 1
-            assert lives < 200, "the run does not end"
+            assert lives < 1000, "the run does not end"  # of 100 turns, with waits in each
             crashing = CrashingTable(table, left.pop(0) if left else None)
             try:
                 result = _through_json(_attempt(agent, _through_json(given), crashing, part, face))
