@@ -61,9 +61,9 @@ REASONS = {
     "takes 10 and 37. The target leaves 31 µs a request. The rest are 30 µs for a reply that is "
     "read as a stream, so that its size is bounded, and 40 to write the request and to read the "
     "answer; a streamed one has a dozen events besides, whose shapes are checked. What a run holds "
-    "at most is its session's log of 21 events, the values of its results (11 kB, which the floor "
-    "drops) and the transcript beside the request's items. Over aiohttp 200 runs cost less than "
-    "the floor.",
+    "at most is its session's log of 21 events, its own log of 21 entries, the values of its "
+    "results (11 kB, which the floor drops) and the transcript beside the request's items. Over "
+    "aiohttp 200 runs cost less than the floor.",
     "W15 an entry": "Pydantic writes an entry in 6 µs. The rest compares the session with that of "
     "the entry before, checks that the run is still the newest attempt, and hands the entry from "
     "the engine to what does I/O.",
