@@ -371,8 +371,14 @@ def check(store: RunStore, run_id: str = "run") -> int:
 
 
 def read_log(store: RunStore, run_id: str = "run") -> list[tuple[Row, int]]:
-    """Returns the rows of a run, each with the number of the attempt that stored it."""
+    """Returns the rows of a run, each with the number of the attempt that stored it.
+
+    None where a kill came before there was a table.
+    """
     engine = sqlalchemy.create_engine(store.books or store.url)
+    if not sqlalchemy.inspect(engine).has_table(LOG):
+        engine.dispose()
+        return []
     columns = "path, position, line, attempt"
     statement = f"SELECT {columns} FROM {LOG} WHERE run_id = :run_id ORDER BY path, position"  # noqa: S608 - constants
     with engine.begin() as connection:
