@@ -482,6 +482,14 @@ def test_conversation_of_a_later_format_is_rejected() -> None:
         Conversation.from_json(conversation.to_json().replace('"version":2', '"version":3'))
 
 
+def test_a_broken_message_is_described_as_the_kind_that_it_says_it_is() -> None:
+    text = Conversation(ns="", key="", messages=(ToolMessage("call_1", "Done."),)).to_json()
+    with pytest.raises(SerdeError) as caught:
+        Conversation.from_json(text.replace('"content":"Done."', '"content":7'))
+    assert len(caught.value.issues) == 1
+    assert caught.value.issues[0].path[-1] == "content"
+
+
 def test_every_kind_of_message_has_a_text() -> None:
     picture = Image.from_bytes(b"\x89PNG\r\n\x1a\n", name="dot.png")
     messages: list[Message] = [

@@ -362,7 +362,6 @@ def _run_to_end(awaitable: Any) -> Outcome:
     try:
         run_to_end(wait())
     finally:
-        # no loop could run it
         if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == _CREATED:
-            awaitable.close()
+            awaitable.close()  # no loop could run it
     return outcome.pop()  # and not a copy, which would tie the exception to its own traceback
