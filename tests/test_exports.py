@@ -13,16 +13,22 @@ import weakincentives
 
 PACKAGE = Path(weakincentives.__file__).parent
 DOORS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
+LAZY = ["__init__.py", "evaluation/__init__.py"]  # their own tests are below
 
 EXPORTS = {
     "weakincentives": [
+        "Approve",
         "Budget",
         "Chat",
         "Deadline",
+        "Deny",
         "MainLoop",
         "MarkdownSection",
         "Prompt",
         "PromptTemplate",
+        "ReplaceArguments",
+        "RunConfig",
+        "RunSuspended",
         "SectionVisibility",
         "Session",
         "TokenUsage",
@@ -205,6 +211,60 @@ EXPORTS = {
         "read_skill",
         "skills",
     ],
+    "weakincentives.evaluation.exports": [
+        "AnswerRejected",
+        "ApprovalRequested",
+        "Approve",
+        "Approver",
+        "AssistantMessage",
+        "BudgetExceededError",
+        "Change",
+        "ChangedRunError",
+        "Chat",
+        "Compaction",
+        "Completed",
+        "ConcurrentRunError",
+        "Connection",
+        "Conversation",
+        "DeadlineExceededError",
+        "Decision",
+        "Deny",
+        "Execution",
+        "ExpansionLimitError",
+        "InnerLoop",
+        "InnerLoopConfig",
+        "Instructions",
+        "LimitError",
+        "LogSink",
+        "LoopAdapter",
+        "MainLoop",
+        "Message",
+        "OutputSpec",
+        "Preview",
+        "PromptEvaluationError",
+        "PromptResponse",
+        "ProviderAdapter",
+        "ProviderRequest",
+        "ReplaceArguments",
+        "Restarted",
+        "Run",
+        "RunConfig",
+        "RunLog",
+        "RunSuspended",
+        "StreamEvent",
+        "Suspension",
+        "TextDelta",
+        "ThrottleError",
+        "ToolCall",
+        "ToolCallFinished",
+        "ToolCallStarted",
+        "ToolExecutor",
+        "ToolMessage",
+        "ToolSpec",
+        "TurnLimitError",
+        "TurnOptions",
+        "UserMessage",
+    ],
     "weakincentives.filesystem": [
         "FileStat",
         "Filesystem",
@@ -245,7 +305,7 @@ def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
 
-@pytest.mark.parametrize("path", [path for path in DOORS if path != "__init__.py"])
+@pytest.mark.parametrize("path", [path for path in DOORS if path not in LAZY])
 def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
     docstring, *statements = ast.parse((PACKAGE / path).read_text()).body
     assert isinstance(docstring, ast.Expr)
@@ -301,6 +361,33 @@ weakincentives.MainLop
     assert process.stderr.splitlines()[-1].startswith(
         "AttributeError: module 'weakincentives' has no attribute 'MainLop'"
     )
+
+
+def test_the_engine_imports_its_names_on_first_use_and_knows_no_others() -> None:
+    code = """
+import sys
+from weakincentives import evaluation
+from weakincentives.evaluation import exports
+assert set(exports.__all__) <= set(dir(evaluation))
+from weakincentives.evaluation import Chat, Run, chat, run
+assert (Chat, Run) == (chat.Chat, run.Run)
+assert vars(evaluation)["Chat"] is Chat
+evaluation.MainLop
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.stderr.splitlines()[-1].startswith(
+        "AttributeError: module 'weakincentives.evaluation' has no attribute 'MainLop'"
+    )
+
+
+def test_a_module_of_the_engine_does_not_load_the_rest_of_it() -> None:
+    code = "import weakincentives.evaluation.errors, sys; print(*sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "weakincentives.evaluation.inner_loop" not in process.stdout.split()
 
 
 def test_the_door_for_tests_loads_no_optional_package() -> None:

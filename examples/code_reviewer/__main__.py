@@ -12,11 +12,10 @@ from rich.console import Console
 
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
-from weakincentives import Session, serde
+from weakincentives import RunSuspended, Session, serde
 from weakincentives.cli.approval import ask, is_interactive, read_suspension, write_file
 from weakincentives.cli.target import UsageError
-from weakincentives.evaluation.chat import TurnOptions
-from weakincentives.evaluation.suspension import RunSuspended
+from weakincentives.evaluation import TurnOptions
 
 from .offline import FIXING, OFFLINE
 from .prompt import SAMPLE, Finding, Review, fixing, reviewer

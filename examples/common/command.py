@@ -12,8 +12,7 @@ from rich.markup import escape
 from examples.offline_model import Plan, follow
 from weakincentives import Chat, MainLoop, Prompt, Session, TokenUsage, serde
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.evaluation.chat import TurnOptions
-from weakincentives.evaluation.main_loop import Execution
+from weakincentives.evaluation import Execution, TurnOptions
 
 from .models import EXTRACTIVE, Choice, Offline, chosen_model
 from .watch import Watch, print_outline

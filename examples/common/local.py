@@ -5,8 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from examples.local_model import find_weights, serve_model
+from weakincentives import RunConfig
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
 
 __all__ = ["local_model"]
 
@@ -28,6 +28,6 @@ def local_model() -> Generator[tuple[str, OpenAIAdapter]]:
             max_retries=0,
             structured_output="prompted",
             options={"max_tokens": 400, "temperature": 0, "parallel_tool_calls": False},
-            config=InnerLoopConfig(max_turns=12),
+            config=RunConfig(max_turns=12),
         )
         yield f"{weights.stem} in this process (a small LLM)", adapter

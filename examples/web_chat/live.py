@@ -11,12 +11,9 @@ from ag_ui import core as ag_ui
 from ag_ui.encoder import EventEncoder
 from pydantic import TypeAdapter
 
-from weakincentives import Chat, MainLoop, Session
+from weakincentives import Chat, MainLoop, RunSuspended, Session
 from weakincentives.contrib.ag_ui import AgUiRun
-from weakincentives.evaluation.approval import Decision
-from weakincentives.evaluation.chat import TurnOptions
-from weakincentives.evaluation.response import StreamEvent
-from weakincentives.evaluation.suspension import RunSuspended, Suspension
+from weakincentives.evaluation import Decision, StreamEvent, Suspension, TurnOptions
 
 from .prompt import Order, clerk
 from .store import ChatStore, StaleChatError, Status

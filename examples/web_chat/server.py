@@ -13,9 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from weakincentives import MainLoop
+from weakincentives import Approve, Deny, MainLoop
 from weakincentives.contrib.ag_ui import new_message
-from weakincentives.evaluation.approval import Approve, Deny
 
 from .live import BusyError, LiveChat
 from .store import ChatStore, StaleChatError

@@ -16,13 +16,18 @@ from .prompt import (
 from .version import __version__
 
 __all__ = [
+    "Approve",
     "Budget",
     "Chat",
     "Deadline",
+    "Deny",
     "MainLoop",
     "MarkdownSection",
     "Prompt",
     "PromptTemplate",
+    "ReplaceArguments",
+    "RunConfig",
+    "RunSuspended",
     "SectionVisibility",
     "Session",
     "TokenUsage",
@@ -36,13 +41,21 @@ __all__ = [
 # need it: these names are imported when they are first used (PEP 562). Type checkers read the
 # imports; they must not see `__getattr__`, or every misspelt name would exist for them.
 if TYPE_CHECKING:
+    from .evaluation.approval import Approve, Deny, ReplaceArguments
     from .evaluation.chat import Chat
+    from .evaluation.config import RunConfig
     from .evaluation.main_loop import MainLoop
+    from .evaluation.suspension import RunSuspended
     from .runtime.session import Session
 else:
     _MODULES = {
+        "Approve": ".evaluation.approval",
         "Chat": ".evaluation.chat",
+        "Deny": ".evaluation.approval",
         "MainLoop": ".evaluation.main_loop",
+        "ReplaceArguments": ".evaluation.approval",
+        "RunConfig": ".evaluation.config",
+        "RunSuspended": ".evaluation.suspension",
         "Session": ".runtime.session",
     }
 

@@ -1,17 +1,17 @@
-"""`InnerLoopConfig`: the rules of one run."""
+"""`RunConfig`: the rules of one run."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from ..limits import Budget, Deadline, Prices, check_count, check_limits
 
-__all__ = ["InnerLoopConfig"]
+__all__ = ["InnerLoopConfig", "RunConfig"]
 
 _MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InnerLoopConfig:
+class RunConfig:
     """Rules of one run.
 
     `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
@@ -65,3 +65,6 @@ def _check_chars(name: str, bound: int | None) -> None:
     check_count(name, bound)
     if bound < _MIN_CHARS:
         raise ValueError(f"{name} is {bound}; pass at least {_MIN_CHARS}, or None for no bound")
+
+
+InnerLoopConfig = RunConfig  # the name until 0.2, which seeds show
