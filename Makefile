@@ -96,6 +96,10 @@ test-fast: $(VENV)/.test-stamp ## the quick tests of every package, for each sav
 slow-tests: $(VENV)/.test-stamp ## time all tests, and list in tests/slow.txt those that test-fast leaves out
 	@$(TESTS) --list-slow $(SECONDS)
 
+.PHONY: mutants
+mutants: $(VENV)/.test-stamp ## change 300 places of each package, and list the changes that no test notices: half an hour a package
+	@$(PY) tools/mutants.py $(or $(PACKAGES),prompt runtime evaluation)
+
 .PHONY: test-oldest
 test-oldest: ## what touches pydantic and the SDKs of openai and anthropic, against the oldest that we accept
 	@$(MAKE) --no-print-directory .venv-oldest/.oldest-stamp VENV=.venv-oldest
