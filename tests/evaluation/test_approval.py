@@ -206,7 +206,8 @@ def test_whatever_changes_meanwhile_a_call_changes_the_state_as_its_preview_says
         shown.append(preview)
         if (other := next(meanwhile, None)) is not None:
             bus = at.bus
-            context = ToolContext(prompt(), None, ScriptedAdapter([]), at, bus)
+            adapter: Any = ScriptedAdapter([])  # Any: see `AdapterOfCall`
+            context = ToolContext(prompt(), None, adapter, at, bus)
             run(other, context)
         before.append(at.snapshot())
         return Approve()

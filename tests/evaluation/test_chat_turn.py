@@ -13,7 +13,6 @@ import pytest
 from support.agents import Args, Note, tool
 from support.run_trees import PICTURE
 from weakincentives.adapters.fallback import FallbackAdapter
-from weakincentives.evaluation.adapter import ProviderAdapter
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.chat_turn import ChatTurn
@@ -208,7 +207,6 @@ def test_stopped_chat_inside_a_call_goes_on_from_its_conversation() -> None:
     session = Session()
 
     def ask(params: NoParams, *, context: ToolContext) -> ToolResult[object]:
-        assert isinstance(context.adapter, ProviderAdapter)
         inner = Chat(MainLoop(context.adapter), prompt("inner"), session=session)
         with closing(inner.stream("Inside")) as events:
             next(event for event in events if isinstance(event, ToolCallFinished))

@@ -200,7 +200,7 @@ def test_a_finished_context_still_tells_what_it_was_of() -> None:
     evaluate(asked, Session())
     [context] = kept
     unknown: Any = context
-    assert (context.call_id, context.prompt.template) == ("call_1", asked.template)
+    assert (context.call_id, context.prompt.descriptor) == ("call_1", asked.descriptor)
     assert "call_1" in repr(context)
     with pytest.raises(AttributeError, match="'ToolContext' object has no attribute 'sesion'"):
         _ = unknown.sesion

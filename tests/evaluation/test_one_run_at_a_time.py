@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, prompt, tool
-from weakincentives.adapters.core import ProviderAdapter
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -173,7 +172,6 @@ def test_a_handler_may_nest_runs_one_after_another_and_chat_in_a_session_of_its_
     def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
         """Asks others."""
         adapter = context.adapter
-        assert isinstance(adapter, ProviderAdapter)
         own = Chat(MainLoop(adapter), prompt(), session=Session())
         inner = prompt(tool(note, name="note"))
         texts = [

@@ -51,7 +51,7 @@ from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import Budget
-from weakincentives.prompt import Prompt, Tool, ToolContext, ToolResult
+from weakincentives.prompt import Prompt, RenderedPrompt, Tool, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.prompt.tool import Effect
 from weakincentives.resources import Binding, ResourceRegistry, Scope
@@ -577,6 +577,7 @@ def test_a_sub_agent_on_the_very_same_prompt_is_run_by_itself() -> None:
         if params.a:
             agent = ScriptedAdapter([call(("again", {"a": params.a - 1})), say("fine")])
             nested = replace(nested_adapter(context), adapter=agent)
+            assert isinstance(context.prompt, Prompt)
             return ToolResult(nested.evaluate(context.prompt, session=context.session).text)
         context.resources.get(ForkableCell).add(1)
         return ToolResult("added", success=False)
@@ -941,7 +942,7 @@ def test_the_prompts_of_a_parallel_call_have_the_resources_of_its_fork() -> None
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         rendered = context.rendered_prompt
-        assert rendered is not None
+        assert isinstance(rendered, RenderedPrompt)
         seen.append(rendered.prompt is context.prompt)
         own = context.prompt.resources.get(Filesystem)
         own.write_text(f"{params.a}.txt", "new")

@@ -28,13 +28,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, Note, answers, ok, only_answer, prompt, recorded, text_of, tool
+from support.agents import (
+    Args,
+    Note,
+    answers,
+    nested_adapter,
+    ok,
+    only_answer,
+    prompt,
+    recorded,
+    text_of,
+    tool,
+)
 from support.codecs import ANY_TEXT
 from support.deadlines import SOON
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
-from weakincentives.evaluation.main_loop import NestedAdapter
 from weakincentives.evaluation.messages import ToolExecutionOutcome, ToolMessage
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
@@ -792,9 +802,9 @@ def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_contex
     assert first is not second
     for context, its_session, its_bus in seen:
         assert its_session is session
-        assert isinstance(context.adapter, NestedAdapter)
-        assert context.adapter.adapter is adapter
-        assert context.adapter.parent.bus is bus
+        nested = nested_adapter(context)
+        assert nested.adapter is adapter
+        assert nested.parent.bus is bus
         assert its_bus is bus
         assert context.prompt is rendered.prompt
         assert context.rendered_prompt is rendered

@@ -117,8 +117,7 @@ def overriding(path: SectionPath, visibility: SectionVisibility) -> Tool[Any, An
 
 def delegating(inner: Callable[[], Prompt[Any]]) -> Tool[Any, Any]:
     def handler(params: Any, *, context: ToolContext) -> ToolResult[None]:
-        # The adapter is a scripted one.
-        loop = MainLoop(context.adapter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        loop = MainLoop(context.adapter)
         done = loop.execute(inner(), session=context.session, bus=context.event_bus)
         return ToolResult(done.text)
 

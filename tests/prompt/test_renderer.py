@@ -672,7 +672,7 @@ def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
     prompt = tree.bind()
     deadline = Deadline.after(5)
     rendered = prompt.render(deadline=deadline)
-    assert rendered.prompt is not None
+    assert isinstance(rendered.prompt, Prompt)
     assert rendered.prompt.template is tree
     assert rendered.prompt.resources is prompt.resources
     assert rendered.deadline is deadline

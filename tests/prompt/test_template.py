@@ -222,5 +222,5 @@ def test_render_of_a_template_is_render_of_a_prompt() -> None:
     visibility: dict[SectionPath, SectionVisibility] = {("greeting",): SectionVisibility.FULL}
     direct = template.render(Who("Bob"), visibility_overrides=visibility)
     assert direct.text == template.bind(Who("Bob")).render(visibility_overrides=visibility).text
-    assert direct.prompt is not None
+    assert isinstance(direct.prompt, Prompt)
     assert direct.prompt.template is template

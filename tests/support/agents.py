@@ -62,8 +62,9 @@ def prompt(*tools: Tool[Any, Any], text: str = "Do it.", output: Any = None) -> 
 
 def nested_adapter(context: ToolContext) -> NestedAdapter:
     """The adapter of a handler, whose evaluations are parts of the tool call."""
-    assert isinstance(context.adapter, NestedAdapter)
-    return context.adapter
+    adapter: object = context.adapter  # type checkers hold that an `Evaluator` cannot be one
+    assert isinstance(adapter, NestedAdapter)
+    return adapter
 
 
 def answers(messages: Sequence[Message]) -> list[ToolMessage]:

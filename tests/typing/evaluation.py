@@ -112,6 +112,8 @@ def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     )
     assert_type(response.output, Answer)
     assert_type(context.adapter.evaluate(text.bind(), session=context.session).output, None)
+    assert_type(context.evaluate(template.bind(), adapter=openai).output, Answer)
+    assert_type(MainLoop(context.adapter).execute(template.bind(), session=session).output, Answer)
     return ToolResult(message=response.text, value=response.output)
 
 

@@ -418,11 +418,12 @@ def check_arguments(
 
 def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
     """Returns the prompt that was rendered; raises `ValueError` if it has none."""
-    if rendered.prompt is None:
-        raise ValueError(
+    prompt = rendered.prompt
+    if not isinstance(prompt, Prompt):
+        raise ValueError(  # noqa: TRY004 - it is the value that lacks its prompt
             "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
         )
-    return rendered.prompt
+    return prompt
 
 
 def config_for(

@@ -14,8 +14,7 @@ from .. import serde
 from ..content import Content
 from ..limits import RunUsage, TokenUsage
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.template import PromptTemplate
-from ..prompt.tool import PromptHandler
+from ..prompt.tool import AgentTemplate, PromptHandler
 from ..runtime.session.snapshots import Changes
 from ..visibility import SectionPath, SetVisibilityOverride, ShownSection
 from .approval import Decision, Preview
@@ -440,7 +439,7 @@ def size_of(log: LoggedRun) -> int:
 
 
 # Any: a prompt of any output
-def tool_digests(template: PromptTemplate[Any], names: Sequence[str]) -> dict[str, str]:
+def tool_digests(template: AgentTemplate[Any], names: Sequence[str]) -> dict[str, str]:
     """Returns a digest of what each tool declares, by name, of those that the template has."""
     tools = [template.registry.get_tool(name) for name in names]
     return {
@@ -455,7 +454,7 @@ def tool_digests(template: PromptTemplate[Any], names: Sequence[str]) -> dict[st
 
 
 # Any: as above
-def check_nested(template: PromptTemplate[Any], log: LoggedRun) -> None:
+def check_nested(template: AgentTemplate[Any], log: LoggedRun) -> None:
     """Raises `ChangedRunError` if a run inside an open call of `log` cannot go on.
 
     It finds the prompts of tools that `Tool.from_prompt` makes. Runs of other handlers are checked
@@ -469,7 +468,7 @@ def check_nested(template: PromptTemplate[Any], log: LoggedRun) -> None:
 
 
 # Any: as above
-def check_run(template: PromptTemplate[Any], run: NestedRun) -> None:
+def check_run(template: AgentTemplate[Any], run: NestedRun) -> None:
     """Raises `ChangedRunError` if a nested run that waits cannot go on with the template."""
     change = change_since(template, f"{run.ns}/{run.key}", run.tool_digests, kind="nested run")
     if change:
@@ -479,7 +478,7 @@ def check_run(template: PromptTemplate[Any], run: NestedRun) -> None:
 
 # Any: as above
 def change_since(
-    template: PromptTemplate[Any], name: str, digests: Mapping[str, str], *, kind: str
+    template: AgentTemplate[Any], name: str, digests: Mapping[str, str], *, kind: str
 ) -> str:
     """Returns why a run of the prompt `name` cannot go on with the template; `""` if it can.
 

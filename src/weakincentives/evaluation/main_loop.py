@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Unpack
 
 from ..limits import Clock, check_count, utc_now
+from ..prompt.context import Evaluator
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from .adapter import ExecutionOptions, ProviderAdapter, RunOptions, takes_bindings
@@ -36,12 +37,13 @@ class MainLoop:
     evaluations together, and the prompt's resources stay open from the first to the last. A call of
     a tool with `effect="at_most_once"` does not run again in a later evaluation.
 
+    `adapter` may be that of a handler's context: its runs are then parts of the tool call.
     `compaction` says when the loop makes a conversation shorter; without it, it never does.
     """
 
     def __init__(
         self,
-        adapter: ProviderAdapter,
+        adapter: ProviderAdapter | Evaluator,
         *,
         max_expansions: int = 10,
         compaction: Compaction | None = None,

@@ -15,8 +15,7 @@ from ..errors import SerdeError, ValidationIssue, WeakIncentivesError
 from ..limits import TokenUsage
 from ..prompt.model_json import read_without_nulls
 from ..prompt.prompt import Prompt
-from ..prompt.template import PromptTemplate
-from ..prompt.tool import AnyTool, PromptHandler
+from ..prompt.tool import AgentTemplate, AnyTool, PromptHandler
 from ..protocols import SessionProtocol
 from ..runtime.session.session import Session
 from ..runtime.session.slices import EMPTY
@@ -228,7 +227,7 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
 
 
 # Any: a prompt of any output
-def replacement_issue(template: PromptTemplate[Any], preview: Preview, decision: Decision) -> str:
+def replacement_issue(template: AgentTemplate[Any], preview: Preview, decision: Decision) -> str:
     """Returns why the call's tool cannot take replaced arguments; `""` if it can.
 
     Finds the tools of the template, and of the prompts that `Tool.from_prompt` makes tools.
@@ -247,7 +246,7 @@ def replacement_issue(template: PromptTemplate[Any], preview: Preview, decision:
 
 
 # Any: a prompt of any output
-def _find_tool(template: PromptTemplate[Any], names: Sequence[str]) -> AnyTool | None:
+def _find_tool(template: AgentTemplate[Any], names: Sequence[str]) -> AnyTool | None:
     tool = template.registry.get_tool(names[0])
     if tool is None or len(names) == 1:
         return tool

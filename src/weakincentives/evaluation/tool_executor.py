@@ -22,14 +22,13 @@ from typing import Any
 
 from ..errors import ControlFlow, message_of
 from ..limits import Clock, utc_now
-from ..prompt.context import Evaluator, ToolContext, revoke
+from ..prompt.context import AnyEvaluator, OutputCheck, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
     PromptError,
     ToolValidationError,
     VisibilityExpansionRequired,
 )
-from ..prompt.output import OutputCheck
 from ..prompt.progressive_disclosure import OpenSectionsParams
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
@@ -79,7 +78,8 @@ type _Handler = ToolHandler[Any, Any]
 type _Result = ToolResult[Any]
 
 _NO_CHANGES: Changes = {}
-type AdapterOfCall = Callable[[SessionProtocol, EventBus, OpenCall], Evaluator]
+# Any: a `ProviderAdapter`, whose methods take prompts, which an `Evaluator` cannot name
+type AdapterOfCall = Callable[[SessionProtocol, EventBus, OpenCall], Any]
 """Returns the adapter for the evaluations inside one call, with the call's session and bus."""
 
 
@@ -582,10 +582,10 @@ def _accepted(_: object) -> tuple[str, bool]:
     return "", True
 
 
-def same_adapter(adapter: Evaluator) -> AdapterOfCall:
+def same_adapter(adapter: AnyEvaluator) -> AdapterOfCall:
     """Returns what gives all calls the same adapter, whose runs are no parts of them."""
 
-    def for_call(*_: object) -> Evaluator:
+    def for_call(*_: object) -> AnyEvaluator:
         return adapter
 
     return for_call

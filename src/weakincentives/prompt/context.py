@@ -1,21 +1,56 @@
 """What a tool's handler receives beside its params: prompt, adapter, session, resources."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from ..content import MediaSupport, Part
 from ..limits import Budget, Deadline
 from ..protocols import EventBus, Resources, Response, SessionProtocol
-from ..resources import Binding, ResourceContext, ResourceRegistry
+from ..resources import Bindable, Binding, ResourceContext, ResourceRegistry
+from ..visibility import SectionPath, SectionVisibility
+from .output import DeclaresOutput
+from .overrides.model import PromptDescriptor
 
-if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: an import cycle
-    from .renderer import RenderedPrompt
-    from .template import Prompt
+__all__ = [
+    "AnyEvaluator",
+    "BoundPrompt",
+    "Evaluator",
+    "NestedOptions",
+    "OutputCheck",
+    "ShownPrompt",
+    "ToolContext",
+    "revoke",
+]
 
-__all__ = ["Evaluator", "NestedOptions", "ToolContext", "revoke"]
+
+class BoundPrompt[Out](DeclaresOutput[Out], Protocol):
+    """A `Prompt`, as the modules below it name it."""
+
+    resources: ResourceContext
+
+    @property
+    def ns(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def params(self) -> Mapping[type[object], object]: ...
+    @property
+    def descriptor(self) -> PromptDescriptor: ...
+    def bind(self, *params: object, resources: Bindable | None = None) -> Self: ...
+
+
+class ShownPrompt(Protocol):
+    """A `RenderedPrompt`, as the modules below it name it."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def visibility(self) -> Mapping[SectionPath, SectionVisibility]: ...
 
 
 class Evaluator(Protocol):
@@ -28,7 +63,7 @@ class Evaluator(Protocol):
 
     def evaluate[Out](
         self,
-        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        prompt: DeclaresOutput[Out],
         /,
         *,
         session: SessionProtocol,
@@ -44,7 +79,7 @@ class Evaluator(Protocol):
 
     async def evaluate_async[Out](
         self,
-        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        prompt: DeclaresOutput[Out],
         /,
         *,
         session: SessionProtocol,
@@ -54,6 +89,22 @@ class Evaluator(Protocol):
     ) -> Response[Out]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
         ...
+
+
+class AnyEvaluator(Protocol):
+    """A provider adapter that evaluates for a handler."""
+
+    @property
+    def media(self) -> MediaSupport: ...
+
+    # Any: prompts of every output, by the types that only adapters can name
+    def evaluate(self, prompt: Any, /, *, session: SessionProtocol) -> Response[Any]: ...
+
+
+class OutputCheck[Out](Protocol):
+    """Accepts an answer by returning, rejects it by raising `OutputRejected`; may be `async`."""
+
+    def __call__(self, output: Out, /, *, context: "ToolContext") -> object: ...
 
 
 class NestedOptions(TypedDict, total=False):
@@ -66,7 +117,7 @@ class NestedOptions(TypedDict, total=False):
     session: SessionProtocol
     deadline: Deadline | None
     budget: Budget | None
-    adapter: Evaluator
+    adapter: AnyEvaluator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +131,8 @@ class ToolContext:
     """
 
     # Any: the handlers of one tool serve prompts of every output type.
-    prompt: "Prompt[Any]"
-    rendered_prompt: "RenderedPrompt[Any] | None"
+    prompt: BoundPrompt[Any]
+    rendered_prompt: ShownPrompt | None
     adapter: Evaluator
     session: SessionProtocol = field(repr=False)
     event_bus: EventBus = field(repr=False)
@@ -91,7 +142,7 @@ class ToolContext:
     idempotency_key: str = ""
 
     def evaluate[Out](
-        self, prompt: "Prompt[Out] | RenderedPrompt[Out]", /, **options: Unpack[NestedOptions]
+        self, prompt: DeclaresOutput[Out], /, **options: Unpack[NestedOptions]
     ) -> Response[Out]:
         """Evaluates another prompt as a part of this call and returns its response.
 
@@ -107,16 +158,14 @@ class ToolContext:
     # Any: what a coroutine is sent and yields is asyncio's own. Not `async def`: the adapter takes
     # the prompt's bindings when it is called.
     def evaluate_async[Out](
-        self, prompt: "Prompt[Out] | RenderedPrompt[Out]", /, **options: Unpack[NestedOptions]
+        self, prompt: DeclaresOutput[Out], /, **options: Unpack[NestedOptions]
     ) -> Coroutine[Any, Any, Response[Out]]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
         return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
 
-    def _with_resources[Out](
-        self, prompt: "Prompt[Out] | RenderedPrompt[Out]"
-    ) -> "Prompt[Out] | RenderedPrompt[Out]":
+    def _with_resources[Out](self, prompt: DeclaresOutput[Out]) -> DeclaresOutput[Out]:
         """Returns the prompt, or a copy of it that has the call's resources too."""
-        # Any: a rendered prompt has its `Prompt`, and neither type can be imported here
+        # Any: a `Prompt`, or a `RenderedPrompt`, which has one
         given: Any = prompt
         source = getattr(given, "prompt", given)
         if source is None or source.resources.is_open:
@@ -132,9 +181,7 @@ class ToolContext:
             return prompt
         copied = copy(source)
         copied.resources = ResourceContext(own | ResourceRegistry.of(*inherited))
-        result: Prompt[Out] | RenderedPrompt[Out] = (
-            copied if given is source else replace(given, prompt=copied)
-        )
+        result: DeclaresOutput[Out] = copied if given is source else replace(given, prompt=copied)
         return result
 
     # Any: an adapter with the seed's signature takes no `message` and no `adapter`

@@ -9,7 +9,6 @@ from ..errors import SerdeError
 from ..generics import Parametrized
 from ..records import is_record_type, unaliased
 from ..serde import JsonSchema
-from .context import ToolContext
 from .errors import OutputParseError, PromptValidationError
 from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Container",
-    "OutputCheck",
+    "DeclaresOutput",
     "StructuredOutputConfig",
     "parse_output",
     "parse_structured_output",
@@ -99,18 +98,14 @@ def _admits_everything(schema: JsonSchema, root: JsonSchema) -> bool:
     )
 
 
-class OutputCheck[Out](Protocol):
-    """Accepts an answer by returning, rejects it by raising `OutputRejected`; may be `async`."""
+class DeclaresOutput[Out](Protocol):
+    """A prompt, rendered or not, whose answer is an `Out`."""
 
-    def __call__(self, output: Out, /, *, context: ToolContext) -> object: ...
-
-
-class _DeclaresOutput[Out](Protocol):
     @property
     def structured_output(self) -> StructuredOutputConfig[Out] | None: ...
 
 
-def parse_structured_output[Out](output_text: str, rendered: _DeclaresOutput[Out]) -> Out:
+def parse_structured_output[Out](output_text: str, rendered: DeclaresOutput[Out]) -> Out:
     """Parses the typed answer in `output_text`: its first fenced JSON block, else the whole text.
 
     Accepts what an evaluation accepts: a null for an absent field, and an array or a scalar in an

@@ -16,7 +16,7 @@ from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
 from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled
-from .tool import NON_REPEATABLE, AnyTool, PromptHandler
+from .tool import NON_REPEATABLE, AnyTool, Effect, PromptHandler
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -90,15 +90,15 @@ class RegistrySnapshot:
     """All sections of a template in pre-order, with indexes; nothing changes it once it is built.
 
     `required_params` are the params types that must be bound: they have no default and cannot be
-    built without arguments. `tool_paths` holds each tool's section, `state` the slices that
-    sections declare. `reads_session` says that a condition or the source of params takes the
-    session. Raises `PromptValidationError` with the section's path for keys, tools, placeholders
-    and conditions that cannot work.
+    built without arguments. `tool_paths` holds each tool's section, `effects` the effects of all
+    tools, `state` the slices that sections declare. `reads_session` says that a condition or the
+    source of params takes the session. Raises `PromptValidationError` with the section's path for
+    keys, tools, placeholders and conditions that cannot work.
     """
 
     __slots__ = (
         "_by_key",
-        "has_non_repeatable_tools",
+        "effects",
         "params_types",
         "reads_session",
         "required_params",
@@ -110,7 +110,7 @@ class RegistrySnapshot:
 
     def __init__(self, roots: Iterable[AnySection]) -> None:
         self.tool_paths: dict[str, SectionPath] = {}
-        self.has_non_repeatable_tools = False
+        self.effects = set[Effect]()
         self.resources = ResourceRegistry()
         self.state: dict[type[Any], DeclaredState] = {}
         self._by_key: dict[str, SectionNode] = {}
@@ -143,6 +143,11 @@ class RegistrySnapshot:
             if node.default_params is None and node.params_type is not None:
                 node.default_params = defaults.get(node.params_type)
             node.section.check_tools(self.get_tool, node.path)
+
+    @property
+    def has_non_repeatable_tools(self) -> bool:
+        """Whether a call of some tool must not run twice."""
+        return not self.effects.isdisjoint(NON_REPEATABLE)
 
     def get_section(self, path: SectionPath) -> SectionNode | None:
         """The section at `path`, or `None` for an unknown one."""
@@ -257,7 +262,7 @@ class RegistrySnapshot:
                     section_path=path,
                 )
             self.tool_paths[tool.name] = path
-            self.has_non_repeatable_tools |= tool.effect in NON_REPEATABLE
+            self.effects.add(tool.effect)
             if tool.schema is not None:
                 continue
             try:

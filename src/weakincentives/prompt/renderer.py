@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..content import Document, Image
 from ..displays import code_block, code_span, one_line
@@ -11,6 +11,7 @@ from ..generics import Parametrized
 from ..limits import Deadline
 from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from .context import BoundPrompt
 from .errors import PromptRenderError
 from .output import Container, StructuredOutputConfig
 from .overrides.model import PromptDescriptor, PromptOverride, TextId, ToolOverride
@@ -18,9 +19,6 @@ from .registry import RegistrySnapshot
 from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
 from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
-
-if TYPE_CHECKING:  # a rendered prompt refers to its prompt
-    from .template import Prompt
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
@@ -48,7 +46,7 @@ class RenderedPrompt[Out](Parametrized):
     structured_output: StructuredOutputConfig[Out] | None
     tool_param_descriptions: Mapping[str, Mapping[str, str]] = EMPTY
     deadline: Deadline | None = None
-    prompt: "Prompt[Out] | None" = None
+    prompt: BoundPrompt[Out] | None = None
     overrides: PromptOverride | None = None
     view: PromptView = field(repr=False)
     sections: VisibleSections = field(repr=False)
@@ -146,7 +144,7 @@ class PromptRenderer[Out](Parametrized):
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
         decisions: SectionDecisions | None = None,
         deadline: Deadline | None = None,
-        prompt: "Prompt[Out] | None" = None,
+        prompt: BoundPrompt[Out] | None = None,
     ) -> RenderedPrompt[Out]:
         """Renders the tree with the params in `param_lookup`.
 

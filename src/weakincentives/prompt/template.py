@@ -20,13 +20,14 @@ from ..records import is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..runs import RunStack
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from .context import OutputCheck
 from .errors import PromptValidationError
-from .output import OutputCheck, StructuredOutputConfig
+from .handlers import check_handler
+from .output import StructuredOutputConfig
 from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection, ParamsByType, ParamsType
-from .tool import check_handler
 from .walk import Disclosure
 
 if TYPE_CHECKING:
@@ -265,6 +266,11 @@ class Prompt(Parametrized, Generic[OutputT]):
     def output_type(self) -> type[OutputT] | None:
         """The type of an evaluation's `output`; `None` for text."""
         return self.template.output_type
+
+    @property
+    def structured_output(self) -> StructuredOutputConfig[OutputT] | None:
+        """The declared output; `None` for text."""
+        return self.template.structured_output
 
     @property
     def params(self) -> ParamsByType:

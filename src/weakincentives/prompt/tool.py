@@ -1,52 +1,41 @@
 """Tools: what a section lets the model call, and the results that handlers return."""
 
-import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import takewhile
-from types import MethodType, NoneType, UnionType
+from functools import lru_cache
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
     Protocol,
-    Union,
     cast,
     get_args,
-    get_origin,
-    get_type_hints,
-    runtime_checkable,
 )
 
 from .. import json_validation, serde
-from ..content import Document, Image
 from ..errors import SerdeError
 from ..generics import Parametrized
+from ..protocols import DeclaredState
 from ..records import (
     RECORD_TYPES,
-    field_names,
     is_instance,
     is_record_type,
-    is_typed_dict,
-    record_class,
 )
 from ..serde import Json, JsonSchema
-from ..signatures import signature_of
 from .approval import Approval, check_approval
-from .context import ToolContext
+from .context import BoundPrompt, ToolContext
 from .errors import PromptValidationError
-
-if TYPE_CHECKING:  # a template holds tools, and a tool may hold a template: an import cycle
-    from .template import PromptTemplate
+from .handlers import AnyHandler, check_handler, description_of, find_types
+from .tool_result import ToolRenderableResult, ToolResult
 
 __all__ = [
     "MAX_DESCRIPTION",
     "MAY_RUN_ON_FORKS",
     "NON_REPEATABLE",
+    "AgentTemplate",
     "AnyTool",
     "Effect",
     "JsonParams",
@@ -61,7 +50,6 @@ __all__ = [
     "preview_problem",
 ]
 
-type AnyHandler = Callable[..., Any]  # a handler whose types are not known yet
 type Effect = Literal["undeclared", "pure", "repeatable", "at_most_once", "transactional"]
 """What happens when a tool runs again with the same call.
 
@@ -83,63 +71,6 @@ MAX_DESCRIPTION = 1024  # the limit of providers
 _OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"additionalItems"')
 
 
-@runtime_checkable
-class ToolRenderableResult(Protocol):
-    """A result value that renders itself for the model."""
-
-    def render(self) -> str:
-        """Returns the text for the model; equal values return equal text."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult[R](Parametrized):
-    """A handler's answer: a `message` for the model and a typed `value`.
-
-    `success=False` rolls back what the handler changed; `value` is then an error payload or `None`.
-    With `exclude_value_from_context` the model receives the message alone, events and session still
-    receive the value. The model sees `media` after the text, which ends with their markers.
-    """
-
-    message: str
-    value: R | None = None
-    success: bool = True
-    exclude_value_from_context: bool = False
-    media: Sequence[Image | Document] = ()
-
-    def render(self) -> str:
-        """Returns the value's own `render()`, else its JSON without `None` fields; `""` for `None`.
-
-        Raises `TypeError` if `render()` returns no string and `SerdeError` for a value that JSON
-        cannot hold.
-        """
-        if self.value is None:
-            return ""
-        # As isinstance(…, ToolRenderableResult), at a fortieth of its cost. Looking at the type
-        # excludes a field of that name.
-        render = getattr(type(self.value), "render", None)
-        if not callable(render):
-            return serde.dump_json(self.value, exclude_none=True)
-        text = render(self.value)
-        if not isinstance(text, str):
-            raise TypeError(
-                f"{type(self.value).__name__}.render() must return a string, "
-                f"got {type(text).__name__}"
-            )
-        return text
-
-    def content(self) -> str:
-        """Returns the model's text: message, blank line, and the value unless excluded or empty.
-
-        Markers of media follow that the text does not have yet.
-        """
-        body = "" if self.exclude_value_from_context else self.render()
-        text = f"{self.message}\n\n{body}" if body else self.message
-        for marker in [str(media) for media in self.media]:
-            text = text if marker in text else f"{text}\n\n{marker}"
-        return text
-
-
 class ToolHandler[P, R](Protocol):
     """A function, or coroutine function, from params to a `ToolResult`."""
 
@@ -154,6 +85,36 @@ class ToolExample[P, R](NamedTuple):
     description: str
     input: P
     output: R
+
+
+class AgentSections(Protocol):
+    """The sections of a template, as a tool that evaluates it needs them."""
+
+    @property
+    def required_params(self) -> AbstractSet[type[object]]: ...
+    @property
+    def params_types(self) -> AbstractSet[type[object]]: ...
+    @property
+    def state(self) -> Mapping[type[object], DeclaredState]: ...
+    @property
+    def effects(self) -> AbstractSet[Effect]: ...
+    @property
+    def has_non_repeatable_tools(self) -> bool: ...
+    def get_tool(self, name: str, /) -> "AnyTool | None": ...
+
+
+class AgentTemplate[Out](Protocol):
+    """A `PromptTemplate`, as a tool that evaluates it names it."""
+
+    @property
+    def ns(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def output_type(self) -> type[Out] | None: ...
+    @property
+    def registry(self) -> AgentSections: ...
+    def bind(self, *params: object) -> BoundPrompt[Out]: ...
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -208,13 +169,12 @@ class Tool[P, R](Parametrized):
         if handler is not None:
             check_handler(f"tool {name!r}", handler)
         if description is None:
-            docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
-            description = _first_paragraph(docstring or "") or name
+            description = description_of(handler) or name
         check_description(name, description)
         params_type = params_type or self.inherited_arguments.get("params_type")
         result_type = result_type or self.inherited_arguments.get("result_type")
         if schema is None or result_type is None:
-            params_type, result_type = _find_types(name, handler, params_type, result_type)
+            params_type, result_type = find_types(name, handler, params_type, result_type)
         _check_effect(name, effect, approval, handler)
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
@@ -300,7 +260,7 @@ class Tool[P, R](Parametrized):
 
     @staticmethod
     def from_prompt[Out](
-        template: "PromptTemplate[Out]",
+        template: AgentTemplate[Out],
         *,
         name: str,
         description: str | None = None,
@@ -329,7 +289,7 @@ class Tool[P, R](Parametrized):
                 f"{template.key!r}; let it require one type, and give the others defaults"
             )
         if effect is None:
-            effects = {tool.effect for node in registry.sections for tool in node.tools}
+            effects = registry.effects
             inherited: Effect = "repeatable" if effects <= MAY_RUN_ON_FORKS else "undeclared"
             effect = "at_most_once" if effects & NON_REPEATABLE else inherited
         return Tool(
@@ -381,7 +341,7 @@ class PromptMessage:
 class PromptHandler[Out]:
     """The handler of a tool made by `Tool.from_prompt`."""
 
-    template: "PromptTemplate[Out]"
+    template: AgentTemplate[Out]
 
     async def __call__(self, params: object, /, *, context: ToolContext) -> ToolResult[Out]:
         message = params.message if isinstance(params, PromptMessage) else None
@@ -437,11 +397,6 @@ def preview_problem(effect: Effect, handler: AnyHandler | None) -> str:
     return ""
 
 
-def _first_paragraph(docstring: str) -> str:
-    """Returns the lines up to the first blank one, joined by spaces."""
-    return " ".join([line.strip() for line in takewhile(str.strip, docstring.strip().splitlines())])
-
-
 def check_description(name: str, description: object) -> None:
     """Raises `PromptValidationError` unless it is 1-1,024 characters that UTF-8 can encode."""
     if not isinstance(description, str):
@@ -457,138 +412,4 @@ def check_description(name: str, description: object) -> None:
         raise PromptValidationError(
             f"tool {name!r}: its description {description!r} cannot be encoded as UTF-8; "
             "write it without surrogates"
-        )
-
-
-def check_handler(subject: str, handler: AnyHandler, first: str = "params: Params") -> None:
-    """Raises `PromptValidationError` unless `handler` can be called with a value and a context."""
-    handler_name = _handler_name(handler)
-    try:
-        if isinstance(handler, MethodType):
-            yields = _method_yields(handler.__func__)
-        else:
-            signature_of(handler, follow_wrapped=False).bind(None, context=None)
-            yields = _yields(handler) or _yields(type(handler).__call__)
-    except (TypeError, ValueError) as error:
-        raise PromptValidationError(
-            f"{subject}: handler {handler_name} cannot be called as "
-            f"handler({first.partition(':')[0]}, context=…) ({error}); "
-            f"declare it as def {handler_name}({first}, *, context: ToolContext)"
-        ) from error
-    if yields:
-        raise PromptValidationError(f"{subject}: handler {handler_name} yields; return its result")
-
-
-@lru_cache(maxsize=256)  # the handlers of a hundred foreign tools are methods of one class
-def _method_yields(function: Callable[..., object]) -> bool:
-    """Returns whether a method yields; raises `TypeError` unless it fits a handler's call."""
-    signature_of(function, follow_wrapped=False).bind(None, None, context=None)
-    return _yields(function)
-
-
-def _yields(function: object) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _handler_name(handler: AnyHandler) -> str:
-    return getattr(handler, "__name__", type(handler).__name__)
-
-
-# Any: the types are those that annotations name.
-def _find_types(
-    name: str, handler: AnyHandler | None, params_type: Any, result_type: Any
-) -> tuple[Any, Any]:
-    """Fills the types that are missing from the handler's annotations.
-
-    Raises `PromptValidationError` when they lack the type of the params, when the handler is
-    annotated for other types than the declared ones, or to return anything but a `ToolResult`.
-    """
-    takes: Any = None
-    returned: Any = None
-    problem = "there is no handler to take the types from"
-    if handler is not None:
-        # `signature` follows decorators to the wrapped function, which may take no params
-        first = next(iter(signature_of(handler).parameters), "params")
-        problem = f"handler {_handler_name(handler)} has no type annotation for {first!r}"
-        function = _annotated_function(handler)
-        try:
-            hints = get_type_hints(function)
-            takes, returned = hints.get(first), hints.get("return")
-        except Exception as error:  # whatever an annotation raises when it is evaluated
-            problem = (
-                f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
-            )
-        # a decorator copies the annotations of the wrapped function, and may convert its values
-        if not hasattr(function, "__wrapped__"):
-            _check_returned(name, handler, returned)
-            _check_annotations(name, handler, (takes, params_type), (returned, result_type))
-    params_type = params_type or takes
-    if params_type is None:
-        remedy = "declare the types: Tool[Params, Result](…) or params_type=Params"
-        raise PromptValidationError(f"tool {name!r}: {problem}; {remedy}")
-    return params_type, _result_in(returned) if result_type is None else result_type
-
-
-def _annotated_function(handler: AnyHandler) -> AnyHandler:
-    """Returns the function whose annotations are those of a handler."""
-    function = handler.__func__ if isinstance(handler, MethodType) else handler
-    function = function.func if isinstance(function, partial) else function
-    return function if inspect.isroutine(function) else type(function).__call__
-
-
-def _result_in(returned: Any) -> Any:  # Any: as above
-    """Returns `R` for the annotation `ToolResult[R]`."""
-    return get_args(returned)[0] if get_origin(returned) is ToolResult else None
-
-
-# Any: as above
-def _check_annotations(
-    name: str, handler: AnyHandler, params: tuple[Any, Any], result: tuple[Any, Any]
-) -> None:
-    """Raises `PromptValidationError` for a handler annotated for other types than the tool's."""
-    (takes, params_type), (returned, result_type) = params, result
-    returns = _result_in(returned)
-    for problem, annotated, declared, fits in (
-        ("takes", takes, params_type, _fits(params_type, takes)),
-        ("returns ToolResult of", returns, result_type, _fits(returns, result_type)),
-    ):
-        if not fits:
-            raise PromptValidationError(
-                f"tool {name!r}: handler {_handler_name(handler)} {problem} "
-                f"{_type_name(annotated)}, but the tool is declared for {_type_name(declared)}; "
-                "declare the same type in both places"
-            )
-
-
-def _type_name(kind: Any) -> str:  # Any: as above
-    return kind.__name__ if isinstance(kind, type) else str(kind)
-
-
-def _fits(kind: Any, wanted: Any) -> bool:  # Any: as above
-    """Tells whether values of `kind` can be of the type `wanted`, as far as their classes tell."""
-    kind, wanted = record_class(kind), record_class(wanted)
-    for union in (wanted, kind):
-        if isinstance(union, UnionType) or get_origin(union) is Union:
-            members = get_args(union)
-            pairs = [(kind, member) if union is wanted else (member, wanted) for member in members]
-            return any(_fits(*pair) for pair in pairs)
-    kind, wanted = get_origin(kind) or kind, get_origin(wanted) or wanted
-    if Any in (kind, wanted) or kind is object or (kind is int and wanted is float):
-        return True
-    if is_typed_dict(kind) and is_typed_dict(wanted):
-        return kind is wanted or field_names(wanted) <= field_names(kind)
-    try:
-        return issubclass(*[dict if is_typed_dict(part) else part for part in (kind, wanted)])
-    except TypeError:  # no classes, or a protocol
-        return True
-
-
-def _check_returned(name: str, handler: AnyHandler, returned: Any) -> None:  # Any: as above
-    if not isinstance(returned, type) or returned in (Any, object):
-        return
-    if not issubclass(returned, (ToolResult, Awaitable)):
-        raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} is annotated to return "
-            f"{'None' if returned is NoneType else returned.__name__}; "
-            "declare ToolResult[…] and return ToolResult(message=…)"
         )

@@ -21,7 +21,7 @@ from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
 from ..evaluation.run_log import RunLog
 from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
-from ..prompt.context import Evaluator, ToolContext
+from ..prompt.context import AnyEvaluator, ToolContext
 from ..prompt.errors import ToolValidationError
 from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
@@ -67,7 +67,7 @@ def assert_tool_contract(
     prompt: Callable[[], _AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
     resources: Bindable | Callable[[], Bindable] = dict,
-    adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
+    adapter: Callable[[], AnyEvaluator] = lambda: ScriptedAdapter(()),
     state: _StateReaders = MappingProxyType({}),
     arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
     raises: _Exceptions = (),
@@ -154,7 +154,7 @@ class _Trial:
     arguments: str
     prompt: _AnyPrompt
     session: Session
-    adapter: Evaluator
+    adapter: AnyEvaluator
     readers: Mapping[_Kind, Callable[[], object]]  # of the state of each resource
 
     def call(self) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
@@ -195,7 +195,7 @@ class _Contract:
     prompt: Callable[[], _AnyPrompt]
     session: Callable[[], Session]
     resources: Bindable | Callable[[], Bindable]
-    adapter: Callable[[], Evaluator]
+    adapter: Callable[[], AnyEvaluator]
     state: _StateReaders
 
     def check(self, arguments: str) -> str:
