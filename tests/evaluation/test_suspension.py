@@ -622,6 +622,7 @@ def edited(suspension: Suspension, **changes: object) -> str:
         ({"log__inside": {"x/call_1": INSIDE}}, "log: a run is inside a call that was not made"),
         ({"log__inside": {"9" * 5_000: INSIDE}}, "log: a run is inside a call that was not made"),
         ({"log__entries__0__conversation": None}, "log: it has no rendered prompt"),
+        ({"log__entries__0__conversation__messages": []}, "log: it has no rendered prompt"),
         ({"unknown": 1}, "unknown"),
         ({"log__on_change": "forget"}, "log.on_change"),
         ({"log__entries__2__kind": "perhaps"}, "log.entries"),

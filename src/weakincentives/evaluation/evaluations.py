@@ -224,9 +224,10 @@ class Evaluation[Out]:
         return nest(adapter, parent, self._clock)
 
     def begin(self) -> None:
-        """Publishes what the evaluation begins with."""
-        for event in self._events:
-            self._publish(event)
+        """Publishes what the evaluation begins with, unless a durable run has done so before."""
+        if self._log.sink is None or not self._resumes:
+            for event in self._events:
+                self._publish(event)
         self._operation.__enter__()
 
     def effects(self) -> Effects[PromptResponse[Out] | Restart | TooLong]:

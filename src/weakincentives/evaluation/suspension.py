@@ -323,7 +323,7 @@ def _issue(suspension: Suspension) -> ValidationIssue | None:
     log, previews = suspension.log, suspension.pending
     begun = [entry for entry in log.entries if isinstance(entry, Rendered)]
     problem = ""
-    if not begun or begun[-1].conversation is None:
+    if not begun or (last := begun[-1].conversation) is None or not last.messages:
         problem = "it has no rendered prompt"
     elif misfit := misfit_of(log):
         problem = misfit

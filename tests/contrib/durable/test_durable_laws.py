@@ -1,15 +1,27 @@
 """L11, L13 and L14 for durable runs: one whose processes crash ends as if it had never been cut."""
 
-from dataclasses import asdict, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.test_run_laws import NESTING, SIBLINGS, law, uncut
+from support.agents import answers, ok, prompt, tool
 from support.cut_runs import FACES, Face, Outcome
 from support.durable_cuts import Crash, play_durable
 from support.run_trees import Outside, Script, Shape, Step, Tree, outside, trees
+from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
+from weakincentives.evaluation import MainLoop
+from weakincentives.runtime.events import (
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+)
+from weakincentives.runtime.session import Append, Session
+from weakincentives.testing import ScriptedAdapter, call, say
 
 FEATURES = ("coroutines", "chat", "failure", "repair", "accept", "compaction", "budget", "media")
 KNOWN = tuple(tool for tool in NESTING if tool != "pay")  # no outcome is unknown after a crash
@@ -108,3 +120,40 @@ def test_section_read_in_the_turn_that_restarts_is_open_after_a_crash() -> None:
     for append in range(1, 8):
         end, _ = crashed(tree, ["evaluate"], [Crash(append, after=True)])
         assert end == without_files(uncut(tree))
+
+
+@dataclass(frozen=True)
+class Heard:
+    kind: str
+
+
+def hearing(run_id: str) -> Session:
+    """A session whose state has the kind of each event."""
+    session = Session()
+    for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
+        session[Heard].register(kind, lambda _, event: Append(Heard(type(event).__name__)))
+    return session
+
+
+@pytest.mark.parametrize("rows", range(2, 6))
+def test_state_that_counts_events_is_equal_after_a_crash(rows: int) -> None:
+    template = prompt(tool(ok, name="note")).template
+    script = [
+        lambda request: say("done") if answers(request.messages) else call(("note", {"a": 1}))
+    ]
+    agent = durable(
+        MainLoop(ScriptedAdapter(script * 9)), template.bind, types=[Heard], session=hearing
+    )
+    uncut, cut = MemoryLogTable(), MemoryLogTable()
+    ends = [execute_run(agent, to_input(), uncut, "1")["session"]]
+    cut.rows["1"] = uncut.rows["1"][:rows]
+    ends.append(execute_run(agent, to_input(), cut, "1")["session"])
+    heard = [[event.kind for event in restored(agent.types, end)[Heard].all()] for end in ends]
+    assert heard[0] == heard[1]
+    assert heard[0].count("PromptRendered") == 1
+
+
+def restored(types: Iterable[type[object]], text: str) -> Session:
+    session = hearing("1")
+    session.restore(session.parse_snapshot(text, types=types))
+    return session
