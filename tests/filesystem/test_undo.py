@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import weakincentives
 from support.files import OPERATIONS, SORTS, TREES, Do, Tree, filesystem, host_tree, tree
 from support.own_thread import in_own_thread
 from support.sizes import FULL
@@ -119,6 +120,11 @@ CHANGES: dict[str, Callable[[Filesystem], object]] = {
 }
 
 
+TRACED = tuple(
+    f"{Path(weakincentives.__file__).parent / name}" for name in ("filesystem", "atomic_writes.py")
+)
+
+
 class Interrupts:
     """Raises `KeyboardInterrupt` before the nth line that runs in our code, counting those that
     did.
@@ -128,7 +134,7 @@ class Interrupts:
         self.left = at
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> "Interrupts":
-        if event == "line" and "weakincentives/filesystem" in frame.f_code.co_filename:
+        if event == "line" and frame.f_code.co_filename.startswith(TRACED):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt

@@ -19,8 +19,9 @@ from tempfile import SpooledTemporaryFile
 from typing import IO
 from weakref import finalize
 
+from ..atomic_writes import RESERVED, replacing
 from .overlay import ForkableFilesystem
-from .paths import RESERVED, FilesystemLimitError, FilesystemLimits, is_utf8, normal_path
+from .paths import FilesystemLimitError, FilesystemLimits, is_utf8, normal_path
 from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
 
@@ -31,7 +32,6 @@ _CHUNK = 1 << 16
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: int = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _READ: int = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_WRITE: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 
 
 class _Spool(SpooledTemporaryFile[bytes]):
@@ -295,22 +295,16 @@ def _open_directory(parent: int, name: str, path: str) -> int:
 
 def _write_file(parent: int, name: str, entry: HostEntry, old: os.stat_result | None) -> None:
     """Creates or replaces a file atomically."""
-    temporary = RESERVED + os.urandom(8).hex()
     content = entry.content
-    try:
-        with os.fdopen(os.open(temporary, _WRITE, 0o666, dir_fd=parent), "wb") as file:
-            chunks = content.chunks() if isinstance(content, SpooledContent) else (content or b"",)
-            file.writelines(chunks)
-            file.flush()
-            if entry.stat is not None:
-                _set_mode_and_times(file.fileno(), entry.stat)
-            elif old is not None:
-                os.fchmod(file.fileno(), old.st_mode & 0o777)
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=parent)
-        raise
+    with replacing(name, directory=parent) as file:
+        file.writelines(
+            content.chunks() if isinstance(content, SpooledContent) else (content or b"",)
+        )
+        file.flush()
+        if entry.stat is not None:
+            _set_mode_and_times(file.fileno(), entry.stat)
+        elif old is not None:
+            os.fchmod(file.fileno(), old.st_mode & 0o777)
 
 
 def _set_mode_and_times(descriptor: int, stat: os.stat_result) -> None:

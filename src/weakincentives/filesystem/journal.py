@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from typing import IO, NamedTuple
 from uuid import uuid4
 
+from ..atomic_writes import replacing
 from .host import HostEntry, SpooledContent
 
 __all__ = ["LIST", "Journal", "JournalEntry", "leftovers"]
@@ -74,9 +75,8 @@ class Journal:
             self._folder, self._lock = _new_folder(self._root)
         path = self._folder / LIST
         if not self._entries:
-            new = path.with_suffix(".new")
-            new.write_text(json.dumps([_to_json(entry) for entry in entries]))
-            new.replace(path)
+            with replacing(path) as file:
+                file.write(json.dumps([_to_json(entry) for entry in entries]).encode())
             self._entries = entries
         os.utime(path, ns=(until_ns, until_ns))
 
