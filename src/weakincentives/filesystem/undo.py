@@ -8,19 +8,18 @@ records nothing while nobody holds a snapshot.
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from difflib import unified_diff
 from threading import RLock
 from typing import Any, Protocol
 from weakref import ref
 
+from .differences import text_diff
 from .paths import FilesystemLimitError, FilesystemLimits, PathError, normal_path
 from .protocol import Filesystem, Kind, file_error
-from .search import is_text
 
 __all__ = ["Version", "VersionedFilesystem"]
 
 
-_LARGEST_DIFF = 200_000  # bytes; comparing takes more than linear time
+_LARGEST_DIFF = 200_000  # bytes
 
 
 class _Entry(Protocol):
@@ -276,11 +275,8 @@ def _difference(path: str, before: bytes | None, after: bytes | None) -> str:
     """Returns a unified diff of two contents, or their sizes; empty if they are equal."""
     if before == after:
         return ""
-    contents = [b"" if data is None else data for data in (before, after)]
-    sizes = ["none" if data is None else f"{len(data):,} bytes" for data in (before, after)]
-    if max(map(len, contents)) > _LARGEST_DIFF or not all(map(is_text, filter(None, contents))):
-        return " -> ".join(sizes)
     old_name, new_name = ["/dev/null" if data is None else path for data in (before, after)]
-    old, new = (data.decode(errors="replace").splitlines() for data in contents)
-    lines = unified_diff(old, new, old_name, new_name, lineterm="")
-    return "\n".join(lines) or " -> ".join(sizes)
+    if diff := text_diff(before, after, (old_name, new_name), _LARGEST_DIFF):
+        return diff.removesuffix("\n")
+    sizes = ["none" if data is None else f"{len(data):,} bytes" for data in (before, after)]
+    return " -> ".join(sizes)

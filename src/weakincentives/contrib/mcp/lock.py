@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ... import serde
 from ...atomic_writes import replacing
-from ...displays import HIDDEN
+from ...displays import unreadable
 from ...errors import message_of
 from ...prompt.errors import PromptValidationError
 from ...repository import repository_root
@@ -155,7 +155,7 @@ def lock_text(lock: ServerLock) -> str:
         for tool in sorted(lock.tools, key=lambda tool: tool.name)
     ]
     text = json.dumps(_sorted(content), indent=2, ensure_ascii=False)
-    hidden = {char for char in {*text} - {"\n"} if HIDDEN.match(char) or not char.isprintable()}
+    hidden = unreadable(text) - {"\n"}
     return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}) + "\n"
 
 
