@@ -5,7 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from io import BufferedWriter
-from pathlib import Path
 
 __all__ = ["RESERVED", "replacing"]
 
@@ -28,15 +27,16 @@ def replacing(
     permissions `mode`. `directory` is a descriptor that `path` is relative to. With `sync`, the
     content is on the disk before it replaces the old one.
     """
-    new = temporary or Path(path).with_name(RESERVED + os.urandom(8).hex())
+    if temporary is None:
+        temporary = os.path.join(os.path.dirname(path), RESERVED + os.urandom(8).hex())  # noqa: PTH118, PTH120 - ten times as fast as a `Path`
     try:
-        with open(new, "xb", opener=partial(os.open, mode=mode, dir_fd=directory)) as file:
+        with open(temporary, "xb", opener=partial(os.open, mode=mode, dir_fd=directory)) as file:
             yield file
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        os.replace(new, path, src_dir_fd=directory, dst_dir_fd=directory)
+        os.replace(temporary, path, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=directory)
+            os.unlink(temporary, dir_fd=directory)
         raise

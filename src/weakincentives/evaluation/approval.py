@@ -15,7 +15,8 @@ from .. import serde
 from ..displays import cut, literal, longest_run, visible
 from ..errors import SerdeError, message_of
 from ..filesystem.differences import text_diff
-from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
+from ..filesystem.overlay import OverlayFilesystem
+from ..filesystem.undo import Content, FileChange
 from ..prompt.approval import ApprovalMode
 from ..prompt.tool import ToolResult
 from ..resources import NotIsolatedError
@@ -234,7 +235,7 @@ def preview_effects(
         for origin, fork in pairs:
             if isinstance(fork, OverlayFilesystem):
                 place = f"{origin!r} " if filesystems > 1 else ""
-                for change in fork.changes(_MAX_READ):
+                for change in fork.changes(fork.start, _MAX_READ):
                     shown.add(*_file_change(change, place))
             else:
                 name = type(origin).__qualname__

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from ..atomic_writes import replacing
 from .host import HostEntry, SpooledContent
+from .protocol import Kind
 
 __all__ = ["LIST", "Journal", "JournalEntry", "leftovers"]
 
@@ -24,13 +25,9 @@ LIST = "entries.json"
 
 
 class JournalEntry(NamedTuple):
-    """What was at `path`: a file or directory, or what is not copied, such as a link.
-
-    `is_stable` says that its status would tell a change.
-    """
+    """The entry that was at `path`; `is_stable` says that its status would tell a change."""
 
     path: str
-    is_uncopied: bool
     is_stable: bool
     entry: HostEntry
 
@@ -159,7 +156,7 @@ def _to_json(entry: JournalEntry) -> list[object]:
         place = Path(content.spool.name).name, content.start, content.size
     # of a status its tuple and, by name, the times in nanoseconds
     status = stat.__reduce__()[1] if stat is not None else None
-    return [entry.path, entry.is_uncopied, entry.is_stable, place, status]
+    return [entry.path, entry.entry.kind == "other", entry.is_stable, place, status]
 
 
 def _read(folder: Path, stack: ExitStack) -> list[JournalEntry]:
@@ -167,7 +164,8 @@ def _read(folder: Path, stack: ExitStack) -> list[JournalEntry]:
     entries: list[JournalEntry] = []
     try:
         for path, is_uncopied, is_stable, place, status in json.loads((folder / LIST).read_bytes()):
-            content: SpooledContent | None = None
+            content: bytes | SpooledContent = b""
+            kind: Kind = "other" if is_uncopied else "file" if place else "directory"
             if place:
                 name, start, size = place
                 file = files.get(name)
@@ -176,8 +174,8 @@ def _read(folder: Path, stack: ExitStack) -> list[JournalEntry]:
                 if file.seek(0, os.SEEK_END) < start + size:
                     raise ValueError(f"{name} is incomplete")
                 content = SpooledContent(file, start, size)
-            entry = HostEntry(content, os.stat_result(*status))
-            entries.append(JournalEntry(path, is_uncopied, is_stable, entry))
+            entry = HostEntry(kind, content, os.stat_result(*status))
+            entries.append(JournalEntry(path, is_stable, entry))
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"the copies in {folder} cannot be read: {error}") from error
     return entries
