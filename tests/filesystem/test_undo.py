@@ -19,8 +19,6 @@ from support.files import OPERATIONS, SORTS, TREES, Do, Tree, filesystem, host_t
 from support.own_thread import in_own_thread
 from support.sizes import FULL
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.runtime.session import Session
-from weakincentives.runtime.transactions import tool_transaction
 
 STEPS = st.lists(
     OPERATIONS
@@ -270,29 +268,6 @@ def test_an_interrupt_while_putting_back_is_raised_when_all_else_is_put_back(
     files.restore(snapshot)
     assert tree(files) == {"b": b"old"}
     files.close()
-
-
-@pytest.mark.parametrize("sort", SORTS)
-def test_a_tool_that_fails_leaves_no_trace_in_its_files(sort: str) -> None:
-    with filesystem(sort, CONTENT) as files:
-
-        def inner() -> None:
-            with tool_transaction(Session(), [files]):
-                files.delete("a", recursive=True)
-                raise KeyError
-
-        def outer() -> None:
-            with tool_transaction(Session(), [files]):
-                files.rename("a/x", "elsewhere")
-                files.write_text("elsewhere", "new")
-                with pytest.raises(KeyError):
-                    inner()
-                assert files.read_text("elsewhere") == "new"
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            outer()
-        assert tree(files) == CONTENT
 
 
 # -----------------------------------------------------------------------------------------------
