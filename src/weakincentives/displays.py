@@ -16,6 +16,7 @@ __all__ = [
     "literal",
     "longest_run",
     "markdown",
+    "name_in_line",
     "one_line",
     "unreadable",
     "visible",
@@ -98,6 +99,11 @@ def visible(line: str) -> str:
     """
     hidden = unreadable(line) - {"\t"}
     return line.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
+
+
+def name_in_line(name: str) -> str:
+    """Returns a name for a line of text; quoted if a line break in it could look like another."""
+    return name if name.isprintable() else repr(name)
 
 
 def unreadable(text: str) -> set[str]:

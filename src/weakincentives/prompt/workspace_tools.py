@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from ..content import ContentError, Document, Image, Media, MediaSupport
-from ..displays import cut
+from ..displays import cut, name_in_line
 from ..errors import WeakIncentivesError
 from ..filesystem import FileStat, Filesystem, GrepMatch
 from ..filesystem.search import is_text
@@ -324,16 +324,11 @@ def _entry_line(stat: FileStat) -> str:
         "file": f" ({stat.size:,} bytes)",
         "other": " (no regular file, cannot be opened)",
     }
-    return _name(stat.path) + kinds[stat.kind]
+    return name_in_line(stat.path) + kinds[stat.kind]
 
 
 def _match_line(match: GrepMatch) -> str:
-    return f"{_name(match.path)}:{match.line_number}: {match.line}"
-
-
-def _name(path: str) -> str:
-    # a line break in a name must not look like a further line
-    return path if path.isprintable() else repr(path)
+    return f"{name_in_line(match.path)}:{match.line_number}: {match.line}"
 
 
 # Any: handlers of all types
