@@ -5,7 +5,7 @@ from time import time_ns
 from typing import IO
 
 from .host import HostEntry, HostFilesystem
-from .journal import LIST, Journal, JournalEntry, leftovers
+from .journal import LIST, Journal, leftovers
 from .paths import FilesystemLimitError, FilesystemLimits, normal_path
 from .protocol import FileStat, Kind
 from .undo import Version
@@ -50,12 +50,7 @@ class ForeignDirectory(HostFilesystem):
                 # a directory last, so that it is put back first
                 for path, kind in reversed(kinds.items()):
                     self._record(path, kind)
-            entries = [
-                JournalEntry(path, path in self._copies, entry)
-                for path, entry in version.originals.items()
-                if entry is not None
-            ]
-            self._journal.begin(entries, time_ns() + int(seconds * 1e9))
+            self._journal.begin(version.originals, self._copies, time_ns() + int(seconds * 1e9))
 
     def commit(self) -> None:
         """Lets what has changed since `record` stand, even if this process is killed."""

@@ -208,10 +208,12 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 yield FileChange(path, before, after)
 
     def _content_of(self, entry: E | None, max_bytes: int) -> Content:
-        if entry is None or entry.kind == "directory":
-            return None if entry is None else "directory"
+        if entry is None:
+            return None
+        if entry.kind != "file":
+            return entry.kind
         try:
-            data = None if entry.kind == "other" else self._read(entry, max_bytes)
+            data = self._read(entry, max_bytes)
         except OSError:
             data = None
         return "other" if data is None else data
