@@ -102,6 +102,19 @@ def test_the_changes_of_a_fork_are_the_differences_to_its_base(
         assert base.merge(fork)
 
 
+def test_changes_do_not_show_what_is_too_large_or_has_gone_from_the_base(tmp_path: Path) -> None:
+    base = HostFilesystem(tmp_path)
+    base.write_text("gone", "1")
+    base.write_text("large", "12")
+    fork = base.fork()
+    fork.write_text("gone", "new")
+    fork.write_text("large", "new")
+    (tmp_path / "gone").unlink()
+    assert [*fork.changes(fork.start, 1)] == [("gone", "other", b"new"), ("large", "other", b"new")]
+    assert not base.merge(fork)
+    base.close()
+
+
 def test_forks_that_touch_different_files_of_one_directory_both_merge() -> None:
     base = InMemoryFilesystem({"src/a.py": "a", "src/b.py": "b"})
     first, second = base.fork(), base.fork()

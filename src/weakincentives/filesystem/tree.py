@@ -131,10 +131,7 @@ class TreeFilesystem(VersionedFilesystem[Node]):
                         yield from self._below(stat.path, child)
 
     def _get(self, path: str, version: Version[Node]) -> Node | None:
-        try:
-            return self._find(path)
-        except NotADirectoryError:
-            return None
+        return self._find(path)
 
     def _put(self, path: str, entry: Node | None) -> None:
         directory, _, name = path.rpartition("/")
