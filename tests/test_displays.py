@@ -25,7 +25,15 @@ from weakincentives import (
     ToolResult,
 )
 from weakincentives.cli.output import printable
-from weakincentives.displays import HIDDEN, code_block, code_span, escape_hidden, one_line, visible
+from weakincentives.displays import (
+    HIDDEN,
+    code_block,
+    code_span,
+    cut,
+    escape_hidden,
+    one_line,
+    visible,
+)
 from weakincentives.evaluation.approval import Deny, Preview
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.inspection.report import readable
@@ -179,6 +187,18 @@ def test_no_text_leaves_its_code_span(text: str) -> None:
     assert (before.content, span.type, after.content) == ("name ", "code_inline", " end")
     shown = one_line(text).encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     assert span.content.strip() == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("", ""), ("abc", "abc"), ("abcd", "abc… (1 more characters)")],
+)
+def test_a_text_is_cut_only_beyond_its_limit_and_the_mark_counts_the_rest(
+    text: str, shown: str
+) -> None:
+    assert cut(text, 3) == shown
+    assert cut(text, 3, counted=False) == shown.partition(" (")[0]
+    assert cut("x" * 2_000, 1).endswith("(1,999 more characters)")
 
 
 def test_a_long_text_says_how_much_is_missing() -> None:

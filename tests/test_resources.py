@@ -540,9 +540,11 @@ def test_a_forked_call_and_its_prompt_get_the_same_fork_and_the_context_keeps_th
     with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as context:
         files = context.get(InMemoryFilesystem)
         with context.fork() as forked:
-            fork = forked.get(InMemoryFilesystem)
+            assert list(forked.forks) == []  # entering it asks for nothing, as little as here:
+            with forked:
+                fork = forked.get(InMemoryFilesystem)
             assert fork is not files
-            assert forked.prompt_resources.get(InMemoryFilesystem) is fork
+            assert forked.get(InMemoryFilesystem) is fork
             assert context.get(InMemoryFilesystem) is files
 
 

@@ -324,19 +324,14 @@ class FolderContentStore(ContentStore):
         self.path = Path(path)
 
     def write(self, digest: str, data: bytes) -> None:
+        from .atomic_writes import replacing
+
         target = self.path / digest
         if target.exists():
             return
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # renamed when it is whole, so that no reader sees a part
-        partial = target.with_name(f"{digest}.{os.urandom(8).hex()}")
-        try:
-            with partial.open("xb") as file:
-                file.write(data)
-            partial.replace(target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with replacing(target) as file:
+            file.write(data)
 
     def read(self, digest: str) -> bytes | None:
         try:

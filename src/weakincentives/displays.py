@@ -11,11 +11,14 @@ __all__ = [
     "HIDDEN",
     "code_block",
     "code_span",
+    "cut",
     "escape_hidden",
     "literal",
     "longest_run",
     "markdown",
+    "name_in_line",
     "one_line",
+    "unreadable",
     "visible",
 ]
 
@@ -45,6 +48,17 @@ def markdown(value: _Shown) -> str:
 def one_line(text: str) -> str:
     """Returns the beginning of `text` on one line: at most 100 characters."""
     return " ".join(text[: 4 * _LINE_CHARACTERS].split())[:_LINE_CHARACTERS]
+
+
+def cut(text: str, limit: int, *, counted: bool = True) -> str:
+    """Returns `text`, or its first `limit` characters and a mark for the rest.
+
+    The mark is `… (1,234 more characters)`, or just `…` unless it is `counted`.
+    """
+    rest = len(text) - limit
+    if rest <= 0:
+        return text
+    return f"{text[:limit]}… ({rest:,} more characters)" if counted else f"{text[:limit]}…"
 
 
 def code_span(text: str) -> str:
@@ -83,14 +97,18 @@ def visible(line: str) -> str:
 
     It is for texts that an approver reads: letters, plain spaces and tabs stay.
     """
-    return "".join(
-        [
-            char.encode("unicode_escape").decode()
-            if (not char.isprintable() and char != "\t") or HIDDEN.match(char)
-            else char
-            for char in line
-        ]
-    )
+    hidden = unreadable(line) - {"\t"}
+    return line.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
+
+
+def name_in_line(name: str) -> str:
+    """Returns a name for a line of text; quoted if a line break in it could look like another."""
+    return name if name.isprintable() else repr(name)
+
+
+def unreadable(text: str) -> set[str]:
+    """Returns the characters of `HIDDEN`, and others that are not printable, which `text` has."""
+    return {char for char in {*text} if not char.isprintable() or HIDDEN.match(char)}
 
 
 def longest_run(text: str) -> int:

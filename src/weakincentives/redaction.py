@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-__all__ = ["SECRET_NAMES", "Redactor", "causes", "credentials_in"]
+__all__ = ["MASK", "SECRET_NAMES", "Redactor", "causes", "credentials_in"]
 
-_MASK = "***"
+MASK = "***"
+"""Replaces a secret in a text."""
+
 _SHORTEST = 8
 SECRET_NAMES = (
     *("api_key", "api-key", "apiKey", "apikey", "access_key", "private_key", "secret", "password"),
@@ -35,7 +37,7 @@ class Redactor:
         plain = {value for value in values if len(value) >= _SHORTEST}
         # longest first: a credential may be a part of another one
         for spelling in sorted(plain | {quote(value, safe="") for value in plain}, key=len)[::-1]:
-            text = text.replace(spelling, _MASK)
+            text = text.replace(spelling, MASK)
         return text
 
     def extend(self, credentials: Iterable[str | None]) -> "Redactor":

@@ -402,7 +402,7 @@ def test_a_large_preview_is_cut_and_says_so() -> None:
     assert len(str(preview)) < 200_000
     assert preview.omitted[-1] == "100 of 300 changes"
     assert "- 100 of 300 changes" in str(preview)
-    assert preview.answer == "x" * 10_000 + "… (40,000 further characters)"
+    assert preview.answer == "x" * 10_000 + "… (40,000 more characters)"
     assert len(files.list()) == 300
     # The diffs that are shown are whole lines; what is missing of them is said, to the character.
     cut = [note for note in preview.omitted if "characters of the diff" in note]

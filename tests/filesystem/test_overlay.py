@@ -8,7 +8,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from support.files import OPERATIONS, TREES, Do, Tree, filesystem, tree
-from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.filesystem import (
+    Filesystem,
+    HostFilesystem,
+    InMemoryFilesystem,
+    OverlayFilesystem,
+)
 
 LOOKS = st.builds(
     Do, st.sampled_from(["read", "list", "stat"]), st.sampled_from(["a", "b", "a/b", "c/a"])
@@ -72,6 +77,42 @@ def test_a_fork_of_a_fork_merges_into_it(before: Tree, first: list[Do], second: 
         assert tree(base) == before
         assert base.merge(outer)
         assert tree(base) == expected
+
+
+@pytest.mark.parametrize("sort", ["memory", "host", "fork of host"])
+@given(before=TREES, steps=st.lists(OPERATIONS, max_size=6))
+@settings(max_examples=100)
+def test_the_changes_of_a_fork_are_the_differences_to_its_base(
+    sort: str, before: Tree, steps: list[Do]
+) -> None:
+    with filesystem(sort, before) as base:
+        fork = base.fork()
+        assert isinstance(fork, OverlayFilesystem)
+        for step in steps:
+            step.on(fork)
+        old, new = [
+            {path: "directory" if data is None else data for path, data in tree(files).items()}
+            for files in (base, fork)
+        ]
+        assert [*fork.changes(fork.start)] == [
+            (path, old.get(path), new.get(path))
+            for path in sorted({**old, **new})
+            if old.get(path) != new.get(path)
+        ]
+        assert base.merge(fork)
+
+
+def test_changes_do_not_show_what_is_too_large_or_has_gone_from_the_base(tmp_path: Path) -> None:
+    base = HostFilesystem(tmp_path)
+    base.write_text("gone", "1")
+    base.write_text("large", "12")
+    fork = base.fork()
+    fork.write_text("gone", "new")
+    fork.write_text("large", "new")
+    (tmp_path / "gone").unlink()
+    assert [*fork.changes(fork.start, 1)] == [("gone", "other", b"new"), ("large", "other", b"new")]
+    assert not base.merge(fork)
+    base.close()
 
 
 def test_forks_that_touch_different_files_of_one_directory_both_merge() -> None:

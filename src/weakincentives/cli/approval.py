@@ -3,13 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
+from ..atomic_writes import replacing
 from ..errors import SerdeError
 from ..evaluation.approval import Approve, Decision, Deny, Preview, ReplaceArguments
 from ..evaluation.suspension import Suspension
@@ -112,12 +112,6 @@ def read_suspension(file: Path) -> Suspension:
 
 
 def write_file(file: Path, text: str) -> None:
-    """Writes a file; whatever stops it, the file has the old text or the new one."""
-    with NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as new:
-        try:
-            new.write(text)
-            new.close()
-            Path(new.name).replace(file)
-        except BaseException:
-            Path(new.name).unlink()
-            raise
+    """Replaces a file, which only its owner may read, as a whole."""
+    with replacing(file, mode=0o600) as new:
+        new.write(text.encode())

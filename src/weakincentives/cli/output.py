@@ -6,7 +6,7 @@ import sys
 from rich.console import Console
 
 from .. import serde
-from ..displays import HIDDEN, escape_hidden
+from ..displays import HIDDEN, cut, escape_hidden
 
 __all__ = ["count_of", "printable", "short_line", "single_line", "wide_console", "write_json"]
 
@@ -26,7 +26,7 @@ def single_line(text: str) -> str:
 def short_line(margin: str, text: str) -> str:
     """Makes one line of `text` behind the margin; two leading blanks mark a part of a turn."""
     text = margin + "  " * text.startswith("  ") + single_line(text)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+    return cut(text, _WIDTH - 1, counted=False)
 
 
 def count_of(number: int, noun: str) -> str:

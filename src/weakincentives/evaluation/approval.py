@@ -8,14 +8,15 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import unified_diff
 from hashlib import sha256
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from .. import serde
-from ..displays import literal, longest_run, visible
+from ..displays import cut, literal, longest_run, visible
 from ..errors import SerdeError, message_of
-from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
+from ..filesystem.differences import text_diff
+from ..filesystem.overlay import OverlayFilesystem
+from ..filesystem.undo import Content, FileChange
 from ..prompt.approval import ApprovalMode
 from ..prompt.tool import ToolResult
 from ..resources import NotIsolatedError
@@ -35,7 +36,6 @@ __all__ = [
     "Previewable",
     "ReplaceArguments",
     "arguments_json",
-    "cut",
     "preview_arguments",
     "preview_effects",
 ]
@@ -235,7 +235,7 @@ def preview_effects(
         for origin, fork in pairs:
             if isinstance(fork, OverlayFilesystem):
                 place = f"{origin!r} " if filesystems > 1 else ""
-                for change in fork.changes(_MAX_READ):
+                for change in fork.changes(fork.start, _MAX_READ):
                     shown.add(*_file_change(change, place))
             else:
                 name = type(origin).__qualname__
@@ -328,21 +328,18 @@ def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
         raise NotIsolatedError(f"the file {path} cannot be read")
     name = place + path
     kind: Literal["directory", "file"] = "directory" if "directory" in (before, after) else "file"
-    diff, note = "", ""
-    if kind == "file":
-        texts = _text(before), _text(after)
-        if texts[0] is None or texts[1] is None:
-            note = f"{_size_of(before)} before, {_size_of(after)} after"
-        else:
-            diff = _diff(path, texts[0], texts[1])
-            note = "" if diff else "an empty file"
-    elif isinstance(before, bytes) or isinstance(after, bytes):
-        note = f"{_size_of(before)} before, {_size_of(after)} after"
+    sizes = [_size_of(before), _size_of(after)]
+    diff: str | None = None
+    note = ""
+    if not isinstance(before, str) and not isinstance(after, str):
+        diff = text_diff(before, after, (f"a/{path}", f"b/{path}"), _MAX_DIFFED)
+        note = "an empty file" if diff == "" else ""
+    if diff is None and (kind == "file" or isinstance(before, bytes) or isinstance(after, bytes)):
+        note = f"{sizes[0]} before, {sizes[1]} after"
     action: Literal["create", "change", "remove"] = "change"
     if before is None or after is None:
         action = "create" if before is None else "remove"
-    full = Change(kind=kind, name=name, action=action, diff=diff, note=note)
-    return full, [_size_of(before), _size_of(after)]
+    return Change(kind=kind, name=name, action=action, diff=diff or "", note=note), sizes
 
 
 def _preview_of(fork: Previewable, name: str) -> str:
@@ -355,37 +352,12 @@ def _preview_of(fork: Previewable, name: str) -> str:
     return text
 
 
-def _text(content: Content) -> str | None:
-    """Returns the text of a file, `""` for none; `None` for what cannot be shown as a diff."""
-    if content is None:
-        return ""
-    if not isinstance(content, bytes) or len(content) > _MAX_DIFFED or b"\0" in content:
-        return None
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def _size_of(content: Content) -> str:
     if isinstance(content, bytes):
         return f"{len(content):,} bytes with SHA-256 {sha256(content).hexdigest()}"
     return {None: "nothing", "directory": "a directory", "other": "a file that is not read"}[
         content
     ]
-
-
-def _diff(name: str, before: str, after: str) -> str:
-    name = visible(name)  # a line break in it would begin a line of the diff
-    lines = unified_diff(_lines_of(before), _lines_of(after), f"a/{name}", f"b/{name}")
-    return "".join(lines)
-
-
-def _lines_of(text: str) -> list[str]:
-    """Returns lines with their ends, and a note after a last line that has none, as `diff` does."""
-    lines = [f"{line}\n" for line in text.split("\n")]
-    last = lines.pop()
-    return lines if last == "\n" else [*lines, f"{last}\\ No newline at end of file\n"]
 
 
 def _texts_of(value: object, subject: str) -> tuple[str, str]:
@@ -443,12 +415,6 @@ def _sealed(preview: Preview) -> Preview:
     effects = preview.digest.partition(".")[0]
     shown = asdict(replace(preview, digest=effects, call_id="", inside=()))
     return replace(preview, digest=f"{effects}.{_digest(shown)}")
-
-
-def cut(text: str, limit: int) -> str:
-    """Returns the text, or its beginning and how much is left out."""
-    left = len(text) - limit
-    return text if left <= 0 else f"{text[:limit]}… ({left:,} further characters)"
 
 
 def _readable(arguments: str) -> str:

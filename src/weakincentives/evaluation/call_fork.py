@@ -35,7 +35,7 @@ class ForkedCall:
         self.session = session.fork()
         self.resources = resources.fork(makes=makes)
         if run is not None:  # the forks are in use as the originals are
-            for stack in (self.session.runs, self.resources.prompt_resources.runs):
+            for stack in (self.session.runs, self.resources.runs):
                 stack.begin(run)
         self.seconds = 0.0
 

@@ -219,7 +219,7 @@ class ToolExecutor:
         forked = ForkedCall(self._session, self._resources, makes=makes, run=self._run)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
-        prompt.resources = forked.resources.prompt_resources
+        prompt.resources = forked.resources
         context = self._context(inside, forked.resources, forked.session, bus)
         rendered = replace(self._rendered, prompt=prompt)
         context = replace(context, prompt=prompt, rendered_prompt=rendered)

@@ -1,14 +1,13 @@
 """Undo for a directory of the host that other programs change, such as the data of a server."""
 
 import os
-from dataclasses import dataclass
 from time import time_ns
 from typing import IO
 
 from .host import HostEntry, HostFilesystem
-from .journal import LIST, Journal, JournalEntry, leftovers
+from .journal import LIST, Journal, leftovers
 from .paths import FilesystemLimitError, FilesystemLimits, normal_path
-from .protocol import FileStat, Kind, file_error
+from .protocol import FileStat, Kind
 from .undo import Version
 
 __all__ = ["ForeignDirectory"]
@@ -17,15 +16,6 @@ _LIMITS = FilesystemLimits(depth=1_000)
 # A file that changes so soon after it was copied may keep its times.
 _CLOCK_NS = 50_000_000
 _RECOVERY_NS = 600_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Uncopied(HostEntry):
-    """A symbolic link or a special file, which is left as it is."""
-
-    @property
-    def kind(self) -> Kind:
-        return "other"
 
 
 class ForeignDirectory(HostFilesystem):
@@ -55,16 +45,12 @@ class ForeignDirectory(HostFilesystem):
             if (version := self._newest_version()) is None:
                 return
             if "." not in version.originals:
-                paths = [entry.path for entry in self._entries()]
-                self._copies = {path: self._copies[path] for path in paths if path in self._copies}
-                for path in reversed(paths):  # a directory last, so that it is put back first
-                    self._record(path)
-            entries = [
-                JournalEntry(path, isinstance(entry, _Uncopied), path in self._copies, entry)
-                for path, entry in version.originals.items()
-                if entry is not None
-            ]
-            self._journal.begin(entries, time_ns() + int(seconds * 1e9))
+                kinds: dict[str, Kind] = {entry.path: entry.kind for entry in self._entries()}
+                self._copies = {path: self._copies[path] for path in kinds if path in self._copies}
+                # a directory last, so that it is put back first
+                for path, kind in reversed(kinds.items()):
+                    self._record(path, kind)
+            self._journal.begin(version.originals, self._copies, time_ns() + int(seconds * 1e9))
 
     def commit(self) -> None:
         """Lets what has changed since `record` stand, even if this process is killed."""
@@ -90,12 +76,11 @@ class ForeignDirectory(HostFilesystem):
                 soon_ns = time_ns() + _RECOVERY_NS
                 os.utime(folder / LIST, ns=(soon_ns, soon_ns))
                 version = self.snapshot()
-                for name, is_uncopied, is_stable, entry in entries:
+                for name, is_stable, entry in entries:
                     path = normal_path(name, self.limits)
-                    original = _Uncopied(b"", entry.stat) if is_uncopied else entry
-                    version.originals[path] = original
+                    version.originals[path] = entry
                     if is_stable:
-                        self._copies[path] = original
+                        self._copies[path] = entry
                 self.restore(version)
                 self._copies.clear()  # the files of their contents are removed
 
@@ -158,7 +143,7 @@ class ForeignDirectory(HostFilesystem):
 
     def _is_unchanged(self, path: str, entry: HostEntry) -> bool:
         now = self._status(path)
-        known = isinstance(entry, _Uncopied) or self._copies.get(path) is entry
+        known = entry.kind == "other" or self._copies.get(path) is entry
         return known and now is not None and _signature(now) == _signature(entry.stat)
 
     def _status(self, path: str) -> os.stat_result | None:
@@ -177,16 +162,11 @@ class ForeignDirectory(HostFilesystem):
         except PermissionError:
             if self._kind(path) != "other":
                 raise
-            return _Uncopied(b"", self._status(path))
+            return HostEntry("other", stat=self._status(path))
         stat = None if entry is None else entry.stat
         if entry is not None and stat is not None and time_ns() - stat.st_ctime_ns > _CLOCK_NS:
             self._copies[path] = entry
         return entry
-
-    def _put(self, path: str, entry: HostEntry | None) -> None:
-        if isinstance(entry, _Uncopied):
-            raise file_error(PermissionError, path)
-        super()._put(path, entry)
 
 
 def _signature(stat: os.stat_result | None) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ from tempfile import SpooledTemporaryFile
 from typing import IO
 from weakref import finalize
 
-from .overlay import ForkableFilesystem
-from .paths import RESERVED, FilesystemLimitError, FilesystemLimits, is_utf8, normal_path
+from ..atomic_writes import RESERVED, replacing
+from .paths import FilesystemLimitError, FilesystemLimits, is_utf8, normal_path
 from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
 
@@ -31,7 +31,6 @@ _CHUNK = 1 << 16
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: int = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _READ: int = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_WRITE: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 
 
 class _Spool(SpooledTemporaryFile[bytes]):
@@ -57,17 +56,14 @@ class SpooledContent:
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """A file or, without content, a directory; `stat` is the host's, unless the entry is new."""
+    """An entry; only a file has content, and only a new one no status."""
 
-    content: bytes | SpooledContent | None
+    kind: Kind
+    content: bytes | SpooledContent = b""
     stat: os.stat_result | None = None
 
-    @property
-    def kind(self) -> Kind:
-        return "directory" if self.content is None else "file"
 
-
-class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
+class HostFilesystem(VersionedFilesystem[HostEntry]):
     """The files below the directory `root`, which it opens once. Any thread may use it.
 
     With `hard_links` it reads files that have several, as package managers install them.
@@ -195,26 +191,28 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
             return None
 
     def _new_entry(self, data: bytes | None) -> HostEntry:
-        return HostEntry(data)
+        return HostEntry("directory") if data is None else HostEntry("file", data)
 
-    def _files(self, path: str, entry: HostEntry) -> Iterator[tuple[str, bytes]]:
+    def _read(self, entry: HostEntry, max_bytes: int) -> bytes | None:
         content = entry.content
-        if content is not None:
-            yield path, content if isinstance(content, bytes) else b"".join(content.chunks())
+        if isinstance(content, SpooledContent):
+            return None if content.size > max_bytes else b"".join(content.chunks())
+        return content
 
     def _get(self, path: str, version: Version[HostEntry]) -> HostEntry | None:
         try:
             with self._open_parent(path) as (parent, name):
                 stat = _stat(parent, name)
                 if S_ISDIR(stat.st_mode):
-                    return HostEntry(None, stat)
+                    return HostEntry("directory", stat=stat)
             with self._open_file(path) as (file, stat):
                 if version.spool is None:
                     version.spool = self._new_spool()
                 spool: IO[bytes] = version.spool
                 start = spool.seek(0, os.SEEK_END)
                 copyfileobj(file, spool, _CHUNK)
-                return HostEntry(SpooledContent(spool, start, spool.tell() - start), stat)
+                content = SpooledContent(spool, start, spool.tell() - start)
+                return HostEntry("file", content, stat)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -223,6 +221,8 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
         return _Spool(max_size=_CHUNK)
 
     def _put(self, path: str, entry: HostEntry | None) -> None:
+        if entry is not None and entry.kind == "other":
+            raise file_error(PermissionError, path)
         # The entry to remove, or its directory, may be gone already.
         ignored = () if entry else (FileNotFoundError, NotADirectoryError)
         with suppress(*ignored), self._open_parent(path) as (parent, name):
@@ -254,18 +254,18 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
             os.rename(name, new, src_dir_fd=parent, dst_dir_fd=new_parent)
 
     def _remove(self, path: str, kind: Kind | None) -> None:
-        to_remove = [(path, kind)]
+        to_remove: list[tuple[str, Kind | None]] = [(path, kind)]
         for name, name_kind in to_remove:  # grows until it is complete
             if name_kind == "other":
                 raise file_error(PermissionError, name)
             if name_kind == "directory":
-                to_remove += [(entry.path, entry.kind) for entry in self._scan(name)]
+                to_remove.extend((entry.path, entry.kind) for entry in self._scan(name))
             if len(to_remove) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(
                     f"{path!r} holds more than one delete may remove; delete parts of it first"
                 )
-        for name, _ in reversed(to_remove):
-            self._record(name)
+        for name, name_kind in reversed(to_remove):
+            self._record(name, name_kind)
         for name, _ in reversed(to_remove):
             self._put(name, None)
 
@@ -295,22 +295,14 @@ def _open_directory(parent: int, name: str, path: str) -> int:
 
 def _write_file(parent: int, name: str, entry: HostEntry, old: os.stat_result | None) -> None:
     """Creates or replaces a file atomically."""
-    temporary = RESERVED + os.urandom(8).hex()
     content = entry.content
-    try:
-        with os.fdopen(os.open(temporary, _WRITE, 0o666, dir_fd=parent), "wb") as file:
-            chunks = content.chunks() if isinstance(content, SpooledContent) else (content or b"",)
-            file.writelines(chunks)
-            file.flush()
-            if entry.stat is not None:
-                _set_mode_and_times(file.fileno(), entry.stat)
-            elif old is not None:
-                os.fchmod(file.fileno(), old.st_mode & 0o777)
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=parent)
-        raise
+    with replacing(name, directory=parent) as file:
+        file.writelines(content.chunks() if isinstance(content, SpooledContent) else (content,))
+        file.flush()
+        if entry.stat is not None:
+            _set_mode_and_times(file.fileno(), entry.stat)
+        elif old is not None:
+            os.fchmod(file.fileno(), old.st_mode & 0o777)
 
 
 def _set_mode_and_times(descriptor: int, stat: os.stat_result) -> None:

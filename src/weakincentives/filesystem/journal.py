@@ -6,32 +6,26 @@ under way, a list of its entries. The process that made them holds a lock on tha
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import IO, NamedTuple
+from typing import IO
 from uuid import uuid4
 
+from ..atomic_writes import replacing
 from .host import HostEntry, SpooledContent
+from .protocol import Kind
 
-__all__ = ["LIST", "Journal", "JournalEntry", "leftovers"]
+__all__ = ["LIST", "Journal", "leftovers"]
 
 LIST = "entries.json"
 
 
-class JournalEntry(NamedTuple):
-    """What was at `path`: a file or directory, or what is not copied, such as a link.
-
-    `is_stable` says that its status would tell a change.
-    """
-
-    path: str
-    is_uncopied: bool
-    is_stable: bool
-    entry: HostEntry
+type _Listed = tuple[str, bool, HostEntry]
+"""A path, whether the status of its entry would tell a change, and the entry."""
 
 
 class _ContentsFile(BufferedRandom):
@@ -54,7 +48,7 @@ class Journal:
         self._root = root.resolve()
         self._folder: Path | None = None
         self._lock, self._process = -1, os.getpid()
-        self._entries: Sequence[JournalEntry] = ()  # so that their contents stay on disk
+        self._listed: list[_Listed] = []  # so that their contents stay on disk
 
     def new_file(self) -> IO[bytes]:
         """Returns a file for contents, which is removed when nothing refers to it any more.
@@ -65,26 +59,29 @@ class Journal:
             self._folder, self._lock = _new_folder(self._root)
         return _ContentsFile(self._folder / uuid4().hex)
 
-    def begin(self, entries: Sequence[JournalEntry], until_ns: int) -> None:
-        """Lists what `root` holds before a change that ends by the time `until_ns`.
+    def begin(
+        self, entries: Mapping[str, HostEntry | None], stable: Container[str], until_ns: int
+    ) -> None:
+        """Lists the `entries` of `root` before a change that ends by the time `until_ns`.
 
-        If a change is under way already, it goes on until then.
+        The status of those at a path in `stable` would tell a change. If a change is under way
+        already, it goes on until then.
         """
         if self._folder is None:  # there are no contents
             self._folder, self._lock = _new_folder(self._root)
         path = self._folder / LIST
-        if not self._entries:
-            new = path.with_suffix(".new")
-            new.write_text(json.dumps([_to_json(entry) for entry in entries]))
-            new.replace(path)
-            self._entries = entries
+        if not self._listed:
+            listed = [(name, name in stable, entry) for name, entry in entries.items() if entry]
+            with replacing(path) as file:
+                file.write(json.dumps([_to_json(*one) for one in listed]).encode())
+            self._listed = listed
         os.utime(path, ns=(until_ns, until_ns))
 
     def end(self) -> None:
         """Ends the change, which is complete or undone."""
         if self._folder is not None:
             (self._folder / LIST).unlink(missing_ok=True)
-            self._entries = ()
+            self._listed = []
 
     def close(self) -> None:
         """Removes the copies, unless this process was forked from the one that made them."""
@@ -95,7 +92,7 @@ class Journal:
             self._folder = None
 
 
-def leftovers(root: Path) -> Iterator[tuple[Path, list[JournalEntry], int]]:
+def leftovers(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
     """Yields what processes that are gone have listed before changes they did not end.
 
     Yields the folder of the copies, the entries, and the time by which the change ended; the newest
@@ -151,23 +148,24 @@ def _lock(folder: Path, *, wait: bool = False) -> int:
     return descriptor
 
 
-def _to_json(entry: JournalEntry) -> list[object]:
-    content, stat = entry.entry.content, entry.entry.stat
+def _to_json(path: str, is_stable: bool, entry: HostEntry) -> list[object]:  # noqa: FBT001 - a part of `_Listed`
+    content, stat = entry.content, entry.stat
     place: tuple[object, ...] = ()
     if isinstance(content, SpooledContent):
         content.spool.flush()
         place = Path(content.spool.name).name, content.start, content.size
     # of a status its tuple and, by name, the times in nanoseconds
     status = stat.__reduce__()[1] if stat is not None else None
-    return [entry.path, entry.is_uncopied, entry.is_stable, place, status]
+    return [path, entry.kind == "other", is_stable, place, status]
 
 
-def _read(folder: Path, stack: ExitStack) -> list[JournalEntry]:
+def _read(folder: Path, stack: ExitStack) -> list[_Listed]:
     files = dict[str, IO[bytes]]()
-    entries: list[JournalEntry] = []
+    entries: list[_Listed] = []
     try:
         for path, is_uncopied, is_stable, place, status in json.loads((folder / LIST).read_bytes()):
-            content: SpooledContent | None = None
+            content: bytes | SpooledContent = b""
+            kind: Kind = "other" if is_uncopied else "file" if place else "directory"
             if place:
                 name, start, size = place
                 file = files.get(name)
@@ -176,8 +174,8 @@ def _read(folder: Path, stack: ExitStack) -> list[JournalEntry]:
                 if file.seek(0, os.SEEK_END) < start + size:
                     raise ValueError(f"{name} is incomplete")
                 content = SpooledContent(file, start, size)
-            entry = HostEntry(content, os.stat_result(*status))
-            entries.append(JournalEntry(path, is_uncopied, is_stable, entry))
+            entry = HostEntry(kind, content, os.stat_result(*status))
+            entries.append((path, is_stable, entry))
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"the copies in {folder} cannot be read: {error}") from error
     return entries

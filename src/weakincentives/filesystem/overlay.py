@@ -5,50 +5,26 @@ records what it reads from the base. A merge reads that again: if the base still
 the merge repeats the fork's operations on it.
 """
 
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from .paths import normal_path
 from .protocol import FileStat, Filesystem, Kind
 from .tree import Directory, File, Node, TreeFilesystem
 from .undo import Version, VersionedFilesystem
 
-__all__ = ["FileChange", "ForkableFilesystem", "OverlayFilesystem"]
-
-type Content = bytes | Literal["directory", "other"] | None
-"""What stands at a path: a file's bytes, or `"other"` for what cannot or should not be read."""
-
-
-class FileChange(NamedTuple):
-    """One path that a fork changed, with its content in the base and in the fork."""
-
-    path: str
-    before: Content
-    after: Content
-
+__all__ = ["OverlayFilesystem"]
 
 type _Value = Any  # Any: what a method of the base returns, which its name tells
 
 
-class ForkableFilesystem(Filesystem):
-    """A filesystem whose forks are overlays."""
-
-    def fork(self) -> "OverlayFilesystem":
-        return OverlayFilesystem(self)
-
-    def merge(self, fork: Filesystem, /) -> bool:
-        if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
-            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
-        return fork.merge_into_base()
-
-
-class OverlayFilesystem(ForkableFilesystem, TreeFilesystem):
+class OverlayFilesystem(TreeFilesystem):
     """A view of `base` that keeps its changes until `base.merge(fork)` repeats them there.
 
     It reads what it has not changed from the base as that is at the time. A fork merges once.
+    `changes(fork.start)` are those of the fork; what it reads for them counts as the fork's own
+    reading, so a later merge changes these paths exactly so, or not at all.
     """
 
     def __init__(self, base: Filesystem) -> None:
@@ -57,6 +33,7 @@ class OverlayFilesystem(ForkableFilesystem, TreeFilesystem):
         self._observations: dict[tuple[str, str, object], None] = {}  # a set in order
         self._operations: list[tuple[str, tuple[str | bytes, ...], dict[str, bool]]] = []
         self._merged = False
+        self.start = self.snapshot()
 
     def snapshot(self) -> Version[Node]:
         with self.lock:
@@ -93,53 +70,6 @@ class OverlayFilesystem(ForkableFilesystem, TreeFilesystem):
                 raise
             self._merged = True
             return True
-
-    def changes(self, max_bytes: int) -> Iterator[FileChange]:
-        """Yields what differs from the base now, by path, and reads about `max_bytes` of the base.
-
-        These reads count as the fork's own: a merge later changes these paths exactly so, or not at
-        all.
-        """
-        paths: set[str] = set()
-        for method, arguments, _ in self._operations:
-            for argument in arguments if method == "rename" else arguments[:1]:
-                path = normal_path(str(argument), self.limits)
-                paths.update(path[:end] for end, char in enumerate(path) if char == "/")
-                paths.add(path)
-                if method == "delete":
-                    paths.update(self._below(path))
-        for path in sorted(paths):
-            before, after = self._base_content(path, max_bytes), self._own_content(path)
-            max_bytes -= len(before or "")
-            if before != after or after == "other":
-                yield FileChange(path, before, after)
-
-    def _below(self, path: str) -> Iterator[str]:
-        """Yields all that the base has below `path`."""
-        with suppress(OSError):
-            for stat in self.read_base("list", path):
-                yield stat.path
-                yield from self._below(stat.path)
-
-    def _base_content(self, path: str, max_bytes: int) -> Content:
-        try:
-            stat: FileStat = self.read_base("stat", path)
-            if stat.kind == "file" and stat.size <= max_bytes:
-                data: bytes = self.read_base("read_bytes", path)
-                return data
-            return "directory" if stat.kind == "directory" else "other"
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError:
-            return "other"
-
-    def _own_content(self, path: str) -> Content:
-        try:
-            return "directory" if self.stat(path).kind == "directory" else self.read_bytes(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError:
-            return "other"
 
     def read_base(self, method: str, path: str) -> _Value:
         """Calls a reading method of the base and records what it returns or raises."""

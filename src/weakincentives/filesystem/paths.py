@@ -7,10 +7,10 @@ accepted. The model that wrote a path reads the messages.
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from ..atomic_writes import RESERVED
 from ..errors import WeakIncentivesError
 
 __all__ = [
-    "RESERVED",
     "FilesystemLimitError",
     "FilesystemLimits",
     "Glob",
@@ -19,9 +19,6 @@ __all__ = [
     "is_utf8",
     "normal_path",
 ]
-
-RESERVED = ".weakincentives-"
-"""The prefix of files that are still being written; no path may hold such a name."""
 
 _MAX_NAME, _MAX_PATH = 255, 4096  # bytes: NAME_MAX and PATH_MAX of Linux
 

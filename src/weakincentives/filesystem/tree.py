@@ -1,16 +1,18 @@
-"""A tree of files in memory, which `InMemoryFilesystem` and forks have in common.
+"""A tree of files in memory, for `InMemoryFilesystem` and forks.
 
 A `File` never changes; a write puts another one in its place.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import time
+from types import MappingProxyType
 
 from .paths import FilesystemLimits, normal_path
 from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
 
-__all__ = ["Directory", "File", "Node", "TreeFilesystem"]
+__all__ = ["Directory", "File", "InMemoryFilesystem", "Node", "TreeFilesystem"]
 
 
 class File:
@@ -114,20 +116,22 @@ class TreeFilesystem(VersionedFilesystem[Node]):
     def _new_entry(self, data: bytes | None) -> Node:
         return Directory() if data is None else File(data)
 
-    def _files(self, path: str, entry: Node) -> Iterator[tuple[str, bytes]]:
-        if isinstance(entry, File):
-            yield path, entry.read()
-            return
-        for stat in entry.list(f"{path}/"):
-            child = entry.get(stat.path.rpartition("/")[2])
-            if child is not None:
-                yield from self._files(stat.path, child)
+    def _read(self, entry: Node, max_bytes: int) -> bytes | None:
+        if isinstance(entry, Directory) or entry.stat("").size > max_bytes:
+            return None
+        return entry.read()
+
+    def _below(self, path: str, entry: Node) -> Iterator[tuple[str, Node]]:
+        yield path, entry
+        if isinstance(entry, Directory):
+            with suppress(OSError):  # a directory of a base that cannot be listed
+                for stat in entry.list(f"{path}/"):
+                    child = entry.get(stat.path.rpartition("/")[2])
+                    if child is not None:
+                        yield from self._below(stat.path, child)
 
     def _get(self, path: str, version: Version[Node]) -> Node | None:
-        try:
-            return self._find(path)
-        except NotADirectoryError:
-            return None
+        return self._find(path)
 
     def _put(self, path: str, entry: Node | None) -> None:
         directory, _, name = path.rpartition("/")
@@ -142,3 +146,19 @@ class TreeFilesystem(VersionedFilesystem[Node]):
         node = self._find(path)
         self._put(to, node)  # an interrupt leaves it at both places rather than at none
         self._put(path, None)
+
+
+class InMemoryFilesystem(TreeFilesystem):
+    """Files in memory, at first `files` by path. Any thread may use it."""
+
+    def __init__(
+        self,
+        files: Mapping[str, str | bytes] = MappingProxyType({}),
+        *,
+        read_only: bool = False,
+        limits: FilesystemLimits = FilesystemLimits(),  # noqa: B008 - frozen
+    ) -> None:
+        super().__init__(Directory(), limits=limits)
+        for path, content in files.items():
+            self.write_bytes(path, content.encode() if isinstance(content, str) else content)
+        self.read_only = read_only

@@ -8,19 +8,33 @@ records nothing while nobody holds a snapshot.
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from difflib import unified_diff
+from sys import maxsize
 from threading import RLock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from weakref import ref
 
+from .differences import text_diff
 from .paths import FilesystemLimitError, FilesystemLimits, PathError, normal_path
 from .protocol import Filesystem, Kind, file_error
-from .search import is_text
 
-__all__ = ["Version", "VersionedFilesystem"]
+if TYPE_CHECKING:  # it builds on this module
+    from .overlay import OverlayFilesystem
+
+__all__ = ["Content", "FileChange", "Version", "VersionedFilesystem"]
+
+_LARGEST_DIFF = 200_000  # bytes
 
 
-_LARGEST_DIFF = 200_000  # bytes; comparing takes more than linear time
+type Content = bytes | Literal["directory", "other"] | None
+"""What stands at a path: a file's bytes, or `"other"` for what cannot or should not be read."""
+
+
+class FileChange(NamedTuple):
+    """One path whose content has changed."""
+
+    path: str
+    before: Content
+    after: Content
 
 
 class _Entry(Protocol):
@@ -45,7 +59,10 @@ class Version[E: _Entry]:
 
 
 class VersionedFilesystem[E: _Entry](Filesystem):
-    """A filesystem made of three primitives over its entries: get one, put one, move one."""
+    """A filesystem made of three primitives over its entries: get one, put one, move one.
+
+    They give it undo, and forks that are overlays.
+    """
 
     def __init__(self, *, read_only: bool, limits: FilesystemLimits) -> None:
         self.read_only = read_only
@@ -70,8 +87,12 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         """Moves a file into a directory that is there."""
 
     @abstractmethod
-    def _files(self, path: str, entry: E) -> Iterator[tuple[str, bytes]]:
-        """Yields path and content of the file `entry`, or of the files that a directory holds."""
+    def _read(self, entry: E, max_bytes: int) -> bytes | None:
+        """Returns the content of a file, `None` if it has more than `max_bytes`."""
+
+    def _below(self, path: str, entry: E) -> Iterator[tuple[str, E]]:
+        """Yields the entry at `path`, and with a directory all that it holds."""
+        yield path, entry
 
     @abstractmethod
     def _new_entry(self, data: bytes | None) -> E:
@@ -81,9 +102,10 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         with self.lock:
             name = self._changeable_path(path)
             self._check_size(path, len(data))
-            if self._check_kind(path, name, directory=IsADirectoryError) is None:
+            kind = self._check_kind(path, name, directory=IsADirectoryError)
+            if kind is None:
                 self._make_parents(name)
-            self._change(name, self._new_entry(bytes(data)))
+            self._change(name, kind, self._new_entry(bytes(data)))
             self._log("write_bytes", path, bytes(data))
 
     def append_bytes(self, path: str, data: bytes, /) -> None:
@@ -106,18 +128,18 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             name = self._changeable_path(path)
             if self._check_kind(path, name, file=FileExistsError) is None:
                 self._make_parents(name)
-                self._change(name, self._new_entry(None))
+                self._change(name, None, self._new_entry(None))
                 self._log("mkdir", path)
 
     def rename(self, path: str, to: str, /) -> None:
         with self.lock:
             name, new = self._changeable_path(path), self._changeable_path(to)
             self._check_kind(path, name, missing=FileNotFoundError, directory=IsADirectoryError)
-            self._check_kind(to, new, directory=IsADirectoryError)
+            replaced = self._check_kind(to, new, directory=IsADirectoryError)
             if name != new:
                 self._make_parents(new)
-                self._record(new)
-                self._record(name)
+                self._record(new, replaced)
+                self._record(name, "file")
                 self._move(name, new)
                 self._log("rename", path, to)
 
@@ -165,24 +187,44 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
         A file that is large or no text has its sizes instead. Takes time for what has changed.
         """
-        with self.lock:
-            version: Version[E] | None = snapshot
-            before: dict[str, bytes | None] = {}
-            while version is not None:
-                for path, entry in version.originals.items():
-                    for name, data in self._files(path, entry) if entry is not None else ():
-                        before.setdefault(name, data)
-                    before.setdefault(path, None)
-                version = version.newer
-            after = {path: self._content(path) for path in before}
-        differences = {path: _difference(path, before[path], after[path]) for path in before}
+        differences = {change.path: _difference(change) for change in self.changes(snapshot)}
         return {"files": {path: text for path, text in differences.items() if text}}
 
-    def _content(self, path: str) -> bytes | None:
-        try:
-            return self.read_bytes(path)
-        except (OSError, PathError):  # gone, or a directory
+    def changes(self, snapshot: Version[E], max_bytes: int = maxsize) -> Iterator[FileChange]:
+        """Yields what differs from `snapshot` now, by path, and reads about `max_bytes` of it."""
+        originals: dict[str, E | None] = {}
+        version: Version[E] | None = snapshot
+        with self.lock:
+            while version is not None:
+                for path, entry in version.originals.items():
+                    for name, below in () if entry is None else self._below(path, entry):
+                        originals.setdefault(name, below)
+                    originals.setdefault(path, None)
+                version = version.newer
+        for path in sorted(originals):
+            before, after = self._content_of(originals[path], max_bytes), self._content_at(path)
+            max_bytes -= len(before or "")
+            if before != after or after == "other":
+                yield FileChange(path, before, after)
+
+    def _content_of(self, entry: E | None, max_bytes: int) -> Content:
+        if entry is None:
             return None
+        if entry.kind != "file":
+            return entry.kind
+        try:
+            data = self._read(entry, max_bytes)
+        except OSError:
+            data = None
+        return "other" if data is None else data
+
+    def _content_at(self, path: str) -> Content:
+        try:
+            return "directory" if self._kind(path) == "directory" else self.read_bytes(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, PathError):
+            return "other"
 
     def _put_back(self, version: Version[E]) -> None:
         """Puts back what `version` recorded, the last first; keeps the record of what fails."""
@@ -214,30 +256,44 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         if failures:
             raise ExceptionGroup(f"{len(failures)} changes could not be put back", failures)
 
+    def fork(self) -> "OverlayFilesystem":
+        from .overlay import OverlayFilesystem  # which builds on this module
+
+        return OverlayFilesystem(self)
+
+    def merge(self, fork: Filesystem, /) -> bool:
+        from .overlay import OverlayFilesystem  # as above
+
+        if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
+            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
+        return fork.merge_into_base()
+
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
         """Receives each finished change; a fork repeats them on its base."""
 
     def _newest_version(self) -> Version[E] | None:
         return None if self._newest is None else self._newest()
 
-    def _record(self, path: str) -> None:
+    def _record(self, path: str, kind: Kind | None) -> None:
+        """Records the entry at `path`, which has this kind."""
         version = self._newest_version()
         if version is not None and path not in version.originals:
-            version.originals[path] = self._get(path, version)
+            version.originals[path] = None if kind is None else self._get(path, version)
 
-    def _change(self, path: str, entry: E | None) -> None:
-        self._record(path)
+    def _change(self, path: str, kind: Kind | None, entry: E | None) -> None:
+        """Replaces the entry of this kind at `path`."""
+        self._record(path, kind)
         self._put(path, entry)
 
     def _remove(self, path: str, kind: Kind | None) -> None:
         """Removes a file, or a directory with all below it."""
-        self._change(path, None)
+        self._change(path, kind, None)
 
     def _make_parents(self, path: str) -> None:
         parent = path.rpartition("/")[0]
         if parent and self._kind(parent) is None:
             self._make_parents(parent)
-            self._change(parent, self._new_entry(None))
+            self._change(parent, None, self._new_entry(None))
 
     def _check_kind(self, path: str, name: str, **errors: type[OSError]) -> Kind | None:
         """Returns the kind of the entry at `name`, or raises the error for that kind.
@@ -272,15 +328,14 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         return name
 
 
-def _difference(path: str, before: bytes | None, after: bytes | None) -> str:
-    """Returns a unified diff of two contents, or their sizes; empty if they are equal."""
+def _difference(change: FileChange) -> str:
+    """Returns a unified diff of a file, or its sizes; empty if there was none and is none."""
+    path, *contents = change
+    before, after = [content if isinstance(content, bytes) else None for content in contents]
     if before == after:
         return ""
-    contents = [b"" if data is None else data for data in (before, after)]
-    sizes = ["none" if data is None else f"{len(data):,} bytes" for data in (before, after)]
-    if max(map(len, contents)) > _LARGEST_DIFF or not all(map(is_text, filter(None, contents))):
-        return " -> ".join(sizes)
     old_name, new_name = ["/dev/null" if data is None else path for data in (before, after)]
-    old, new = (data.decode(errors="replace").splitlines() for data in contents)
-    lines = unified_diff(old, new, old_name, new_name, lineterm="")
-    return "\n".join(lines) or " -> ".join(sizes)
+    if diff := text_diff(before, after, (old_name, new_name), _LARGEST_DIFF):
+        return diff.removesuffix("\n")
+    sizes = ["none" if data is None else f"{len(data):,} bytes" for data in (before, after)]
+    return " -> ".join(sizes)

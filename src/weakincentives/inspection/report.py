@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..content import ContentError, ContentStore, Image
-from ..displays import escape_hidden
+from ..displays import cut, escape_hidden
 from .event_log import Record
 from .runs import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
@@ -266,7 +266,7 @@ def _sum(costs: Sequence[float | None]) -> float | None:
 
 
 def _cut(text: str, size: int = 2_000) -> str:
-    return text if len(text) <= size else f"{text[:size]}…"
+    return cut(text, size, counted=False)
 
 
 def _comparison(pages: Sequence[_Page]) -> _Json:

@@ -3,11 +3,10 @@
 import re
 from itertools import pairwise
 
-from ..redaction import SECRET_NAMES
+from ..redaction import MASK, SECRET_NAMES
 
 __all__ = ["mask_secrets"]
 
-_MASK = "***"
 _SECRET_NAME = re.compile("|".join(SECRET_NAMES).replace("token", "token(?!s)"), re.IGNORECASE)
 # After such a name, in JSON, headers and shell scripts: what leads to the value, and the value.
 # Bounded, since a log of others may repeat the name a million times without a value.
@@ -48,10 +47,10 @@ def mask_secrets(text: str, name: str = "") -> str:
     their shapes. It can miss others.
     """
     if name and _SECRET_NAME.search(name):
-        return _MASK
+        return MASK
     for start, secret in _SECRETS.items():
         if start in text:
-            text = secret.sub(rf"\1{_MASK}", text)
+            text = secret.sub(rf"\1{MASK}", text)
     return _DOTTED.sub(_mask_jwt, text) if _JWT_START in text else text
 
 
@@ -59,4 +58,4 @@ def _mask_jwt(match: re.Match[str]) -> str:
     """Returns dotted words without the JSON web token among them."""
     sizes = [min(len(part), _JWT_PART) for part in match[0].split(".")]
     is_token = (_JWT_PART, _JWT_PART) in pairwise(sizes[:-1])
-    return f"{_JWT_START}{_MASK}" if is_token else match[0]
+    return f"{_JWT_START}{MASK}" if is_token else match[0]

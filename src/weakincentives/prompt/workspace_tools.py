@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from ..content import ContentError, Document, Image, Media, MediaSupport
+from ..displays import cut, name_in_line
 from ..errors import WeakIncentivesError
 from ..filesystem import FileStat, Filesystem, GrepMatch
 from ..filesystem.search import is_text
@@ -191,9 +192,9 @@ def grep(params: GrepParams, /, *, context: ToolContext) -> ToolResult[Matches]:
             ignore_case=params.ignore_case,
             deadline=context.deadline,
         )
-        cut = (replace(match, line=_cut(match.line, _MAX_MATCH)) for match in matches)
+        shown = (replace(match, line=cut(match.line, _MAX_MATCH)) for match in matches)
         subject = f"Lines that match {params.pattern!r:.200}"
-        message, page = _page(subject, cut, params, _match_line)
+        message, page = _page(subject, shown, params, _match_line)
     return ToolResult(message, Matches(page))
 
 
@@ -314,12 +315,7 @@ def _text_of(path: str, data: bytes) -> str:
 def _lines(text: str) -> tuple[str, ...]:
     """Splits at line feeds, as `grep` does, and cuts long lines; a final line feed ends a line."""
     lines = text.removesuffix("\n").split("\n") if text else []
-    return tuple(_cut(line.removesuffix("\r"), _MAX_LINE) for line in lines)
-
-
-def _cut(line: str, limit: int) -> str:
-    rest = len(line) - limit
-    return line if rest <= 0 else f"{line[:limit]}… ({rest:,} more characters)"
+    return tuple(cut(line.removesuffix("\r"), _MAX_LINE) for line in lines)
 
 
 def _entry_line(stat: FileStat) -> str:
@@ -328,16 +324,11 @@ def _entry_line(stat: FileStat) -> str:
         "file": f" ({stat.size:,} bytes)",
         "other": " (no regular file, cannot be opened)",
     }
-    return _name(stat.path) + kinds[stat.kind]
+    return name_in_line(stat.path) + kinds[stat.kind]
 
 
 def _match_line(match: GrepMatch) -> str:
-    return f"{_name(match.path)}:{match.line_number}: {match.line}"
-
-
-def _name(path: str) -> str:
-    # a line break in a name must not look like a further line
-    return path if path.isprintable() else repr(path)
+    return f"{name_in_line(match.path)}:{match.line_number}: {match.line}"
 
 
 # Any: handlers of all types

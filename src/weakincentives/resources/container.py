@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 from inspect import iscoroutine
 from typing import Any, NamedTuple, NoReturn, Self
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 from ..protocols import Forkable, Resources, Snapshotable
 from ..runs import RunStack
@@ -33,13 +33,18 @@ __all__ = ["CallResources", "ForkedResources", "ResourceContext", "release"]
 
 
 class Savepoint:
-    """Which instances were alive when a transaction began, and the first states of later ones."""
+    """Which instances were alive when a transaction began, and the first states of later ones.
+
+    Nested transactions share the first states.
+    """
 
     __slots__ = ("__weakref__", "initial_states", "instances", "to_close")
 
-    def __init__(self, instances: tuple[Instance, ...]) -> None:
+    def __init__(
+        self, instances: tuple[Instance, ...], initial_states: dict[Instance, Any]
+    ) -> None:
         self.instances = instances
-        self.initial_states: dict[Instance, Any] = {}
+        self.initial_states = initial_states
         self.to_close: list[Instance] = []  # by a rollback, oldest first
 
 
@@ -63,8 +68,8 @@ class Instances:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        # by id, oldest first, since transactions nest; weak, since a caller may never release one
-        self._savepoints = WeakValueDictionary[int, Savepoint]()
+        # weak, since a caller may never release one
+        self._savepoints = WeakSet[Savepoint]()
         self.to_close: list[Instance] = []  # when the scope ends, oldest first
         self._replace(())
 
@@ -95,7 +100,7 @@ class Instances:
     async def create_async(self, binding: Binding[Any], resolver: Resources) -> Any:
         """Returns a new value as `create` does, and awaits an asynchronous provider."""
         instance = Instance(binding)
-        captured: list[tuple[Savepoint, Any]] = []
+        savepoint: Savepoint | None = None
         provider: Callable[[Resources], Any] = binding.provider  # its value, or a coroutine of it
         try:
             with instance.noting_scopes() if binding.asynchronous else nullcontext():
@@ -119,20 +124,17 @@ class Instances:
                     case _:
                         pass
             with self.lock:
-                stateful = isinstance(instance.value, Snapshotable)
-                for savepoint in list(self._savepoints.values()) if stateful else ():
+                savepoint = next(iter(self._savepoints), None)
+                if savepoint is not None and isinstance(instance.value, Snapshotable):
                     # in one step, so that an interrupt loses no snapshot
-                    captured.append((savepoint, instance.value.snapshot()))  # noqa: PERF401
-                for savepoint, snapshot in captured:
-                    savepoint.initial_states[instance] = snapshot
+                    savepoint.initial_states[instance] = instance.value.snapshot()
                 self._replace((*self.state.instances, instance))
         except BaseException as error:
             with self.lock:
                 others = [other for other in self.state.instances if other is not instance]
                 self._replace(tuple(others))
-            for savepoint, snapshot in reversed(captured):
-                savepoint.initial_states.pop(instance, None)
-                release(instance.value, snapshot)  # pyright: ignore[reportArgumentType] - it was captured
+            if savepoint is not None:
+                _release_state(savepoint.initial_states, instance)
             await _close([instance], error, wait=binding.asynchronous)
             raise
         return instance.value
@@ -147,8 +149,10 @@ class Instances:
 
     def snapshot(self) -> Savepoint:
         with self.lock:
-            savepoint = Savepoint(self.state.instances)
-            self._savepoints[id(savepoint)] = savepoint
+            outer = next(iter(self._savepoints), None)
+            states: dict[Instance, Any] = {} if outer is None else outer.initial_states
+            savepoint = Savepoint(self.state.instances, states)
+            self._savepoints.add(savepoint)
             return savepoint
 
     def restore(self, savepoint: Savepoint, /) -> None:
@@ -161,19 +165,25 @@ class Instances:
         """Describes the changes of the resources created since, as far as they can tell."""
         changes: dict[str, Any] = {}
         for instance, snapshot in savepoint.initial_states.items():
+            if instance in savepoint.instances:  # of an outer transaction
+                continue
             describe = getattr(type(instance.value), "changes_since", None)
             for kind, values in describe(instance.value, snapshot).items() if describe else ():
                 changes.setdefault(kind, {}).update(values)
         return changes
 
     def release(self, savepoint: Savepoint, /) -> None:
-        """Releases the initial states, newest first; the transaction is over."""
-        self._savepoints.pop(id(savepoint), None)
-        states = savepoint.initial_states
-        while states:
-            instance, snapshot = next(reversed(states.items()))
-            release(instance.value, snapshot)
-            states.pop(instance, None)
+        """Ends a transaction; the last one that ends releases the initial states, newest first."""
+        self._savepoints.discard(savepoint)
+        while savepoint.initial_states and not self._savepoints:
+            _release_state(savepoint.initial_states, next(reversed(savepoint.initial_states)))
+
+
+def _release_state(states: dict[Instance, Any], instance: Instance) -> None:
+    """Releases the state of an instance, if there is one; keeps it if that fails."""
+    if instance in states:
+        release(instance.value, states[instance])
+        states.pop(instance, None)
 
 
 _NO_INSTANCES = Instances()  # of each call that cannot have resources of its own
@@ -205,6 +215,7 @@ class ResourceContext:
         # kinds whose providers asked for something that a transaction can restore
         self.stateful_dependents: set[Kind] = set()
         self.registry = registry or ResourceRegistry()
+        self._created_on_entry = self.registry.bindings
         self.by_kind = {binding.protocol: binding for binding in self.registry.bindings}
         self.only_singletons = all(
             binding.scope is Scope.SINGLETON for binding in self.registry.bindings
@@ -277,7 +288,7 @@ class ResourceContext:
             with self.instances.lock:
                 before = self._entries
                 self._entries = before + 1
-            bindings = () if before else self.registry.bindings
+            bindings = () if before else self._created_on_entry
             for binding in bindings:
                 if binding.asynchronous and wait:
                     resolver = _Resolver(self, None, (binding.protocol,))
@@ -327,10 +338,7 @@ class CallResources:
         Raises `ResourceError`, and `RuntimeError` when the context is not open or the call is over.
         """
         if self._over:
-            raise RuntimeError(
-                f"{kind_name(kind)} was asked for after the end of the tool call; "
-                "ask before it returns"
-            )
+            raise _too_late(kind)
         return _Resolver(self.context, self).get(kind)
 
     def close(self, error: BaseException | None = None) -> None:
@@ -356,17 +364,18 @@ class CallResources:
             self._over = True
 
 
-class ForkedResources(CallResources):
-    """The resources of a parallel call: it gets forks of singletons with state.
+class ForkedResources(ResourceContext):
+    """The resources of a parallel call, and of its prompt: forks of singletons with state.
 
-    `get` raises `NotIsolatedError` for a resource that cannot be forked. `refused` then stays true,
-    whatever the handler does with the error. `prompt_resources` stands for the `resources` of the
-    call's prompt.
+    `get` raises `NotIsolatedError` for a resource that cannot be forked, as do a nested call and a
+    transaction over all resources. `refused` then stays true, whatever the handler does with the
+    error.
     """
 
     def __init__(self, context: ResourceContext, *, makes: bool = False) -> None:
-        super().__init__(context)
-        self.prompt_resources: ResourceContext = _ForkedContext(self)
+        super().__init__(context.registry)
+        self.context = context
+        self._created_on_entry = ()
         self._makes = makes
         self._lock = RLock()  # its own: an interrupt can come before a lock is released
         self._forks: dict[int, tuple[Forkable, Any]] = {}
@@ -376,6 +385,21 @@ class ForkedResources(CallResources):
     def forks(self) -> Iterable[tuple[Forkable, Any]]:
         """Each resource that was forked, and its fork."""
         return self._forks.values()
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        """Returns the resource bound for `kind`, or the call's fork of it."""
+        if not self.is_open:
+            raise _too_late(kind)
+        return _Resolver(self.context, self).get(kind)
+
+    def for_call(self) -> NoReturn:
+        self.refuse("a nested call is a transaction over all resources")
+
+    def fork(self, *, makes: bool = False) -> NoReturn:
+        self.refuse("forks have no forks")
+
+    def __iter__(self) -> NoReturn:
+        self.refuse("a transaction covers all resources")
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises `NotIsolatedError`, so that the call runs by itself."""
@@ -409,34 +433,16 @@ class ForkedResources(CallResources):
             return self._forks[id(value)][1]
 
 
-class _ForkedContext(ResourceContext):
-    """A context that is open and returns the forks of one call; it refuses what forks cannot do."""
-
-    def __init__(self, call: ForkedResources) -> None:
-        super().__init__(call.context.registry)
-        self._entries = 1  # as long as the call
-        self._call = call
-
-    def get[T](self, kind: Callable[..., T], /) -> T:
-        return self._call.get(kind)
-
-    def for_call(self) -> NoReturn:
-        self._call.refuse("a nested call is a transaction over all resources")
-
-    def fork(self, *, makes: bool = False) -> NoReturn:
-        self._call.refuse("forks have no forks")
-
-    def __iter__(self) -> NoReturn:
-        self._call.refuse("a transaction covers all resources")
-
-
 class _Resolver:
     """The `resources` of a provider; it knows the chain of kinds that led to the provider."""
 
     __slots__ = ("_call", "_chain", "_context")
 
     def __init__(
-        self, context: ResourceContext, call: CallResources | None, chain: tuple[Kind, ...] = ()
+        self,
+        context: ResourceContext,
+        call: CallResources | ForkedResources | None,
+        chain: tuple[Kind, ...] = (),
     ) -> None:
         self._context = context
         self._call = call
@@ -552,6 +558,12 @@ def _run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = stop.value
         return result
     raise AssertionError("the coroutine awaited something")
+
+
+def _too_late(kind: Kind) -> RuntimeError:
+    return RuntimeError(
+        f"{kind_name(kind)} was asked for after the end of the tool call; ask before it returns"
+    )
 
 
 def _arrows(chain: Iterable[Kind]) -> str:

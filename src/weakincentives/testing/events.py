@@ -7,6 +7,7 @@ from reprlib import Repr
 from threading import Lock
 from typing import SupportsIndex, overload
 
+from ..displays import cut
 from ..protocols import EventBus
 from ..runtime.events import Event, Operation
 
@@ -32,8 +33,7 @@ def event_line(event: object) -> str:
         value = _short.repr(getattr(event, field.name, None))
         if field.repr and field.name not in _NOISE and value not in {"None", default}:
             words.append(f"{field.name}={value}")
-    text = " ".join(words)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+    return cut(" ".join(words), _WIDTH - 1, counted=False)
 
 
 class Events[E](Sequence[E]):

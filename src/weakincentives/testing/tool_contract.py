@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
+from ..displays import cut
 from ..errors import ControlFlow, SerdeError, missing_extra
 from ..evaluation.effects import run
 from ..evaluation.inner_loop import InnerLoopConfig
@@ -249,8 +250,7 @@ class _Contract:
     def breach(self, problem: str, remedy: str, arguments: str | None = None) -> ToolContractError:
         message = f"tool {self.tool.name!r}: {problem}; {remedy}"
         if arguments is not None:
-            more = "…" if len(arguments) > _MAX_SHOWN else ""
-            message += f"\narguments: {sendable(arguments[:_MAX_SHOWN])}{more}"
+            message += f"\narguments: {sendable(cut(arguments, _MAX_SHOWN, counted=False))}"
         return ToolContractError(message)
 
     @contextmanager

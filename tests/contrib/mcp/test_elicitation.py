@@ -393,7 +393,7 @@ def test_the_words_of_a_server_are_bounded_and_hide_our_credentials(
     run(section_of(tmp_path, lock=lock, elicit=person.plain), ("elicit", asked))
     (request,) = person.questions
     assert request.message.startswith("***xxx")
-    assert request.message.endswith("… (6,003 further characters)")
+    assert request.message.endswith("… (6,003 more characters)")
     line = request.describe("a")
     assert line.startswith("a (string, optional): Say ***\\u202eyyy")
     assert len(line) < 310

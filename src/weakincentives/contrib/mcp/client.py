@@ -26,8 +26,8 @@ from mcp.types import (
     ToolListChangedNotification,
 )
 
+from ...displays import cut
 from ...errors import message_of
-from ...evaluation.approval import cut
 from ...json_validation import validation_issues
 from ...prompt.tool import ToolResult
 from ...redaction import Redactor, credentials_in

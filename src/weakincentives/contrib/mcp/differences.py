@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Literal
 
+from ...displays import cut
 from ...serde import Json
 from .lock import ServerLock, ToolLock
 
@@ -96,5 +97,4 @@ def _changes(place: str, old: Json, new: Json) -> Iterator[str]:
 
 
 def _excerpt(value: Json) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_EXCERPT else f"{text[:_MAX_EXCERPT]}…"
+    return cut(json.dumps(value, ensure_ascii=False), _MAX_EXCERPT, counted=False)

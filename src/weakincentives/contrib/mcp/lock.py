@@ -6,19 +6,19 @@ the properties of a schema stay in the server's order, which models write argume
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, cast
 
 from ... import serde
-from ...displays import HIDDEN
+from ...atomic_writes import replacing
+from ...displays import unreadable
 from ...errors import message_of
 from ...prompt.errors import PromptValidationError
+from ...repository import repository_root
 from ...serde import Json, JsonSchema
 
 __all__ = [
@@ -37,7 +37,6 @@ _FORMAT = 1
 _SERVER_NAME = r"[a-z0-9][a-z0-9-]{0,31}"
 _MAX_TOOL_NAME = 64
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-_ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
 
 
 class LockError(PromptValidationError):
@@ -110,12 +109,7 @@ def lock_folder(root: Path | None = None) -> Path:
     or `pyproject.toml`; else the working directory.
     """
     here = Path.cwd()
-    folders = [
-        folder
-        for folder in (here, *here.parents)
-        if any((folder / marker).exists() for marker in _ROOT_MARKERS)
-    ]
-    return (root or next(iter(folders), here)) / ".weakincentives" / "mcp"
+    return (root or repository_root(here) or here) / ".weakincentives" / "mcp"
 
 
 def lock_path(name: str, root: Path | None = None) -> Path:
@@ -161,7 +155,7 @@ def lock_text(lock: ServerLock) -> str:
         for tool in sorted(lock.tools, key=lambda tool: tool.name)
     ]
     text = json.dumps(_sorted(content), indent=2, ensure_ascii=False)
-    hidden = {char for char in {*text} - {"\n"} if HIDDEN.match(char) or not char.isprintable()}
+    hidden = unreadable(text) - {"\n"}
     return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}) + "\n"
 
 
@@ -176,12 +170,8 @@ def _lines(text: str) -> Json:
 def write_lock(path: Path, lock: ServerLock) -> None:
     """Replaces the file at `path` as a whole; if anything goes wrong, the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, delete_on_close=False) as file:
+    with replacing(path, mode=0o644, sync=True) as file:
         file.write(lock_text(lock).encode())
-        file.flush()
-        os.fsync(file.fileno())
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
 
 
 def read_lock(path: Path) -> ServerLock:

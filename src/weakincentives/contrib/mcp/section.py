@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ...content import MediaSupport
+from ...displays import cut
 from ...limits import utc_now
 from ...prompt.approval import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
@@ -269,7 +270,7 @@ def _group(title: str, tools: Sequence[AnyTool], text: str) -> AnySection:
 
 def _summary(title: str, names: Sequence[str]) -> str:
     text = f"{title}: {', '.join(names)}"
-    return text if len(text) <= _MAX_SUMMARY else f"{text[:_MAX_SUMMARY]}…"
+    return cut(text, _MAX_SUMMARY, counted=False)
 
 
 def _fits(name: str, globs: Iterable[str]) -> bool:

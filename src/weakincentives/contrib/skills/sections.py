@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 from warnings import warn
 from zlib import crc32
 
+from ...displays import name_in_line
 from ...filesystem import FileStat, Filesystem, HostFilesystem, glob_matches
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
@@ -222,8 +223,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
     files = skill.files
     if not files:
         return []
-    # A line break in a name must not look like a further line.
-    paths = [file.path if file.path.isprintable() else repr(file.path) for file in files]
+    paths = [name_in_line(file.path) for file in files]
     listed = [
         f"- `{path}` ({file.size:,} bytes)"
         for path, file in zip(paths[:_MAX_LISTED], files, strict=False)

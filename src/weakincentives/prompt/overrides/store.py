@@ -9,12 +9,14 @@ import json
 import os
 import re
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ... import serde
+from ...atomic_writes import replacing
 from ...errors import SerdeError, missing_extra
+from ...repository import MARKERS, repository_root
 from ..errors import OverridesStoreError
 from ..sections import KEY
 from .model import (
@@ -34,7 +36,6 @@ from .rebase import Rebase, rebase
 __all__ = ["LocalPromptOverridesStore", "PromptOverridesStore"]
 
 _SCHEMA = 1
-_ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,17 +249,9 @@ def _write(path: Path, text: str) -> None:
     """Replaces the file at `path`; the lock reserves the name of the temporary file."""
     new = path.with_name(f"{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        new.unlink(missing_ok=True)  # what a killed writer left
-        with new.open("xb") as file:
-            file.write(text.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
-        raise
+    new.unlink(missing_ok=True)  # what a killed writer left
+    with replacing(path, temporary=new, sync=True) as file:
+        file.write(text.encode() + b"\n")
 
 
 @contextmanager
@@ -296,11 +289,10 @@ def _resolve(entries: Entries, descriptor: PromptDescriptor, tag: str) -> Prompt
 
 
 def _repository(here: Path) -> Path:
-    for folder in (here, *here.parents):
-        if any((folder / marker).exists() for marker in _ROOT_MARKERS):
-            return folder
+    if (root := repository_root(here)) is not None:
+        return root
     raise OverridesStoreError(
-        f"no folder from '{here}' upwards has {' or '.join(_ROOT_MARKERS)}; "
+        f"no folder from '{here}' upwards has {' or '.join(MARKERS)}; "
         "make the folder .weakincentives at the top of your project, or pass root= to "
         "LocalPromptOverridesStore"
     )

@@ -1,0 +1,42 @@
+"""Files that are replaced as a whole: readers see the old content or the new, never a part."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from functools import partial
+from io import BufferedWriter
+
+__all__ = ["RESERVED", "replacing"]
+
+RESERVED = ".weakincentives-"
+"""The prefix of the names of files that are still being written."""
+
+
+@contextmanager
+def replacing(
+    path: str | os.PathLike[str],
+    *,
+    temporary: str | os.PathLike[str] | None = None,
+    mode: int = 0o666,
+    directory: int | None = None,
+    sync: bool = False,
+) -> Generator[BufferedWriter]:
+    """Yields a new file that replaces `path` when the block ends, and is removed if it raises.
+
+    The new file is next to `path`, under a random name unless `temporary` is given, and with the
+    permissions `mode`. `directory` is a descriptor that `path` is relative to. With `sync`, the
+    content is on the disk before it replaces the old one.
+    """
+    if temporary is None:
+        temporary = os.path.join(os.path.dirname(path), RESERVED + os.urandom(8).hex())  # noqa: PTH118, PTH120 - ten times as fast as a `Path`
+    try:
+        with open(temporary, "xb", opener=partial(os.open, mode=mode, dir_fd=directory)) as file:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(temporary, path, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
