@@ -18,8 +18,7 @@ from support.sent_schemas import sent_tool
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
 from weakincentives.contrib.mcp.client import open_server
-from weakincentives.contrib.mcp.differences import differences
-from weakincentives.contrib.mcp.lock import ServerLock, lock_text, model_names
+from weakincentives.contrib.mcp.lock import ServerLock, differences, lock_text, model_names
 from weakincentives.errors import SerdeError, ValidationIssue
 from weakincentives.evaluation.schemas import tool_to_spec
 from weakincentives.inspection.analysis import analyze

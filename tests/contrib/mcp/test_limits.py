@@ -24,9 +24,8 @@ from support import hostile_mcp_server, plain_mcp_server
 from support.deadlines import SOON
 from support.mcp_prompts import answers, lock_of, run, section_of
 from weakincentives.contrib.mcp import Elicitation, MCPLogMessage
-from weakincentives.contrib.mcp.connection import Connection
+from weakincentives.contrib.mcp.connection import Connection, ServerError
 from weakincentives.contrib.mcp.lock import ServerLock
-from weakincentives.contrib.mcp.server_errors import ServerError
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.serde import Json
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.contrib.mcp.differences import differences
 from weakincentives.contrib.mcp.lock import (
     LockError,
     ServerLock,
     ToolLock,
+    differences,
     lock_path,
     lock_text,
     model_names,

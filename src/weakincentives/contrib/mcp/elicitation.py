@@ -3,24 +3,18 @@
 Everything in a question is the server's own words. Nothing here needs the SDK.
 """
 
-import asyncio
-import inspect
 import json
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from ...displays import visible
 from ...errors import SerdeError, ValidationIssue
-from ...event_loops import call_in_thread
 from ...json_validation import check_schema, validation_issues
 from ...prompt.context import ToolContext
 from ...redaction import Redactor, credentials_in
 from ...serde import Json, JsonSchema
-from .server_errors import ServerError
 
 __all__ = [
     "MAX_MESSAGE",
@@ -31,7 +25,7 @@ __all__ = [
     "Elicit",
     "Elicitation",
     "ElicitationAnswer",
-    "asking",
+    "check_answer",
     "form_problem",
 ]
 
@@ -172,66 +166,6 @@ def _is_flat(field_schema: Json) -> bool:
             return kind in _PRIMITIVES
         case _:
             return False
-
-
-@asynccontextmanager
-async def asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGenerator[Ask | None]:
-    """Yields what passes questions of one call from any loop to `elicit`, on the loop of the block.
-
-    They are asked one after the other. A question that is open at the end of the block, or on which
-    `elicit` raises, is cancelled. Raises at the end what `elicit` raised, and what `check_answer`
-    did.
-    """
-    if elicit is None or context is None:
-        yield None
-        return
-    loop, variables = asyncio.get_running_loop(), copy_context()
-    turn, questions, errors = asyncio.Lock(), set[asyncio.Task[object]](), list[Exception]()
-    is_open = True
-
-    async def answer(request: Elicitation) -> ElicitationAnswer:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - this is a coroutine
-        questions.add(task)
-        try:
-            async with turn:
-                if is_open:  # the block may have ended since the question was passed on
-                    return check_answer(request, await _answer(elicit, request, context))
-        except Exception as error:  # the call raises it once the server has answered
-            errors.append(error)
-        return Cancel()
-
-    async def ask(request: Elicitation) -> ElicitationAnswer:
-        future = variables.run(asyncio.run_coroutine_threadsafe, answer(request), loop)
-        answered = asyncio.wrap_future(future)
-        await asyncio.wait([answered])
-        return Cancel() if answered.cancelled() else answered.result()
-
-    try:
-        yield ask
-    except ServerError:
-        if not errors:
-            raise
-    finally:
-        is_open = False
-        for question in questions:
-            question.cancel()
-        if questions:
-            await asyncio.wait(questions)
-    if errors:
-        raise errors[0]
-
-
-async def _answer(elicit: Elicit, request: Elicitation, context: ToolContext) -> object:
-    """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
-
-    def call() -> Any:  # Any: the answer itself, or a coroutine that returns it
-        return elicit(request, context=context)
-
-    if inspect.iscoroutinefunction(elicit):
-        return await call()
-    returned = await call_in_thread(call, "weakincentives-elicit")
-    return await returned if inspect.isawaitable(returned) else returned
 
 
 def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:

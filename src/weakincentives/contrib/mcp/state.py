@@ -12,11 +12,10 @@ from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
 from ...prompt.tool import ToolResult
 from ...serde import Json
-from .connection import Connection, ServerKey
+from .connection import Connection, Notify
 from .lock import ServerLock
-from .server_errors import Notify
 
-__all__ = ["ServerState", "StateKey", "UndoVerdict", "probe_undo"]
+__all__ = ["ServerState", "UndoVerdict", "probe_undo"]
 
 type UndoVerdict = Literal["undone", "cached", "unseen"]
 """Whether a server sees that its folder was put back; `unseen` if reading shows no change at all.
@@ -26,17 +25,6 @@ A `cached` server answers from its memory, so that a rollback leaves it with wha
 
 _PROBE_SECONDS = 60.0
 _END_SECONDS = 10.0  # for which a server may go on writing when its client has gone
-
-
-@dataclass(frozen=True, slots=True)
-class StateKey:
-    """The key by which a prompt's resources hold the folder of a server."""
-
-    server: ServerKey
-    folder: str
-
-    def __call__(self, connection: Connection) -> "ServerState":
-        return ServerState(self.folder, connection)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
