@@ -79,9 +79,9 @@ class OpenServer:
     def __init__(self, lock: ServerLock, notify: Notify, ask: Ask | None) -> None:
         self._reviewed = lock
         self._notify = notify
-        self._ask = ask
+        self._name = lock.name
         self._state = TransportState()
-        self._listed_changes = -1
+        self._changes, self._listed_changes = 0, -1  # what the server said of its tools
         self._differences: dict[str | None, ToolDifference] = {}
         filled, environment, self.redact = _filled(lock)
         self.lock = lock
@@ -93,7 +93,7 @@ class OpenServer:
             message_handler=self._listen,
             log_level="info",
             # Without a callback, the client says that it cannot do it, and refuses requests for it.
-            elicitation_callback=None if ask is None else self._elicit,
+            elicitation_callback=None if ask is None else partial(self._elicit, ask),
         )
 
     @property
@@ -108,25 +108,22 @@ class OpenServer:
 
         Raises `ServerError` without an answer.
         """
-        name = self.lock.name
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            text = self._shown(message or "")
-            notify(
-                MCPProgress(server=name, tool=tool, progress=progress, total=total, message=text)
-            )
+            event = MCPProgress(server=self._name, tool=tool, progress=progress, total=total)
+            notify(replace(event, message=self._shown(message or "")))
 
         with self._errors(sent=False):
             await self.refresh()
         if difference := self._differences.get(tool):
-            return ToolResult(_refusal(name, difference), success=False)
+            return ToolResult(_refusal(self._name, difference), success=False)
         with self._errors(sent=True):
             result = await self.client.call_tool(tool, dict(arguments), progress_callback=report)
             return to_tool_result(result)
 
     async def refresh(self) -> None:
         """Lists the tools, unless they are listed and the server has not said that they changed."""
-        changes = self._state.list_changes
+        changes = self._changes
         if changes == self._listed_changes:
             return
         self.lock = await self._list()
@@ -134,7 +131,7 @@ class OpenServer:
         found = differences(self._reviewed, self.lock)
         self._differences = {difference.tool: difference for difference in found}
         if found:
-            self._notify(MCPServerChanged(server=self.lock.name, differences=found))
+            self._notify(MCPServerChanged(server=self._name, differences=found))
 
     async def check_content(self, tool: str, result: CallToolResult) -> None:
         """Raises `ValueError` for structured content that does not fit the tool's schema."""
@@ -149,7 +146,7 @@ class OpenServer:
 
     def failure(self, reason: str) -> ServerError:
         """Returns the error of a server that does not work, without credentials."""
-        name, state = self.lock.name, self._state
+        name, state = self._name, self._state
         if state.problem:
             problem = f"MCP server {name!r} {state.problem} and was ended. {UNKNOWN_EFFECT}"
             return ServerError(problem)
@@ -159,12 +156,12 @@ class OpenServer:
     @contextmanager
     def _errors(self, *, sent: bool) -> Generator[None]:
         """Raises the SDK's errors as `ServerError`, without credentials."""
-        name = self.lock.name
+        name = self._name
         try:
             yield
         except MCPError as error:
             if self._state.problem:
-                raise self.failure("") from None
+                raise self.failure(error.message) from None
             # Servers use this code for errors of their own, too.
             if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
                 raise ServerEndedError(name, sent=sent) from None
@@ -198,8 +195,7 @@ class OpenServer:
                     instructions=self.client.instructions or "",
                     tools=tuple(sorted(tools, key=lambda tool: tool.name)),
                 )
-        name = self.lock.name
-        raise ServerError(f"MCP server {name!r} lists more than {_MAX_PAGES} pages of tools.")
+        raise ServerError(f"MCP server {self._name!r} lists more than {_MAX_PAGES} pages of tools.")
 
     def _shown(self, text: str) -> str:
         """Returns a text of the server without credentials, and only as much as is shown."""
@@ -208,21 +204,18 @@ class OpenServer:
     async def _log(self, params: LoggingMessageNotificationParams) -> None:
         data = params.data if isinstance(params.data, str) else json.dumps(params.data)
         text, logger = self._shown(data), params.logger or ""
-        name, level = self.lock.name, params.level
-        self._notify(MCPLogMessage(server=name, level=level, text=text, logger=logger))
+        event = MCPLogMessage(server=self._name, level=params.level, text=text, logger=logger)
+        self._notify(event)
 
     async def _listen(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._state.list_changes += 1
+            self._changes += 1
 
     async def _elicit(
-        self,
-        context: ClientRequestContext,
-        params: ElicitRequestParams,
+        self, ask: Ask, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult:
         """Answers a question to a person; none but right forms reach `ask`."""
-        assert self._ask is not None  # noqa: S101 - else the SDK has no callback
-        server, message = self.lock.name, self._shown(params.message)
+        server, message = self._name, self._shown(params.message)
         event = MCPElicitationAnswered(server=server, message=message, action="decline")
         match params:
             case ElicitRequestFormParams(requested_schema=form):
@@ -234,7 +227,7 @@ class OpenServer:
             return ElicitResult(action="decline")
         schema = json.loads(self.redact(json.dumps(form)))
         with self._state.answering():
-            answer = await self._ask(Elicitation(server=server, message=message, schema=schema))
+            answer = await ask(Elicitation(server=server, message=message, schema=schema))
         self._notify(replace(event, action=answer.action))
         content = dict(answer.content) if isinstance(answer, Accept) else None
         return ElicitResult.model_validate({"action": answer.action, "content": content})
@@ -265,7 +258,7 @@ def _filled(lock: ServerLock) -> tuple[ServerLock, dict[str, str], Redactor]:
             "which is not set where the agent runs."
         )
 
-    secrets: list[str] = []
+    environment, secrets = {name: value_of(name) for name in lock.env}, list[str]()
 
     def secret(match: re.Match[str]) -> str:
         secrets.append(value_of(match[1]))
@@ -278,21 +271,20 @@ def _filled(lock: ServerLock) -> tuple[ServerLock, dict[str, str], Redactor]:
         url=None if lock.url is None else fill(lock.url),
         headers={name: fill(value) for name, value in lock.headers.items()},
     )
-    environment = {name: value_of(name) for name in lock.env}
     return filled, environment, Redactor((*credentials_in(environment), *secrets))
 
 
 def _transport(
-    lock: ServerLock, environment: Mapping[str, str], state: TransportState
+    lock: ServerLock, environment: dict[str, str], state: TransportState
 ) -> AbstractAsyncContextManager[Streams]:
     if lock.url is not None:
         return connect_http(lock.url, lock.headers, state)
     assert lock.command  # noqa: S101 - a lock has either
     program, *arguments = lock.command
-    return start_process(
-        StdioServerParameters(command=program, args=arguments, env=dict(environment), cwd=lock.cwd),
-        state,
+    parameters = StdioServerParameters(
+        command=program, args=arguments, env=environment, cwd=lock.cwd
     )
+    return start_process(parameters, state)
 
 
 @contextmanager

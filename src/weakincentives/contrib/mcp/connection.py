@@ -136,7 +136,6 @@ class Connection:
             call = _Call(tool, arguments, repeatable, seconds, notify, ask)
             future = asyncio.run_coroutine_threadsafe(self._answer(call), portal.loop())
             return await asyncio.wrap_future(future)
-        raise AssertionError("the block returns or raises")
 
     def close(self) -> None:
         """Ends the server and waits for its end, a few seconds at most."""
@@ -172,18 +171,14 @@ class Connection:
                     if error.sent and not call.repeatable:
                         raise
                 return await self._attempt(call)
-            raise AssertionError("the block returns or raises")
         except TimeoutError:
             limit = f"{call.seconds:.3g} seconds"
-            raise ServerError(
-                f"MCP server {self._lock.name!r} gave no answer within {limit} and was ended. "
-                f"{UNKNOWN_EFFECT}"
-                if has_turn
-                else f"MCP server {self._lock.name!r} was busy with other calls for {limit}; "
-                "the call did not begin."
-            ) from None
+            problem = f"gave no answer within {limit} and was ended. {UNKNOWN_EFFECT}"
+            if not has_turn:
+                problem = f"was busy with other calls for {limit}; the call did not begin."
+            raise ServerError(f"MCP server {self._lock.name!r} {problem}") from None
         finally:
-            del self._calls[task]
+            self._calls.pop(task, None)
 
     async def _attempt(self, call: _Call) -> ToolResult[Json]:
         """Makes a call on a run of the server, which ends with a call that has no answer."""
@@ -236,15 +231,19 @@ class Connection:
             ready.set_exception(failure)
             ready.exception()  # perhaps nobody waits any more
 
+    @property
+    def _oldest(self) -> _Call | None:
+        """The call that runs; without `elicit` there may be others, which have the same bus."""
+        return next(iter(self._calls.values()), None)
+
     def _notify(self, event: object) -> None:
-        """Passes what the server says on to the oldest call; the others have the same bus."""
-        for call in [*self._calls.values()][:1]:
-            call.notify(event)
+        if self._oldest is not None:
+            self._oldest.notify(event)
 
     async def _ask(self, request: Elicitation) -> ElicitationAnswer:
-        """Passes a question on to the call that runs, which is the oldest."""
-        call = next(iter(self._calls.values()), None)
-        return Cancel() if call is None or call.ask is None else await call.ask(request)
+        if self._oldest is None or self._oldest.ask is None:
+            return Cancel()
+        return await self._oldest.ask(request)
 
 
 @asynccontextmanager

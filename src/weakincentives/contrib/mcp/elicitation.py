@@ -5,7 +5,7 @@ Everything in a question is the server's own words. Nothing here needs the SDK.
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -110,16 +110,14 @@ class Elicitation:
         return visible(": ".join(parts).replace("\n", " ")[:_MAX_FIELD])
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"MCP server {self.server!r} asks, in its own words:"
-        yield from (f"| {visible(line)}" for line in self.message.split("\n"))
-        for name in self.fields:
-            yield f"- {self.describe(name)}"
+        lines = [f"MCP server {self.server!r} asks, in its own words:"]
+        lines += [f"| {visible(line)}" for line in self.message.split("\n")]
+        lines += [f"- {self.describe(name)}" for name in self.fields]
         if self.secrets:
             names = visible(", ".join(self.secrets))
-            yield f"Careful: it may want a secret ({names}), which no server may ask for in a form."
+            warning = f"it may want a secret ({names}), which no server may ask for in a form."
+            lines.append(f"Careful: {warning}")
+        return "\n".join(lines)
 
 
 type Ask = Callable[[Elicitation], Awaitable[ElicitationAnswer]]

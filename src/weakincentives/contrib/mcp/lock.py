@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from hashlib import sha256
 from pathlib import Path
@@ -200,13 +200,12 @@ def read_lock(path: Path) -> ServerLock:
         content = serde.load_unique("lock", path.read_bytes())
         if content.pop("format") != _FORMAT:
             raise LockError(f"the lock file {path} has another format than {_FORMAT}; {relock}")
-        tools = content.pop("tools")
+        tools = content["tools"]
         digests = [content.pop("instructions_digest"), *[tool.pop("digest") for tool in tools]]
         content |= {"name": path.stem, "instructions": "\n".join(content["instructions"])}
         for tool in tools:
             tool["description"] = "\n".join(tool["description"])
-        server = serde.parse(ServerLock, content)
-        lock = replace(server, tools=tuple(ToolLock(**tool) for tool in tools))
+        lock = serde.parse(ServerLock, content)
     except FileNotFoundError as error:
         raise LockError(
             f"MCP server {path.stem!r} has no lock file {path}; run `wink mcp lock {path.stem} -- "

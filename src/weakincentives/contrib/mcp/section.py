@@ -116,13 +116,9 @@ class MCPSection(MarkdownSection[None]):
         self._server = ServerKey(server, lock, elicit)
         self._state = None if folder is None else StateKey(self._server, os.fspath(folder))
         names = [tool.name for tool in lock.tools]
-        for option, globs in {
-            "include": include,
-            "exclude": exclude,
-            "effects": effects,
-            **{f"groups[{group!r}]": globs for group, globs in groups.items()},
-        }.items():
-            _check_globs(server, option, globs, names)
+        named = {f"groups[{group!r}]": globs for group, globs in groups.items()}
+        options = {"include": include, "exclude": exclude, "effects": effects, **named}
+        _check_globs(server, names, options)
         approval = _by_arguments(server, others.pop("approval", None))
         own = [name for name in names if _fits(name, include) and not _fits(name, exclude)]
         children: list[AnySection] = []
@@ -239,17 +235,18 @@ def _without_unsupported(result: ToolResult[Json], support: MediaSupport) -> Too
     return replace(result, message=message, media=shown)
 
 
-def _check_globs(server: str, option: str, globs: Iterable[str], names: Sequence[str]) -> None:
-    if isinstance(globs, str):
-        raise PromptValidationError(
-            f"MCPSection({server!r}): {option} is the text {globs!r}; give a list, [{globs!r}]"
-        )
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in names):
+def _check_globs(server: str, names: Sequence[str], options: Mapping[str, Iterable[str]]) -> None:
+    for option, globs in options.items():
+        if isinstance(globs, str):
             raise PromptValidationError(
-                f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
-                f"it has {', '.join(names)}"
+                f"MCPSection({server!r}): {option} is the text {globs!r}; give a list, [{globs!r}]"
             )
+        for glob in globs:
+            if not any(fnmatchcase(name, glob) for name in names):
+                raise PromptValidationError(
+                    f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
+                    f"it has {', '.join(names)}"
+                )
 
 
 def _by_arguments(server: str, approval: Approval | None) -> Approval | None:

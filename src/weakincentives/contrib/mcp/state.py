@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakSet
@@ -12,7 +13,7 @@ from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
 from ...prompt.tool import ToolResult
 from ...serde import Json
-from .connection import Connection, Notify
+from .connection import Connection
 from .lock import ServerLock
 
 __all__ = ["ServerState", "UndoVerdict", "probe_undo"]
@@ -93,18 +94,17 @@ def probe_undo(
     `change` and `read` are names of tools with arguments. The folder is as before at the end.
     Raises `ServerError` if the server does not answer.
     """
-    connection = Connection(lock)
-    state = ServerState(folder, connection)
+    with (
+        closing(Connection(lock)) as connection,
+        closing(ServerState(folder, connection)) as state,
+    ):
 
-    def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
-        ignore: Notify = id
-        return asyncio.run(
-            connection.call(
-                tool, arguments, repeatable=False, seconds=_PROBE_SECONDS, publish=ignore
+        def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
+            work = connection.call(
+                tool, arguments, repeatable=False, seconds=_PROBE_SECONDS, publish=id
             )
-        )
+            return asyncio.run(work)
 
-    try:
         before = call(*read)
         snapshot = state.snapshot()
         state.record(seconds=_PROBE_SECONDS)
@@ -116,6 +116,3 @@ def probe_undo(
         if changed == before:
             return "unseen"
         return "undone" if call(*read) == before else "cached"
-    finally:
-        connection.close()
-        state.close()
