@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support import hostile_mcp_server
 from support.deadlines import SOON
 from support.plain_mcp_server import TOOLS
@@ -108,6 +110,22 @@ class Watcher:
 
     def of[E](self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
+
+
+def run_cancelled(section: MCPSection, made: Call, condition: Callable[[], bool]) -> None:
+    """Lets a model make a call, and cancels the run in the middle of it, when `condition` holds."""
+    name, arguments = made
+    loop = MainLoop(ScriptedAdapter([call((f"plain_{name}", arguments)), say("done")]))
+
+    async def cancel() -> None:
+        prompt = template_of(section).bind()
+        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
+        await until(condition)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
 
 
 def run(section: MCPSection, *calls: Call, mode: str = "sync", **options: Any) -> Watcher:

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from support.deadlines import NEVER, with_growing_limit
-from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
+from support.mcp_prompts import (
+    Call,
+    answers,
+    lock_of,
+    run,
+    run_cancelled,
+    section_of,
+    template_of,
+)
 from weakincentives.contrib.mcp import (
     Accept,
     Cancel,
@@ -430,35 +438,20 @@ def waiting_person(start: Callable[[], object], ended: list[str]) -> Callable[..
 
 
 def test_a_cancelled_run_cancels_the_question(tmp_path: Path) -> None:
-    async def cancel() -> list[str]:
-        started, ended = asyncio.Event(), list[str]()
-        section = section_of(tmp_path, elicit=waiting_person(started.set, ended))
-        loop = MainLoop(ScriptedAdapter([call(("plain_elicit", question("Why?"))), say("done")]))
-        prompt = template_of(section).bind()
-        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return ended
-
-    assert asyncio.run(cancel()) == ["Why?"]
+    started, ended = threading.Event(), list[str]()
+    section = section_of(tmp_path, elicit=waiting_person(started.set, ended))
+    run_cancelled(section, ("elicit", question("Why?")), started.is_set)
+    assert ended == ["Why?"]
 
 
 def test_a_question_that_outlives_its_call_is_cancelled(tmp_path: Path) -> None:
-    async def go() -> list[str]:
-        ended = list[str]()
-        section = section_of(tmp_path, elicit=waiting_person((tmp_path / "asked").touch, ended))
-        prompt = template_of(section).bind()
-        script = [
-            call(("plain_elicit_and_go", question("Still there?"))),
-            call(("plain_echo", {"text": "hi"})),
-            say("done"),
-        ]
-        response = await MainLoop(ScriptedAdapter(script)).execute_async(prompt, session=Session())
-        assert response.text == "done"
-        return ended
-
-    assert asyncio.run(go()) == ["Still there?"]
+    ended = list[str]()
+    section = section_of(tmp_path, elicit=waiting_person((tmp_path / "asked").touch, ended))
+    calls: list[Call] = [
+        ("elicit_and_go", question("Still there?")),
+        ("echo", {"text": "hi"}),
+    ]
+    run(section, *calls, mode="async")
+    assert ended == ["Still there?"]
     assert json.loads((tmp_path / "responses").read_text()) == {"action": "cancel"}
     assert len((tmp_path / "calls").read_text().splitlines()) == 2

@@ -1,6 +1,5 @@
 """Sections over servers that misbehave: the model gets an answer, and the run goes on."""
 
-import asyncio
 import json
 import os
 import re
@@ -24,9 +23,9 @@ from support.mcp_prompts import (
     changed,
     lock_of,
     run,
+    run_cancelled,
     section_of,
     template_of,
-    until,
 )
 from support.plain_mcp_server import TOOLS
 from weakincentives.content import Document, Image, MediaSupport
@@ -266,17 +265,7 @@ def test_the_deadline_of_the_run_bounds_a_call(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_run_ends_its_server(tmp_path: Path) -> None:
-    loop = MainLoop(ScriptedAdapter([call(("plain_hang", {})), say("done")]))
-
-    async def cancel() -> None:
-        prompt = template_of(section_of(tmp_path)).bind()
-        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
-        await until((tmp_path / "hangs").exists)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    run_cancelled(section_of(tmp_path), ("hang", {}), (tmp_path / "hangs").exists)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from support.mcp_prompts import (
     listed,
     lock_of,
     run,
+    run_cancelled,
     section_of,
     template_of,
     until,
@@ -88,17 +89,7 @@ def test_a_server_that_still_writes_is_ended_before_its_folder_is_put_back(
 
 
 def test_a_cancelled_call_leaves_no_trace(tmp_path: Path) -> None:
-    loop = MainLoop(ScriptedAdapter([call(("plain_hang", {"text": "b"})), say("done")]))
-
-    async def cancel() -> None:
-        prompt = template_of(stateful(tmp_path)).bind()
-        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
-        await until(lambda: bool(lines(tmp_path)))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    run_cancelled(stateful(tmp_path), ("hang", {"text": "b"}), lambda: bool(lines(tmp_path)))
     assert lines(tmp_path) == ""
 
 

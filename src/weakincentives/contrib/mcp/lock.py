@@ -1,5 +1,7 @@
 """Lock files: what an MCP server offered when a person reviewed it, as values and as JSON.
 
+`differences` compares a lock with what the server offers now, in words for a person or a model.
+
 No server and no SDK is needed to read one. People read and compare the files: tools and keys are
 sorted, texts are lists of lines, and characters that an editor does not show stand as escapes. Only
 the properties of a schema stay in the server's order, which models write arguments in.
