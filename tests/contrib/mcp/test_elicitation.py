@@ -414,13 +414,9 @@ def test_a_question_ends_with_the_timeout_of_its_call(tmp_path: Path) -> None:
 def test_the_deadline_of_the_run_ends_a_question(tmp_path: Path) -> None:
     answered = threading.Event()
     person = Person(lambda _: answered.wait(60) and Decline())
-    loop = MainLoop(ScriptedAdapter([call(("plain_elicit", question())), say("done")]))
+    section = section_of(tmp_path, elicit=person.plain)
     with pytest.raises(Exception, match="deadline"):
-        loop.execute(
-            template_of(section_of(tmp_path, elicit=person.plain)).bind(),
-            session=Session(),
-            deadline=Deadline.after(2.0),
-        )
+        run(section, ("elicit", question()), deadline=Deadline.after(2.0))
     assert not answered.is_set()
     answered.set()
 

@@ -255,10 +255,8 @@ def test_a_hanging_server_is_ended_after_the_timeout(tmp_path: Path, mode: str) 
 
 def test_the_deadline_of_the_run_bounds_a_call(tmp_path: Path) -> None:
     def attempt(seconds: float) -> bool | None:
-        loop = MainLoop(ScriptedAdapter([call(("plain_hang", {})), say("done")]))
-        prompt = template_of(section_of(tmp_path)).bind()
         with pytest.raises(Exception, match="deadline"):
-            loop.execute(prompt, session=Session(), deadline=Deadline.after(seconds))
+            run(section_of(tmp_path), ("hang", {}), deadline=Deadline.after(seconds))
         return (tmp_path / "hangs").exists() or None
 
     with_growing_limit(attempt, 1)
@@ -489,9 +487,8 @@ def test_each_section_of_a_server_puts_its_own_folder_back(tmp_path: Path, order
 
 
 def test_a_folder_that_is_not_there_is_refused_when_the_prompt_opens(tmp_path: Path) -> None:
-    prompt = template_of(section_of(tmp_path, folder=tmp_path / "missing")).bind()
     with pytest.raises(ResourceError, match=r"'plain' cannot be opened: .*'; create it, or corr"):
-        MainLoop(ScriptedAdapter([say("done")])).execute(prompt, session=Session())
+        run(section_of(tmp_path, folder=tmp_path / "missing"))
 
 
 WITHOUT_SDK = """

@@ -31,7 +31,6 @@ from support.mcp_prompts import (
     run,
     run_cancelled,
     section_of,
-    template_of,
     until,
 )
 from weakincentives.contrib.mcp import MCPSection
@@ -130,10 +129,9 @@ def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path
     copies = tmp_path / ".data.undo-x"
     copies.mkdir()
     (copies / "entries.json").write_text("{")
-    prompt = template_of(stateful(tmp_path)).bind()
     words = rf"^the folder of MCP server 'plain' cannot be opened: .*{copies}"
     with pytest.raises(ResourceError, match=words) as raised:
-        MainLoop(ScriptedAdapter([say("done")])).execute(prompt, session=Session())
+        run(stateful(tmp_path))
     assert "create it" not in str(raised.value)
     assert copies.exists()
 

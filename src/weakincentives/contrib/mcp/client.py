@@ -81,7 +81,7 @@ class OpenServer:
         self._notify = notify
         self._name = lock.name
         self._state = TransportState()
-        self._changes, self._listed_changes = 0, -1  # what the server said of its tools
+        self._changes = self._listed_changes = 0  # how often the server said that its tools changed
         self._differences: dict[str | None, ToolDifference] = {}
         filled, environment, self.redact = _filled(lock)
         self.lock = lock
@@ -113,8 +113,9 @@ class OpenServer:
             event = MCPProgress(server=self._name, tool=tool, progress=progress, total=total)
             notify(replace(event, message=self._shown(message or "")))
 
-        with self._errors(sent=False):
-            await self.refresh()
+        if self._changes != self._listed_changes:
+            with self._errors(sent=False):
+                await self.refresh()
         if difference := self._differences.get(tool):
             return ToolResult(_refusal(self._name, difference), success=False)
         with self._errors(sent=True):
@@ -122,10 +123,8 @@ class OpenServer:
             return to_tool_result(result)
 
     async def refresh(self) -> None:
-        """Lists the tools, unless they are listed and the server has not said that they changed."""
+        """Lists the tools, and publishes how they differ from the lock."""
         changes = self._changes
-        if changes == self._listed_changes:
-            return
         self.lock = await self._list()
         self._listed_changes = changes  # only now: until then other calls must list them too
         found = differences(self._reviewed, self.lock)

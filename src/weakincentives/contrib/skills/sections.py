@@ -93,7 +93,7 @@ class SkillSection(MarkdownSection[None]):
         return "\n\n".join([*notes, text])
 
     def _divide(self, heading: Heading, key: str, split: Split) -> tuple[str, Sequence[Heading]]:
-        """Returns the text of a heading, and the headings below that become sections."""
+        """Returns a heading's text and the headings that become sections; keeps the text's span."""
         source, children, body = self.skill.source, heading.children, heading.body
         # A heading over all of the rest divides nothing.
         while len(children) == 1 and not source[body : children[0].start].strip():
@@ -110,7 +110,7 @@ class SkillSection(MarkdownSection[None]):
 
     def _below(self, headings: Sequence[Heading], key: str, split: Split) -> Iterator[AnySection]:
         """Yields a section for each heading, in full where a summary would save nothing."""
-        taken = {"" if key else FILES}
+        taken = set[str]() if key else {FILES}
         deeper = split if split == "auto" else split - 1
         for heading in headings:
             base = slug(heading.title)[:56] or "part"
