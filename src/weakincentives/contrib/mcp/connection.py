@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...adapters.portal import portal, run_on
 from ...errors import WeakIncentivesError, missing_extra
@@ -67,19 +67,11 @@ class _Call:
     ask: Ask | None
 
 
-@dataclass(eq=False, slots=True)
-class _ServerRun:
+class _ServerRun(NamedTuple):
     """One run of the server, from its start to its end."""
 
     ready: asyncio.Future["OpenServer"]
     task: asyncio.Task[None]
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a new call may use this run; one that still starts counts."""
-        if self.task.done():
-            return False
-        return not self.ready.done() or not self.ready.result().has_ended
 
 
 class Connection:
@@ -192,16 +184,21 @@ class Connection:
 
     def _usable_run(self) -> _ServerRun:
         """Returns the present run, or a new one that begins to start."""
-        if self._run is None or not self._run.is_usable:
-            self._end(self._run)
+        run = self._run
+        if (
+            run is None
+            or run.task.done()
+            or (run.ready.done() and run.ready.result().has_ended)  # one that starts is usable
+        ):
+            self._end(run)
             loop = asyncio.get_running_loop()
             ready: asyncio.Future[OpenServer] = loop.create_future()
             # without the context of this call, which ends before the server
             owner = loop.create_task(self._own(ready), context=Context())
             self._owners.add(owner)
             owner.add_done_callback(self._owners.discard)
-            self._run = _ServerRun(ready, owner)
-        return self._run
+            run = self._run = _ServerRun(ready, owner)
+        return run
 
     def _end(self, run: _ServerRun | None) -> None:
         """Ends the present run; one that has been ended before would be interrupted at its end."""
