@@ -13,8 +13,7 @@ from examples.repository_assistant.prompt import LOCK, Release, Repository, assi
 from examples.repository_assistant.sample import make_sample
 from support.example_agents import run_example
 from weakincentives.contrib.mcp.client import open_server
-from weakincentives.contrib.mcp.differences import differences
-from weakincentives.contrib.mcp.lock import ServerLock, read_lock
+from weakincentives.contrib.mcp.lock import ServerLock, differences, read_lock
 from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say

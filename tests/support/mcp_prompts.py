@@ -4,17 +4,26 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from support import hostile_mcp_server
+from support.deadlines import SOON
 from support.plain_mcp_server import TOOLS
 from weakincentives.contrib.mcp import MCPSection
+from weakincentives.contrib.mcp.connection import Connection
+from weakincentives.contrib.mcp.elicitation import Elicit
 from weakincentives.contrib.mcp.lock import ServerLock, ToolLock
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.prompt import PromptTemplate
+from weakincentives.prompt import PromptTemplate, ToolResult
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
 from weakincentives.runtime.session import Session
+from weakincentives.serde import Json
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
@@ -31,6 +40,49 @@ def lock_of(folder: Path, tools: Sequence[dict[str, Any]] = TOOLS, **fields: Any
         tools=tuple(ToolLock.from_listing(tool) for tool in tools),
         **fields,
     )
+
+
+def hostile(folder: Path) -> ServerLock:
+    """The lock of the server that floods its client."""
+    command = (sys.executable, str(Path(hostile_mcp_server.__file__)), str(folder))
+    return replace(lock_of(folder, hostile_mcp_server.TOOLS), command=command)
+
+
+def changed(name: str, **fields: object) -> list[dict[str, Any]]:
+    """The tools of the plain server, of which one has other fields."""
+    return [tool | fields if tool["name"] == name else tool for tool in TOOLS]
+
+
+def listed(lock: ServerLock) -> ServerLock:
+    """What the server that a lock starts offers."""
+    from weakincentives.contrib.mcp.client import open_server  # which takes long
+
+    async def look() -> ServerLock:
+        async with asyncio.timeout(SOON), open_server(lock, id) as server:
+            return server.lock
+
+    return asyncio.run(look())
+
+
+@contextmanager
+def connected(
+    lock: ServerLock, elicit: Elicit | None = None
+) -> Generator[Callable[..., ToolResult[Json]]]:
+    """Yields a function that calls a tool of the server with a text; the block ends the server."""
+    with closing(Connection(lock, elicit)) as connection:
+
+        def call(tool: str, text: object = "", **options: Any) -> ToolResult[Json]:
+            defaults: dict[str, Any] = {"repeatable": True, "seconds": SOON, "publish": id}
+            return asyncio.run(connection.call(tool, {"text": str(text)}, **(defaults | options)))
+
+        yield call
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what another process or thread makes true."""
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
 
 
 def section_of(root: Path, /, **options: Any) -> MCPSection:
@@ -58,6 +110,22 @@ class Watcher:
 
     def of[E](self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
+
+
+def run_cancelled(section: MCPSection, made: Call, condition: Callable[[], bool]) -> None:
+    """Lets a model make a call, and cancels the run in the middle of it, when `condition` holds."""
+    name, arguments = made
+    loop = MainLoop(ScriptedAdapter([call((f"plain_{name}", arguments)), say("done")]))
+
+    async def cancel() -> None:
+        prompt = template_of(section).bind()
+        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
+        await until(condition)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
 
 
 def run(section: MCPSection, *calls: Call, mode: str = "sync", **options: Any) -> Watcher:

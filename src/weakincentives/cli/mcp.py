@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 from typer import Argument, Exit, Option, Typer
 
 from .. import serde
-from ..contrib.mcp.differences import differences
+from ..contrib.mcp.connection import ServerError
 from ..contrib.mcp.lock import (
     LockError,
     ServerLock,
+    differences,
     lock_folder,
     lock_path,
     lock_text,
     read_lock,
     write_lock,
 )
-from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..errors import SerdeError, missing_extra
 from ..json_validation import check_schema

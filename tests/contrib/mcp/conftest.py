@@ -1,6 +1,7 @@
 """What holds for every test with servers: no process and no thread is left."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections import Counter
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from support import sdk_mcp_server
 from support.deadlines import SOON
-from support.mcp_prompts import children
+from support.mcp_prompts import children, listed
 from weakincentives.adapters.portal import portal
+from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.event_loops import run_to_end
 
 import_module("weakincentives.contrib.mcp.client")  # slow, and else a part of a first call's time
@@ -50,3 +53,10 @@ def no_descriptor_left() -> Generator[None]:
     before = descriptors()
     yield
     assert descriptors() <= before
+
+
+@pytest.fixture(scope="session")
+def modern() -> ServerLock:
+    """The lock of a server of the newer protocol."""
+    command = (sys.executable, str(Path(sdk_mcp_server.__file__)))
+    return listed(ServerLock(name="plain", command=command, headers={}))

@@ -6,8 +6,7 @@ import json
 import logging
 import sys
 import threading
-import time
-from collections.abc import Callable
+from contextlib import closing
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
@@ -17,28 +16,29 @@ from typing import Any
 import pytest
 
 from support import plain_mcp_server
-from support.deadlines import SOON
-from support.mcp_prompts import Call, answers, children, lock_of, run, section_of
+from support.mcp_prompts import (
+    Call,
+    answers,
+    changed,
+    children,
+    connected,
+    listed,
+    lock_of,
+    run,
+    section_of,
+    until,
+)
 from support.plain_mcp_server import TOOLS
 from weakincentives.contrib.mcp import Accept, Elicitation, MCPLogMessage, MCPProgress
 from weakincentives.contrib.mcp.client import open_server
-from weakincentives.contrib.mcp.connection import Connection, ServerKey
+from weakincentives.contrib.mcp.connection import Connection, ServerError
 from weakincentives.contrib.mcp.lock import ServerLock
-from weakincentives.contrib.mcp.server_errors import ServerError
-from weakincentives.contrib.mcp.state import StateKey
-from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.contrib.mcp.section import ServerKey, StateKey
+from weakincentives.prompt import ToolContext
 from weakincentives.serde import Json
 from weakincentives.version import __version__
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
-
-
-def listed(lock: ServerLock) -> ServerLock:
-    async def look() -> ServerLock:
-        async with open_server(lock, id) as server:
-            return server.lock
-
-    return asyncio.run(look())
 
 
 # --- Start
@@ -188,30 +188,18 @@ def test_what_a_server_reports_and_logs_hides_credentials(
 
 def test_a_server_that_dies_while_it_lists_is_started_for_any_call(tmp_path: Path) -> None:
     """The call has not been sent then."""
-
-    def doom(_: object) -> None:
+    with connected(lock_of(tmp_path)) as call:
+        call("mutate", "Does echo.")
         (tmp_path / "dies-listing").touch()
-
-    connection = Connection(lock_of(tmp_path))
-    try:
-        call_tool(connection, "mutate", {"text": "Does echo."})
-        doom(None)
-        assert call_tool(connection, "append", {"text": "a"}).message == "a\n"
-    finally:
-        connection.close()
+        assert call("append", "a", repeatable=False).message == "a\n"
     assert (tmp_path / "calls").read_text() == "mutate Does echo.\nappend a\n"
     assert (tmp_path / "starts").read_text() == "xx"
 
 
 def test_a_refusal_names_300_characters_of_what_differs(tmp_path: Path) -> None:
     properties: dict[str, Json] = {f"property-{index:02}": {} for index in range(19)}
-    changed = [
-        tool | {"inputSchema": {"type": "object", "properties": properties}}
-        if tool["name"] == "echo"
-        else tool
-        for tool in TOOLS
-    ]
-    (tmp_path / "tools.json").write_text(json.dumps(changed))
+    schema = {"type": "object", "properties": properties}
+    (tmp_path / "tools.json").write_text(json.dumps(changed("echo", inputSchema=schema)))
     ((_, text),) = answers(run(section_of(tmp_path), ("echo", {})))
     places = [f"input schema /properties/property-{index:02}" for index in range(19)]
     assert text == (
@@ -236,35 +224,26 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def late(folder: Path) -> Connection:
-    """A connection to a server that starts when there is a file `go`."""
+def late(folder: Path) -> ServerLock:
+    """The lock of a server that starts when there is a file `go`."""
     server = str(Path(plain_mcp_server.__file__))
     command = (sys.executable, "-c", LATE, str(folder), server)
-    return Connection(replace(lock_of(folder), command=command))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
-        while not condition():  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.01)
+    return replace(lock_of(folder), command=command)
 
 
 def test_a_server_that_did_not_start_is_started_again_by_the_next_call(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     (tmp_path / "fails").touch()
-    connection = late(tmp_path)
-    try:
+    with connected(late(tmp_path)) as call:
         with pytest.raises(ServerError, match="not yet"):
-            call_tool(connection, "append", {"text": "a"})
-        assert call_tool(connection, "append", {"text": "b"}).message == "b\n"
-    finally:
-        connection.close()
+            call("append", "a", repeatable=False)
+        assert call("append", "b", repeatable=False).message == "b\n"
 
 
 def test_a_start_that_one_call_gives_up_is_begun_again_for_the_other(tmp_path: Path) -> None:
-    connection, waits = late(tmp_path), tmp_path / "waits"
+    waits = tmp_path / "waits"
 
-    async def both() -> str:
+    async def both(connection: Connection) -> str:
         call = partial(connection.call, "append", repeatable=False, seconds=60, publish=id)
         first = asyncio.create_task(call({"text": "a"}))
         second = asyncio.create_task(call({"text": "b"}))
@@ -274,10 +253,8 @@ def test_a_start_that_one_call_gives_up_is_begun_again_for_the_other(tmp_path: P
         (tmp_path / "go").touch()
         return (await second).message
 
-    try:
-        assert asyncio.run(both()) == "b\n"
-    finally:
-        connection.close()
+    with closing(Connection(late(tmp_path))) as connection:
+        assert asyncio.run(both(connection)) == "b\n"
 
 
 def test_the_end_of_a_connection_ends_calls_that_still_run(
@@ -324,34 +301,28 @@ def test_events_of_a_later_call_do_not_see_the_variables_of_the_first(tmp_path: 
     def publish(event: object) -> None:
         seen.append((type(event).__name__, variable.get()))
 
-    connection = Connection(lock_of(tmp_path))
+    with connected(lock_of(tmp_path)) as call:
 
-    def progress(value: str) -> None:
-        variable.set(value)
-        asyncio.run(connection.call("progress", {}, repeatable=False, seconds=20, publish=publish))
+        def progress(value: str) -> None:
+            variable.set(value)
+            call("progress", publish=publish)
 
-    try:
         copy_context().run(progress, "first")
         seen.clear()
         copy_context().run(progress, "second")
-    finally:
-        connection.close()
     assert {kind for kind, _ in seen} == {"MCPProgress", "MCPLogMessage"}
     assert "first" not in {value for _, value in seen}
 
 
 def test_an_event_of_the_server_goes_to_one_of_the_calls_that_run(tmp_path: Path) -> None:
     events: list[object] = []
-    connection = Connection(lock_of(tmp_path))
 
-    async def both() -> None:
+    async def both(connection: Connection) -> None:
         call = partial(connection.call, repeatable=False, seconds=20, publish=events.append)
         await asyncio.gather(call("progress", {}), call("echo", {}))
 
-    try:
-        asyncio.run(both())
-    finally:
-        connection.close()
+    with closing(Connection(lock_of(tmp_path))) as connection:
+        asyncio.run(both(connection))
     assert [event.text for event in events if isinstance(event, MCPLogMessage)] == [
         '{"cache": "cold"}'
     ]
@@ -360,85 +331,64 @@ def test_an_event_of_the_server_goes_to_one_of_the_calls_that_run(tmp_path: Path
 # --- Turns
 
 
-def call_tool(connection: Connection, tool: str, arguments: dict[str, Json]) -> ToolResult[Json]:
-    return asyncio.run(connection.call(tool, arguments, repeatable=False, seconds=20, publish=id))
-
-
-QUESTION: dict[str, Json] = {
-    "text": json.dumps(
-        {
-            "message": "Why?",
-            "requestedSchema": {"type": "object", "properties": {"why": {"type": "string"}}},
-        }
-    )
-}
+QUESTION = json.dumps(
+    {
+        "message": "Why?",
+        "requestedSchema": {"type": "object", "properties": {"why": {"type": "string"}}},
+    }
+)
 
 
 @pytest.mark.parametrize("ended_by", ["timeout", "cancellation"])
 def test_a_call_that_waits_for_its_turn_in_vain_leaves_the_server_alone(
     tmp_path: Path, ended_by: str
 ) -> None:
-    context: Any = object()  # Any: a context that nobody reads
+    asked, answered = asyncio.Event(), asyncio.Event()
 
-    async def both() -> str:
-        asked, answered = asyncio.Event(), asyncio.Event()
+    async def elicit(request: Elicitation, *, context: ToolContext) -> Accept:
+        del request, context
+        asked.set()
+        await answered.wait()
+        return Accept({"why": "because"})
 
-        async def elicit(request: Elicitation, *, context: ToolContext) -> Accept:
-            del request, context
-            asked.set()
-            await answered.wait()
-            return Accept({"why": "because"})
+    async def both(connection: Connection) -> str:
+        context: Any = object()  # Any: a context that nobody reads
+        call = partial(connection.call, repeatable=True, publish=id, context=context)
+        first = asyncio.create_task(call("elicit", {"text": QUESTION}, seconds=30))
+        await asked.wait()
+        if ended_by == "timeout":
+            words = r"was busy with other calls for 0\.1 seconds; the call did not begin\.$"
+            with pytest.raises(ServerError, match=words):
+                await call("echo", {}, seconds=0.1)
+        else:
+            second = asyncio.create_task(call("echo", {}, seconds=30))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+        answered.set()
+        return (await first).message
 
-        connection = Connection(lock_of(tmp_path), elicit)
-        options: dict[str, Any] = {"repeatable": True, "publish": id, "context": context}
-        try:
-            first = asyncio.create_task(connection.call("elicit", QUESTION, seconds=30, **options))
-            await asked.wait()
-            if ended_by == "timeout":
-                with pytest.raises(
-                    ServerError,
-                    match=r"was busy with other calls for 0.1 seconds; the call did not begin\.$",
-                ):
-                    await connection.call("echo", {}, seconds=0.1, **options)
-            else:
-                second = asyncio.create_task(connection.call("echo", {}, seconds=30, **options))
-                await asyncio.sleep(0)
-                second.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await second
-            answered.set()
-            return (await first).message
-        finally:
-            await asyncio.to_thread(connection.close)
-
-    assert "because" in asyncio.run(both())
-    assert (tmp_path / "calls").read_text().splitlines() == [f"elicit {QUESTION['text']}"]
+    with closing(Connection(lock_of(tmp_path), elicit)) as connection:
+        assert "because" in asyncio.run(both(connection))
+    assert (tmp_path / "calls").read_text().splitlines() == [f"elicit {QUESTION}"]
     assert (tmp_path / "starts").read_text() == "x"
 
 
 def test_a_call_without_a_context_asks_nobody(tmp_path: Path) -> None:
-    connection = Connection(lock_of(tmp_path), _never)
-    try:
-        answer = json.loads(call_tool(connection, "elicit", QUESTION).message)
-    finally:
-        connection.close()
+    with connected(lock_of(tmp_path), _never) as call:
+        answer = json.loads(call("elicit", QUESTION).message)
     assert answer["result"] == {"action": "cancel"}
 
 
 def test_a_question_outside_of_every_call_is_cancelled_and_nobody_is_asked(tmp_path: Path) -> None:
-    context: Any = object()  # Any: a context that nobody reads
-    connection, asked = Connection(lock_of(tmp_path), _never), tmp_path / "asked-later"
-    call = partial(connection.call, repeatable=True, seconds=20, publish=id, context=context)
-    try:
-        assert asyncio.run(call("elicit_later", QUESTION)).message == "later"
+    context, asked = object(), tmp_path / "asked-later"
+    with connected(lock_of(tmp_path), _never) as call:
+        assert call("elicit_later", QUESTION, context=context).message == "later"
         (tmp_path / "ended").touch()
-        deadline = time.monotonic() + SOON
-        while not (asked.exists() and asked.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        asyncio.run(until(lambda: asked.exists() and bool(asked.read_text())))
         assert json.loads(asked.read_text())["result"] == {"action": "cancel"}
-        assert asyncio.run(call("echo", {"text": "hi"})).message == "hi"
-    finally:
-        connection.close()
+        assert call("echo", "hi", context=context).message == "hi"
 
 
 def test_keys_of_equal_servers_and_folders_are_equal(tmp_path: Path) -> None:

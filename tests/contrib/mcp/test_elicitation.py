@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -12,18 +11,23 @@ from typing import Any
 
 import pytest
 
-from support import sdk_mcp_server
 from support.deadlines import NEVER, with_growing_limit
-from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
+from support.mcp_prompts import (
+    Call,
+    answers,
+    lock_of,
+    run,
+    run_cancelled,
+    section_of,
+    template_of,
+)
 from weakincentives.contrib.mcp import (
     Accept,
     Cancel,
     Decline,
     Elicitation,
     MCPElicitationAnswered,
-    MCPSection,
 )
-from weakincentives.contrib.mcp.client import open_server
 from weakincentives.contrib.mcp.elicitation import check_answer, form_problem
 from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -34,27 +38,12 @@ from weakincentives.prompt.context import ToolContext
 from weakincentives.runtime.session import Session
 from weakincentives.serde import Json
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility import SectionVisibility
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
 type Answer = Accept | Decline | Cancel
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 FLAT = {"type": "object", "properties": {"agreed": {"type": "boolean"}}, "required": ["agreed"]}
-
-
-@pytest.fixture(scope="module")
-def modern() -> ServerLock:
-    async def listed() -> ServerLock:
-        command = (sys.executable, str(Path(sdk_mcp_server.__file__)))
-        async with open_server(ServerLock(name="plain", command=command, headers={}), id) as server:
-            return server.lock
-
-    return asyncio.run(listed())
-
-
-def full(lock: ServerLock, **options: Any) -> MCPSection:
-    return MCPSection("plain", lock=lock, visibility=SectionVisibility.FULL, **options)
 
 
 class Person:
@@ -105,7 +94,8 @@ def test_a_person_answers_a_server_of_the_newer_protocol(
 ) -> None:
     person = Person(answer)
     token = SEEN.set("what the caller set")
-    watcher = run(full(modern, elicit=getattr(person, form)), ("delete_all", {}), mode=mode)
+    section = section_of(Path(), lock=modern, elicit=getattr(person, form))
+    watcher = run(section, ("delete_all", {}), mode=mode)
     SEEN.reset(token)
     ((success, text),) = answers(watcher)
     assert words in text
@@ -157,7 +147,9 @@ def test_each_section_of_a_server_has_its_own_person(tmp_path: Path) -> None:
     assert [[asked.message for asked in person.questions] for person in people] == [["Yours?"], []]
 
 
-def test_questions_asked_at_once_come_one_after_the_other(modern: ServerLock) -> None:
+def test_questions_asked_at_once_come_one_after_the_other(
+    tmp_path: Path, modern: ServerLock
+) -> None:
     open_questions: list[str] = []
     contents: dict[str, dict[str, Json]] = {
         "Who comes?": {"name": "Ada", "age": 36, "meal": "fish"},
@@ -172,7 +164,8 @@ def test_questions_asked_at_once_come_one_after_the_other(modern: ServerLock) ->
         open_questions.clear()
         return Accept(contents[request.message])
 
-    assert answers(run(full(modern, elicit=ask), ("invite", {}))) == [(True, "Ada, 36, fish, True")]
+    section = section_of(tmp_path, lock=modern, elicit=ask)
+    assert answers(run(section, ("invite", {}))) == [(True, "Ada, 36, fish, True")]
 
 
 def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: Path) -> None:
@@ -266,22 +259,6 @@ def nested(schema: object) -> dict[str, object]:
             "it wants a person to visit a URL",
         ),
         ({"message": "?", "requestedSchema": nested(FLAT)}, "its form is not flat"),
-        ({"message": "?", "requestedSchema": nested({"type": "array"})}, "its form is not flat"),
-        ({"message": "?", "requestedSchema": nested({"type": "no"})}, "its schema is not valid"),
-        (
-            {"message": "?", "requestedSchema": nested({"type": "string", "title": "x" * 20_000})},
-            "its schema has more than 20,000 characters",
-        ),
-        (
-            {
-                "message": "?",
-                "requestedSchema": {
-                    "type": "object",
-                    "properties": {f"f{n}": {"type": "string"} for n in range(51)},
-                },
-            },
-            "its form has more than 50 fields",
-        ),
     ],
 )
 def test_what_no_form_can_ask_is_declined_and_nobody_is_asked(
@@ -297,49 +274,44 @@ def test_what_no_form_can_ask_is_declined_and_nobody_is_asked(
     assert event.message == params["message"]
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        *[{"type": kind} for kind in ("string", "number", "integer", "boolean")],
-        {"type": "array", "items": {"type": "string", "enum": ["a"]}},
-        {"type": "array", "items": {"anyOf": [{"const": "a"}]}},
-    ],
-)
-def test_a_form_may_have_texts_numbers_booleans_and_lists_of_choices(
-    field: dict[str, object],
-) -> None:
-    assert form_problem(nested(field)) is None
-    assert form_problem(nested(nested(field))) == "its form is not flat"
+def fields(count: int) -> dict[str, object]:
+    return {"type": "object", "properties": {f"f{n}": {"type": "string"} for n in range(count)}}
 
 
-def test_the_bounds_of_a_form_are_50_fields_and_20000_characters() -> None:
-    def fields(count: int) -> dict[str, object]:
-        return {f"f{number}": {"type": "string"} for number in range(count)}
-
-    assert form_problem({"type": "object", "properties": fields(50)}) is None
-    assert form_problem({"type": "object", "properties": fields(51)}) is not None
+def sized(length: int) -> dict[str, object]:
+    """A form whose schema has so many characters."""
     empty = nested({"type": "string", "title": ""})
-    left = 20_000 - len(json.dumps(empty))
-    assert form_problem(nested({"type": "string", "title": "x" * left})) is None
-    assert form_problem(nested({"type": "string", "title": "x" * (left + 1)})) is not None
-
-
-def test_a_line_on_a_field_has_at_most_300_characters() -> None:
-    line = elicitation("?", nested({"type": "string", "title": "x" * 400})).describe("a")
-    assert len(line) == 300
+    return nested({"type": "string", "title": "x" * (length - len(json.dumps(empty)))})
 
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
+        (FLAT, None),
+        *[(nested({"type": kind}), None) for kind in ("string", "number", "integer", "boolean")],
+        (nested({"type": "array", "items": {"type": "string", "enum": ["a"]}}), None),
+        (nested({"type": "array", "items": {"anyOf": [{"const": "a"}]}}), None),
+        (fields(50), None),
+        (sized(20_000), None),
+        (nested(FLAT), "its form is not flat"),
+        (nested({"type": "array"}), "its form is not flat"),
+        (nested(schema=True), "its form is not flat"),
+        (nested({"type": "no"}), "its schema is not valid"),
+        (sized(20_001), "its schema has more than 20,000 characters"),
+        (fields(51), "its form has more than 50 fields"),
         ({"type": "string"}, "its schema is not that of an object"),
         ({"type": "object"}, "its schema is not that of an object"),
-        ({"type": "object", "properties": {"a": True}}, "its form is not flat"),
     ],
 )
-def test_a_form_is_an_object_with_fields(schema: dict[str, Any], problem: str) -> None:
+def test_a_form_is_a_bounded_object_of_texts_numbers_booleans_and_lists_of_choices(
+    schema: dict[str, Any], problem: str | None
+) -> None:
     assert form_problem(schema) == problem
-    assert form_problem(FLAT) is None
+
+
+def test_a_line_on_a_field_has_at_most_300_characters() -> None:
+    line = elicitation("?", nested({"type": "string", "title": "x" * 400})).describe("a")
+    assert len(line) == 300
 
 
 # --- What a person sees
@@ -442,13 +414,9 @@ def test_a_question_ends_with_the_timeout_of_its_call(tmp_path: Path) -> None:
 def test_the_deadline_of_the_run_ends_a_question(tmp_path: Path) -> None:
     answered = threading.Event()
     person = Person(lambda _: answered.wait(60) and Decline())
-    loop = MainLoop(ScriptedAdapter([call(("plain_elicit", question())), say("done")]))
+    section = section_of(tmp_path, elicit=person.plain)
     with pytest.raises(Exception, match="deadline"):
-        loop.execute(
-            template_of(section_of(tmp_path, elicit=person.plain)).bind(),
-            session=Session(),
-            deadline=Deadline.after(2.0),
-        )
+        run(section, ("elicit", question()), deadline=Deadline.after(2.0))
     assert not answered.is_set()
     answered.set()
 
@@ -466,35 +434,20 @@ def waiting_person(start: Callable[[], object], ended: list[str]) -> Callable[..
 
 
 def test_a_cancelled_run_cancels_the_question(tmp_path: Path) -> None:
-    async def cancel() -> list[str]:
-        started, ended = asyncio.Event(), list[str]()
-        section = section_of(tmp_path, elicit=waiting_person(started.set, ended))
-        loop = MainLoop(ScriptedAdapter([call(("plain_elicit", question("Why?"))), say("done")]))
-        prompt = template_of(section).bind()
-        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return ended
-
-    assert asyncio.run(cancel()) == ["Why?"]
+    started, ended = threading.Event(), list[str]()
+    section = section_of(tmp_path, elicit=waiting_person(started.set, ended))
+    run_cancelled(section, ("elicit", question("Why?")), started.is_set)
+    assert ended == ["Why?"]
 
 
 def test_a_question_that_outlives_its_call_is_cancelled(tmp_path: Path) -> None:
-    async def go() -> list[str]:
-        ended = list[str]()
-        section = section_of(tmp_path, elicit=waiting_person((tmp_path / "asked").touch, ended))
-        prompt = template_of(section).bind()
-        script = [
-            call(("plain_elicit_and_go", question("Still there?"))),
-            call(("plain_echo", {"text": "hi"})),
-            say("done"),
-        ]
-        response = await MainLoop(ScriptedAdapter(script)).execute_async(prompt, session=Session())
-        assert response.text == "done"
-        return ended
-
-    assert asyncio.run(go()) == ["Still there?"]
+    ended = list[str]()
+    section = section_of(tmp_path, elicit=waiting_person((tmp_path / "asked").touch, ended))
+    calls: list[Call] = [
+        ("elicit_and_go", question("Still there?")),
+        ("echo", {"text": "hi"}),
+    ]
+    run(section, *calls, mode="async")
+    assert ended == ["Still there?"]
     assert json.loads((tmp_path / "responses").read_text()) == {"action": "cancel"}
     assert len((tmp_path / "calls").read_text().splitlines()) == 2

@@ -1,6 +1,5 @@
 """Tools that others wrote: what servers list, what providers are sent, what models may answer."""
 
-import asyncio
 import json
 import re
 from dataclasses import replace
@@ -12,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.foreign_tools import FOREIGN_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
+from support.mcp_prompts import listed
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
 from support.sent_schemas import sent_tool
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
-from weakincentives.contrib.mcp.client import open_server
-from weakincentives.contrib.mcp.differences import differences
-from weakincentives.contrib.mcp.lock import ServerLock, lock_text, model_names
+from weakincentives.contrib.mcp.lock import differences, lock_text, model_names
 from weakincentives.errors import SerdeError, ValidationIssue
 from weakincentives.evaluation.schemas import tool_to_spec
 from weakincentives.inspection.analysis import analyze
@@ -52,12 +50,7 @@ def test_a_server_offers_what_its_lock_says(
         pytest.skip("not installed, see `make test-mcp`")
     monkeypatch.setenv("PATH", programs())
 
-    async def look() -> ServerLock:
-        lock = replace(LOCKS[name], cwd=str(tmp_path))
-        async with asyncio.timeout(60), open_server(lock, lambda _: None) as server:
-            return replace(server.lock, cwd=None)
-
-    live = asyncio.run(look())
+    live = replace(listed(replace(LOCKS[name], cwd=str(tmp_path))), cwd=None)
     assert differences(LOCKS[name], live) == ()
     assert lock_text(live) == lock_text(LOCKS[name])
 

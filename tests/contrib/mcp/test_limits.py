@@ -7,57 +7,27 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from support import hostile_mcp_server, plain_mcp_server
 from support.deadlines import SOON
-from support.mcp_prompts import answers, lock_of, run, section_of
+from support.mcp_http import served
+from support.mcp_prompts import answers, connected, hostile, run, section_of
 from weakincentives.contrib.mcp import Elicitation, MCPLogMessage
-from weakincentives.contrib.mcp.connection import Connection
-from weakincentives.contrib.mcp.lock import ServerLock
-from weakincentives.contrib.mcp.server_errors import ServerError
-from weakincentives.prompt import ToolContext, ToolResult
-from weakincentives.serde import Json
+from weakincentives.contrib.mcp.connection import ServerError
+from weakincentives.prompt import ToolContext
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
 MEGABYTE = 1024  # kB, as /proc counts
 LATE = 10  # seconds, of which ending a server that does not listen takes six
-
-
-def hostile(folder: Path) -> ServerLock:
-    command = (sys.executable, str(Path(hostile_mcp_server.__file__)), str(folder))
-    return replace(lock_of(folder, hostile_mcp_server.TOOLS), command=command)
-
-
-@contextmanager
-def connected(lock: ServerLock) -> Generator[Callable[..., ToolResult[Json]]]:
-    """Yields a function that calls a tool of the server, which ends with the block."""
-    connection = Connection(lock)
-
-    def call(
-        tool: str, text: object = "", *, seconds: float = SOON, publish: Any = id
-    ) -> ToolResult[Json]:
-        work = connection.call(
-            tool, {"text": str(text)}, repeatable=True, seconds=seconds, publish=publish
-        )
-        return asyncio.run(work)
-
-    try:
-        yield call
-    finally:
-        connection.close()
 
 
 def peak() -> int:
@@ -175,7 +145,7 @@ def test_processes_that_a_server_started_end_with_it(tmp_path: Path, text: str) 
 CLIENT = """
 import asyncio, sys, time
 sys.path.insert(0, {tests!r})
-from contrib.mcp.test_limits import connected, hostile
+from support.mcp_prompts import connected, hostile
 from pathlib import Path
 with connected(hostile(Path({folder!r}))) as call:
     print(call("child", "ignore").message, flush=True)
@@ -200,65 +170,6 @@ def test_processes_that_a_server_started_end_when_the_client_is_killed(
 
 
 # --- HTTP
-
-
-class HostileHttp:
-    """A server over HTTP whose `flood` answers with `body`, in `headers`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.server = plain_mcp_server.Server(folder)
-        self.body: Callable[[object], Iterable[bytes]] = lambda _: ()
-        self.headers: dict[str, str] = {}
-        self.deleted = threading.Event()
-        handler = type("Handler", (_Handler,), {"hostile": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.http.daemon_threads = False  # so that closing the server waits for its threads
-        self.url = f"http://127.0.0.1:{self.http.server_port}/mcp"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    hostile: HostileHttp
-
-    def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if message.get("method") == "tools/call":
-            self.send_response(200)
-            for name, value in self.hostile.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with suppress(OSError):  # the client has gone
-                self.wfile.writelines(self.hostile.body(message["id"]))
-            return
-        response = self.hostile.server.respond(message) if "method" in message else None
-        data = b"" if response is None else json.dumps({"jsonrpc": "2.0", **response}).encode()
-        self.send_response(202 if response is None else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Mcp-Session-Id", "s")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        self.send_error(405)
-
-    def do_DELETE(self) -> None:
-        self.hostile.deleted.wait(30)  # it never answers
-
-    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - the base's name
-
-
-@contextmanager
-def hostile_http(folder: Path) -> Generator[tuple[HostileHttp, ServerLock]]:
-    hostile = HostileHttp(folder)
-    thread = threading.Thread(target=partial(hostile.http.serve_forever, 0.01))
-    thread.start()
-    try:
-        yield hostile, replace(lock_of(folder), command=None, url=hostile.url)
-    finally:
-        hostile.deleted.set()
-        hostile.http.shutdown()
-        thread.join()
-        hostile.http.server_close()
 
 
 def answer(request: object, blocks: int = 1, text: str = "hi") -> bytes:
@@ -298,11 +209,11 @@ def event(data: bytes) -> bytes:
 def test_http_message_over_a_limit_is_not_parsed(
     tmp_path: Path, headers: dict[str, str], body: Any, problem: str
 ) -> None:
-    with hostile_http(tmp_path) as (hostile, lock), connected(lock) as call:
-        hostile.headers, hostile.body = headers, body
+    with served(tmp_path, hangs=True) as plain, connected(plain.lock) as call:
+        plain.answer = lambda request: (headers, body(request))
         with at_most(150 * MEGABYTE), pytest.raises(ServerError, match=problem):
             call("echo")
-        hostile.headers, hostile.body = JSON, lambda request: [answer(request)]
+        plain.answer = lambda request: (JSON, [answer(request)])
         assert call("echo").message == "hi"
 
 
@@ -311,27 +222,25 @@ def test_http_message_over_a_limit_is_not_parsed(
 def test_http_answers_within_the_limits_are_accepted(
     tmp_path: Path, kind: dict[str, str], encoding: dict[str, str]
 ) -> None:
-    def body(request: object) -> list[bytes]:
+    def body(request: object) -> tuple[dict[str, str], list[bytes]]:
         text = answer(request, text="x" * 5_000_000)
         sent = text if kind is JSON else event(b'{"jsonrpc":"2.0","method":"a"}') + event(text)
-        return [gzip.compress(sent) if encoding else sent]
+        return kind | encoding, [gzip.compress(sent) if encoding else sent]
 
-    with hostile_http(tmp_path) as (hostile, lock), connected(lock) as call:
-        hostile.headers, hostile.body = kind | encoding, body
+    with served(tmp_path) as plain, connected(plain.lock) as call:
+        plain.answer = body
         assert call("echo").message == "x" * 5_000_000
 
 
 def test_http_flood_of_pings_neither_delays_the_timeout_nor_takes_memory(tmp_path: Path) -> None:
-    def pings(_: object) -> Iterator[bytes]:
-        number = 0
-        while True:
+    def pings() -> Iterator[bytes]:
+        for number in count():
             yield event(json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}).encode())
-            number += 1
 
-    with hostile_http(tmp_path) as (hostile, lock):
-        hostile.headers, hostile.body = EVENTS, pings
+    with served(tmp_path, hangs=True) as plain:
+        plain.answer = lambda _: (EVENTS, pings())
         with at_most(150 * MEGABYTE):
-            with connected(lock) as call:
+            with connected(plain.lock) as call:
                 began = time.monotonic()
                 with pytest.raises(ServerError, match=r"gave no answer within 1 seconds"):
                     call("echo", seconds=1)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.contrib.mcp.differences import differences
 from weakincentives.contrib.mcp.lock import (
     LockError,
     ServerLock,
     ToolLock,
+    differences,
     lock_path,
     lock_text,
     model_names,
@@ -47,6 +47,11 @@ FILES = ServerLock(
     instructions="Be careful.\nAlways.",
     tools=(READ, WRITE),
 )
+
+
+def with_tools(*found: ToolLock) -> ServerLock:
+    return replace(FILES, tools=found)
+
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 json_values = st.recursive(
@@ -93,25 +98,20 @@ def test_equal_servers_have_equal_files_whatever_the_order_of_tools_and_keys() -
     assert lock_text(other) == lock_text(FILES)
 
 
-def test_keys_are_sorted_in_lists_too_and_letters_stay_readable() -> None:
+def test_keys_are_sorted_in_lists_too_and_properties_stay_in_the_order_of_the_server() -> None:
     schema = {"anyOf": [{"type": "string", "const": "é"}]}
-    text = lock_text(replace(FILES, tools=(replace(WRITE, input_schema=schema),)))
-    assert list(json.loads(text)["tools"][0]["input_schema"]["anyOf"][0]) == ["const", "type"]
-    assert '"const": "é"' in text
-
-
-def test_properties_stay_in_the_order_of_the_server() -> None:
-    assert list(json.loads(lock_text(FILES))["tools"][0]["input_schema"]["properties"]) == [
-        "path",
-        "head",
-    ]
+    text = lock_text(with_tools(READ, replace(WRITE, input_schema=schema)))
+    read, write = [tool["input_schema"] for tool in json.loads(text)["tools"]]
+    assert list(write["anyOf"][0]) == ["const", "type"]
+    assert list(read["properties"]) == ["path", "head"]
+    assert '"const": "é"' in text, "letters stay readable"
 
 
 def test_a_reviewer_sees_lines_of_text_and_hidden_characters() -> None:
     hidden = replace(
         WRITE, description="Writes.\u200b\u202eevil\U000e0041\x9b\u0378\ue000\u2028\u2029"
     )
-    text = lock_text(replace(FILES, tools=(hidden,)))
+    text = lock_text(with_tools(hidden))
     escapes = "\\u200b\\u202eevil\\udb40\\udc41\\u009b\\u0378\\ue000\\u2028\\u2029"
     assert f'"Writes.{escapes}"' in text
     assert '\n    "Be careful.",\n    "Always."\n' in text
@@ -124,7 +124,7 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
     write_lock(path, FILES)
     annotations: Any = {"x": object()}  # Any: a value that JSON cannot hold
     with pytest.raises(SerdeError):
-        write_lock(path, replace(FILES, tools=(replace(WRITE, annotations=annotations),)))
+        write_lock(path, with_tools(replace(WRITE, annotations=annotations)))
     assert read_lock(path) == FILES
     assert list(tmp_path.iterdir()) == [path]
 
@@ -256,10 +256,6 @@ def words(live: ServerLock) -> list[str]:
     return [str(difference) for difference in differences(FILES, live)]
 
 
-def with_tools(*found: ToolLock) -> ServerLock:
-    return replace(FILES, tools=found)
-
-
 def test_an_unchanged_server_has_no_differences() -> None:
     live = replace(with_tools(WRITE, READ), server_version="9", protocol="2025-11-25")
     assert differences(FILES, live) == ()
@@ -308,12 +304,6 @@ def test_a_changed_schema_is_shown_by_pointers() -> None:
     ]
 
 
-def test_changed_instructions_are_a_difference_of_the_server() -> None:
-    [difference] = differences(FILES, replace(FILES, instructions="Be careful.\nSometimes."))
-    assert difference.tool is None
-    assert str(difference).startswith("the server's instructions changed\n  instructions:")
-
-
 @given(tools, tools)
 def test_tools_differ_in_words_if_their_digests_differ(old: ToolLock, new: ToolLock) -> None:
     new = replace(new, name=old.name)
@@ -339,34 +329,34 @@ def test_a_difference_has_twenty_lines_and_says_what_it_leaves_out(count: int, l
     assert difference.details[-1] == last
 
 
-def test_a_value_is_shown_by_its_first_120_characters() -> None:
-    def shown(length: int) -> str:
-        changed = replace(READ, title="ü" * (length - 2))  # beside its quotes
-        return differences(with_tools(READ), with_tools(changed))[0].details[0]
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        # 120 characters of a value are shown, its quotes among them
+        ({"title": "Read"}, {"title": "ü" * 118}, f'title: "Read" → "{"ü" * 118}"'),
+        ({"title": "Read"}, {"title": "ü" * 119}, f'title: "Read" → "{"ü" * 119}…'),
+        ({"output_schema": {"a": 1}}, {}, 'output schema : {"a": 1} → null'),
+        (
+            {"input_schema": {"a~b": [1, {"c/d": 2}]}},
+            {"input_schema": {"a~b": [1, {"c/d": 3}]}},
+            "input schema /a~0b/1/c~1d: 2 → 3",
+        ),
+        (
+            {"input_schema": {"a": {"b": 1}}},
+            {"input_schema": {"a": [1]}},
+            'input schema /a: {"b": 1} → [1]',
+        ),
+    ],
+)
+def test_a_changed_value_is_shown_at_its_place(
+    old: dict[str, Any], new: dict[str, Any], line: str
+) -> None:
+    [difference] = differences(with_tools(replace(WRITE, **old)), with_tools(replace(WRITE, **new)))
+    assert difference.details == (line,)
 
-    assert shown(120) == 'title: "Read" → "' + "ü" * 118 + '"'
-    assert shown(121) == 'title: "Read" → "' + "ü" * 119 + "…"
 
-
-def test_a_line_of_text_is_shown_by_its_first_1000_characters() -> None:
+def test_changed_instructions_are_a_difference_of_the_server_in_lines_of_1000_characters() -> None:
     [difference] = differences(FILES, replace(FILES, instructions="x" * 1_000))
+    assert difference.tool is None
+    assert str(difference).startswith("the server's instructions changed\n  instructions:")
     assert difference.details[-1] == "  +" + "x" * 999
-
-
-def test_a_changed_output_schema_is_a_difference() -> None:
-    [difference] = differences(FILES, with_tools(replace(READ, output_schema=None), WRITE))
-    assert difference.details == ('output schema : {"type": "object"} → null',)
-
-
-def test_places_in_lists_and_names_with_tildes_have_pointers() -> None:
-    old = replace(WRITE, input_schema={"a~b": [1, {"c/d": 2}]})
-    new = replace(WRITE, input_schema={"a~b": [1, {"c/d": 3}]})
-    [difference] = differences(with_tools(old), with_tools(new))
-    assert difference.details == ("input schema /a~0b/1/c~1d: 2 → 3",)
-
-
-def test_an_object_that_becomes_a_list_is_shown_whole() -> None:
-    changed = replace(WRITE, input_schema={"a": {"b": 1}})
-    other = replace(WRITE, input_schema={"a": [1]})
-    [difference] = differences(with_tools(changed), with_tools(other))
-    assert difference.details == ('input schema /a: {"b": 1} → [1]',)

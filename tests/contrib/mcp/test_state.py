@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,24 +19,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.commands import environment
 from support.deadlines import with_growing_limit
 from support.files import PLACE
-from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
+from support.foreign_tools import FOREIGN_SERVERS
+from support.mcp_prompts import (
+    Call,
+    answers,
+    listed,
+    lock_of,
+    run,
+    run_cancelled,
+    section_of,
+    until,
+)
 from weakincentives.contrib.mcp import MCPSection
-from weakincentives.contrib.mcp.client import open_server
 from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.contrib.mcp.state import probe_undo
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceError
-from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
-FOREIGN_SERVERS = Path(os.environ.get("WINK_MCP_SERVERS", ".mcp-servers")).absolute()
 CALLS = st.tuples(st.sampled_from(["append", "fail", "die", "hang"]), st.sampled_from("abc"))
 
 
@@ -80,18 +88,7 @@ def test_a_server_that_still_writes_is_ended_before_its_folder_is_put_back(
 
 
 def test_a_cancelled_call_leaves_no_trace(tmp_path: Path) -> None:
-    loop = MainLoop(ScriptedAdapter([call(("plain_hang", {"text": "b"})), say("done")]))
-
-    async def cancel() -> None:
-        prompt = template_of(stateful(tmp_path)).bind()
-        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
-        while not lines(tmp_path):  # noqa: ASYNC110 - another process writes them
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    run_cancelled(stateful(tmp_path), ("hang", {"text": "b"}), lambda: bool(lines(tmp_path)))
     assert lines(tmp_path) == ""
 
 
@@ -109,12 +106,9 @@ def test_a_call_in_which_this_process_was_killed_is_undone_at_the_next_start(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "data").mkdir()
-    agent = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    while "b" not in lines(tmp_path):
-        time.sleep(0.01)
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    agent = subprocess.Popen(command, env=environment())
+    asyncio.run(until(lambda: "b" in lines(tmp_path)))
     agent.kill()
     agent.wait()
     os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)  # it does not look at its input
@@ -135,10 +129,9 @@ def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path
     copies = tmp_path / ".data.undo-x"
     copies.mkdir()
     (copies / "entries.json").write_text("{")
-    prompt = template_of(stateful(tmp_path)).bind()
     words = rf"^the folder of MCP server 'plain' cannot be opened: .*{copies}"
     with pytest.raises(ResourceError, match=words) as raised:
-        MainLoop(ScriptedAdapter([say("done")])).execute(prompt, session=Session())
+        run(stateful(tmp_path))
     assert "create it" not in str(raised.value)
     assert copies.exists()
 
@@ -197,23 +190,17 @@ def attempt_of(section: MCPSection, *calls: Call) -> PromptTemplate[str]:
 def undone(section: MCPSection, calls: Sequence[Call], read: Call) -> list[str]:
     """Returns what `read` answers before and after `calls` that are undone."""
     script = [call(read), call(("attempt", {})), call(read), say("done")]
-    bus = InProcessEventBus()
-    events: list[ToolInvoked] = []
-    bus.subscribe(ToolInvoked, events.append)
+    session, events = Session(), list[ToolInvoked]()
+    session.bus.subscribe(ToolInvoked, events.append)
     prompt = attempt_of(section, *calls).bind()
-    MainLoop(ScriptedAdapter(script)).execute(prompt, session=Session(bus=bus), bus=bus)
+    MainLoop(ScriptedAdapter(script)).execute(prompt, session=session)
     assert events[1].content == "Undo it."
     return [events[0].content, events[2].content]
 
 
 def server_section(name: str, *command: str, folder: Path, env: tuple[str, ...] = ()) -> MCPSection:
-    async def listed() -> ServerLock:
-        lock = ServerLock(name=name, command=command, headers={}, env=env)
-        async with open_server(lock, id) as server:
-            return server.lock
-
-    full = SectionVisibility.FULL
-    return MCPSection(name, lock=asyncio.run(listed()), folder=folder, visibility=full)
+    lock = listed(ServerLock(name=name, command=command, headers={}, env=env))
+    return MCPSection(name, lock=lock, folder=folder, visibility=SectionVisibility.FULL)
 
 
 def test_commits_of_the_git_server_are_undone(tmp_path: Path) -> None:

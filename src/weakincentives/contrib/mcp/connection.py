@@ -5,63 +5,73 @@ any thread or event loop run beside this task. Nothing here imports the SDK.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
-from contextvars import Context
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...adapters.portal import portal, run_on
-from ...errors import missing_extra
+from ...errors import WeakIncentivesError, missing_extra
+from ...event_loops import call_in_thread
 from ...prompt.context import ToolContext
 from ...prompt.tool import ToolResult
 from ...serde import Json
-from .differences import ToolDifference, differences
-from .elicitation import Ask, Cancel, Elicit, Elicitation, ElicitationAnswer, asking
-from .events import MCPServerChanged
+from .elicitation import Ask, Cancel, Elicit, Elicitation, ElicitationAnswer, check_answer
 from .lock import ServerLock
-from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 
 if TYPE_CHECKING:  # it imports the SDK
     from .client import OpenServer
 
-__all__ = ["Connection", "ServerKey"]
+__all__ = [
+    "UNKNOWN_EFFECT",
+    "Connection",
+    "Notify",
+    "ServerEndedError",
+    "ServerError",
+]
 
 _MAX_EVENTS = 10_000  # of a call
 _END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it after 2 s more
 
+UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
+
+type Notify = Callable[[object], object]
+"""Receives an event; any thread may call it."""
+
+
+class ServerError(WeakIncentivesError):
+    """A server gave no answer; the text, which the model reads, says why."""
+
+
+class ServerEndedError(ServerError):
+    """The connection was lost; `sent` says whether the server may have begun the call."""
+
+    def __init__(self, server: str, *, sent: bool) -> None:
+        effect = f" {UNKNOWN_EFFECT}" if sent else ""
+        super().__init__(f"MCP server {server!r} ended before it answered.{effect}")
+        self.sent = sent
+
 
 @dataclass(frozen=True, slots=True)
-class ServerKey:
-    """The key by which a prompt's resources hold the connection to a server.
+class _Call:
+    """A call of a tool, from its start to its end."""
 
-    Sections whose locks and `elicit` are equal share it.
-    """
-
-    name: str
-    lock: ServerLock = field(repr=False, hash=False)
-    elicit: Elicit | None = field(repr=False, hash=False)
-
-    def __call__(self) -> "Connection":
-        return Connection(self.lock, self.elicit)
+    tool: str
+    arguments: Mapping[str, Json]
+    repeatable: bool
+    seconds: float
+    notify: Notify
+    ask: Ask | None
 
 
-@dataclass(eq=False, slots=True)
-class _ServerRun:
+class _ServerRun(NamedTuple):
     """One run of the server, from its start to its end."""
 
     ready: asyncio.Future["OpenServer"]
-    task: asyncio.Task[None] = field(init=False)
-    ended: bool = False
-    differences: Mapping[str | None, ToolDifference] = field(default_factory=dict)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a new call may use this run; one that still starts counts."""
-        if self.task.done():
-            return False
-        return not self.ready.done() or not self.ready.result().has_ended
+    task: asyncio.Task[None]
 
 
 class Connection:
@@ -83,11 +93,9 @@ class Connection:
         self._loop = loop
         # All below is used on this loop, the portal's, alone.
         self._run: _ServerRun | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # the owners of the run and of ended ones
-        self._calls: set[asyncio.Task[object]] = set()
-        self._listeners: list[Notify] = []
+        self._owners: set[asyncio.Task[None]] = set()  # of the run and of those that end
+        self._calls: dict[asyncio.Task[object], _Call] = {}  # in the order of their turns
         self._turn = nullcontext() if self._elicit is None else asyncio.Lock()
-        self._ask: Ask | None = None
 
     async def call(
         self,
@@ -116,10 +124,10 @@ class Connection:
             with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
                 caller.call_soon_threadsafe(publish, event)
 
-        async with asking(self._elicit, context) as ask:
-            call = self._call(tool, arguments, notify, ask, repeatable=repeatable, seconds=seconds)
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, portal.loop()))
-        raise AssertionError("the block returns or raises")
+        async with _asking(self._elicit, context) as ask:
+            call = _Call(tool, arguments, repeatable, seconds, notify, ask)
+            future = asyncio.run_coroutine_threadsafe(self._answer(call), portal.loop())
+            return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Ends the server and waits for its end, a few seconds at most."""
@@ -131,89 +139,74 @@ class Connection:
             run_on(self._loop, self._end_calls(close=close), _END_SECONDS)
 
     async def _end_calls(self, *, close: bool) -> None:
-        for call in self._calls:
-            call.cancel()
+        for task in self._calls:
+            task.cancel()
         if self._calls:
             await asyncio.wait(self._calls)
-        if close and self._run is not None:
+        if close:
             self._end(self._run)
-        if ended := self._tasks - {self._run.task if self._run else None}:
+        if ended := self._owners - {self._run.task if self._run else None}:
             await asyncio.wait(ended)
 
-    async def _call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Json],
-        notify: Notify,
-        ask: Ask | None,
-        *,
-        repeatable: bool,
-        seconds: float,
-    ) -> ToolResult[Json]:
-        loop, task, run = asyncio.get_running_loop(), asyncio.current_task(), None
+    async def _answer(self, call: _Call) -> ToolResult[Json]:
+        loop, task, has_turn = asyncio.get_running_loop(), asyncio.current_task(), False
         assert task is not None  # noqa: S101 - this is a coroutine
         if loop is not self._loop:  # the first call, or a fork, which leaves the server its parent
             self._reset(loop)
-        self._calls.add(task)
-        self._listeners.append(notify)
+        self._calls[task] = call
         try:
-            async with asyncio.timeout(seconds), self._turn:
-                self._ask = ask
-                for last in (False, True):
-                    run = self._usable_run(loop)
-                    try:
-                        server = await asyncio.shield(run.ready)
-                        if await server.refresh():
-                            self._compare(run, server)
-                        if tool in run.differences:
-                            return ToolResult(self._refusal(run.differences[tool]), success=False)
-                        return await server.call(tool, arguments, notify)
-                    except ServerEndedError as error:
-                        self._end(run)
-                        if last or (error.sent and not repeatable):
-                            raise
-            raise AssertionError("the last round returns or raises")
+            async with asyncio.timeout(call.seconds), self._turn:
+                has_turn = True
+                try:
+                    return await self._attempt(call)
+                except ServerEndedError as error:
+                    if error.sent and not call.repeatable:
+                        raise
+                return await self._attempt(call)
         except TimeoutError:
-            if run is None:
-                raise ServerError(
-                    f"MCP server {self._lock.name!r} was busy with other calls for {seconds:.3g} "
-                    "seconds; the call did not begin."
-                ) from None
-            self._end(run)
-            raise ServerError(
-                f"MCP server {self._lock.name!r} gave no answer within {seconds:.3g} seconds and "
-                f"was ended. {UNKNOWN_EFFECT}"
-            ) from None
-        except asyncio.CancelledError:
+            limit = f"{call.seconds:.3g} seconds"
+            problem = f"gave no answer within {limit} and was ended. {UNKNOWN_EFFECT}"
+            if not has_turn:
+                problem = f"was busy with other calls for {limit}; the call did not begin."
+            raise ServerError(f"MCP server {self._lock.name!r} {problem}") from None
+        finally:
+            self._calls.pop(task, None)
+
+    async def _attempt(self, call: _Call) -> ToolResult[Json]:
+        """Makes a call on a run of the server, which ends with a call that has no answer."""
+        run = self._usable_run()
+        try:
+            server = await asyncio.shield(run.ready)
+            return await server.call(call.tool, call.arguments, call.notify)
+        except (ServerEndedError, asyncio.CancelledError):
             self._end(run)
             raise
-        finally:
-            self._calls.discard(task)
-            self._listeners.remove(notify)
-            if self._ask is ask:  # else a call that waited in vain: another one runs
-                self._ask = None
 
-    def _usable_run(self, loop: asyncio.AbstractEventLoop) -> _ServerRun:
+    def _usable_run(self) -> _ServerRun:
         """Returns the present run, or a new one that begins to start."""
-        if self._run is not None:
-            if self._run.is_usable:
-                return self._run
-            self._end(self._run)
-        run = self._run = _ServerRun(loop.create_future())
-        # without the context of this call, which ends before the server
-        run.task = loop.create_task(self._own(run), context=Context())
-        self._tasks.add(run.task)
-        run.task.add_done_callback(self._tasks.discard)
+        run = self._run
+        if (
+            run is None
+            or run.task.done()
+            or (run.ready.done() and run.ready.result().has_ended)  # one that starts is usable
+        ):
+            self._end(run)
+            loop = asyncio.get_running_loop()
+            ready: asyncio.Future[OpenServer] = loop.create_future()
+            # without the context of this call, which ends before the server
+            owner = loop.create_task(self._own(ready), context=Context())
+            self._owners.add(owner)
+            owner.add_done_callback(self._owners.discard)
+            run = self._run = _ServerRun(ready, owner)
         return run
 
     def _end(self, run: _ServerRun | None) -> None:
-        if self._run is run:
+        """Ends the present run; one that has been ended before would be interrupted at its end."""
+        if run is not None and self._run is run:
             self._run = None
-        if run is not None and not run.ended:
-            run.ended = True
-            run.task.cancel()  # once: a second one would interrupt the server's end
+            run.task.cancel()
 
-    async def _own(self, run: _ServerRun) -> None:
+    async def _own(self, ready: asyncio.Future["OpenServer"]) -> None:
         """Starts the server, and ends it when this task is cancelled."""
         failure: Exception = ServerEndedError(self._lock.name, sent=False)
         try:
@@ -221,10 +214,9 @@ class Connection:
             await asyncio.to_thread(import_module, ".client", __package__)
             from .client import open_server
 
-            ask = None if self._elicit is None else self._ask_newest
+            ask = None if self._elicit is None else self._ask
             async with open_server(self._lock, self._notify, ask) as server:
-                self._compare(run, server)
-                run.ready.set_result(server)
+                ready.set_result(server)
                 await asyncio.Event().wait()
         except ImportError:
             failure = ServerError(str(missing_extra("An MCP server", "mcp", "mcp")))
@@ -232,32 +224,80 @@ class Connection:
             failure = error
         except asyncio.CancelledError:
             pass  # by `_end`
-        if not run.ready.done():
-            run.ready.set_exception(failure)
-            run.ready.exception()  # perhaps nobody waits any more
+        if not ready.done():
+            ready.set_exception(failure)
+            ready.exception()  # perhaps nobody waits any more
 
-    def _compare(self, run: _ServerRun, server: "OpenServer") -> None:
-        """Stores how the tools differ from their locks, and publishes it."""
-        changes = differences(self._lock, server.lock)
-        run.differences = {difference.tool: difference for difference in changes}
-        if changes:
-            self._notify(MCPServerChanged(server=self._lock.name, differences=changes))
+    @property
+    def _oldest(self) -> _Call | None:
+        """The call that runs; without `elicit` there may be others, which have the same bus."""
+        return next(iter(self._calls.values()), None)
 
     def _notify(self, event: object) -> None:
-        """Passes what the server says on to the newest call; the others have the same bus."""
-        for listener in self._listeners[-1:]:
-            listener(event)
+        if self._oldest is not None:
+            self._oldest.notify(event)
 
-    async def _ask_newest(self, request: Elicitation) -> ElicitationAnswer:
-        """Passes a question on to the call that runs."""
-        return Cancel() if self._ask is None else await self._ask(request)
+    async def _ask(self, request: Elicitation) -> ElicitationAnswer:
+        if self._oldest is None or self._oldest.ask is None:
+            return Cancel()
+        return await self._oldest.ask(request)
 
-    def _refusal(self, difference: ToolDifference) -> str:
-        # Where the tool differs, not how: nobody has reviewed the new text, so no model reads it.
-        places = [line.partition(":")[0] for line in difference.details if not line.startswith(" ")]
-        where = f" ({', '.join(places)[:300]})" if places else ""
-        change = "removed" if difference.kind == "vanished" else "changed"
-        return (
-            f"Tool {difference.tool!r} is refused: MCP server {self._lock.name!r} has {change} it "
-            f"since a person reviewed it{where}. Do without it."
-        )
+
+@asynccontextmanager
+async def _asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGenerator[Ask | None]:
+    """Yields what passes questions of one call from any loop to `elicit`, on the loop of the block.
+
+    They are asked one after the other. A question that is open at the end of the block, or on which
+    `elicit` raises, is cancelled. Raises at the end what `elicit` raised, and what `check_answer`
+    did.
+    """
+    if elicit is None or context is None:
+        yield None
+        return
+    loop, variables = asyncio.get_running_loop(), copy_context()
+    turn, questions, errors = asyncio.Lock(), set[asyncio.Task[object]](), list[Exception]()
+    is_open = True
+
+    async def answer(request: Elicitation) -> ElicitationAnswer:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is a coroutine
+        questions.add(task)
+        try:
+            async with turn:
+                if is_open:  # the block may have ended since the question was passed on
+                    return check_answer(request, await _call_elicit(elicit, request, context))
+        except Exception as error:  # the call raises it once the server has answered
+            errors.append(error)
+        return Cancel()
+
+    async def ask(request: Elicitation) -> ElicitationAnswer:
+        future = variables.run(asyncio.run_coroutine_threadsafe, answer(request), loop)
+        answered = asyncio.wrap_future(future)
+        await asyncio.wait([answered])
+        return Cancel() if answered.cancelled() else answered.result()
+
+    try:
+        yield ask
+    except ServerError:
+        if not errors:
+            raise
+    finally:
+        is_open = False
+        for question in questions:
+            question.cancel()
+        if questions:
+            await asyncio.wait(questions)
+    if errors:
+        raise errors[0]
+
+
+async def _call_elicit(elicit: Elicit, request: Elicitation, context: ToolContext) -> object:
+    """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
+
+    def call() -> Any:  # Any: the answer itself, or a coroutine that returns it
+        return elicit(request, context=context)
+
+    if inspect.iscoroutinefunction(elicit):
+        return await call()
+    returned = await call_in_thread(call, "weakincentives-elicit")
+    return await returned if inspect.isawaitable(returned) else returned

@@ -3,24 +3,18 @@
 Everything in a question is the server's own words. Nothing here needs the SDK.
 """
 
-import asyncio
-import inspect
 import json
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from ...displays import visible
 from ...errors import SerdeError, ValidationIssue
-from ...event_loops import call_in_thread
 from ...json_validation import check_schema, validation_issues
 from ...prompt.context import ToolContext
 from ...redaction import Redactor, credentials_in
 from ...serde import Json, JsonSchema
-from .server_errors import ServerError
 
 __all__ = [
     "MAX_MESSAGE",
@@ -31,7 +25,7 @@ __all__ = [
     "Elicit",
     "Elicitation",
     "ElicitationAnswer",
-    "asking",
+    "check_answer",
     "form_problem",
 ]
 
@@ -116,16 +110,14 @@ class Elicitation:
         return visible(": ".join(parts).replace("\n", " ")[:_MAX_FIELD])
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"MCP server {self.server!r} asks, in its own words:"
-        yield from (f"| {visible(line)}" for line in self.message.split("\n"))
-        for name in self.fields:
-            yield f"- {self.describe(name)}"
+        lines = [f"MCP server {self.server!r} asks, in its own words:"]
+        lines += [f"| {visible(line)}" for line in self.message.split("\n")]
+        lines += [f"- {self.describe(name)}" for name in self.fields]
         if self.secrets:
             names = visible(", ".join(self.secrets))
-            yield f"Careful: it may want a secret ({names}), which no server may ask for in a form."
+            warning = f"it may want a secret ({names}), which no server may ask for in a form."
+            lines.append(f"Careful: {warning}")
+        return "\n".join(lines)
 
 
 type Ask = Callable[[Elicitation], Awaitable[ElicitationAnswer]]
@@ -172,66 +164,6 @@ def _is_flat(field_schema: Json) -> bool:
             return kind in _PRIMITIVES
         case _:
             return False
-
-
-@asynccontextmanager
-async def asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGenerator[Ask | None]:
-    """Yields what passes questions of one call from any loop to `elicit`, on the loop of the block.
-
-    They are asked one after the other. A question that is open at the end of the block, or on which
-    `elicit` raises, is cancelled. Raises at the end what `elicit` raised, and what `check_answer`
-    did.
-    """
-    if elicit is None or context is None:
-        yield None
-        return
-    loop, variables = asyncio.get_running_loop(), copy_context()
-    turn, questions, errors = asyncio.Lock(), set[asyncio.Task[object]](), list[Exception]()
-    is_open = True
-
-    async def answer(request: Elicitation) -> ElicitationAnswer:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - this is a coroutine
-        questions.add(task)
-        try:
-            async with turn:
-                if is_open:  # the block may have ended since the question was passed on
-                    return check_answer(request, await _answer(elicit, request, context))
-        except Exception as error:  # the call raises it once the server has answered
-            errors.append(error)
-        return Cancel()
-
-    async def ask(request: Elicitation) -> ElicitationAnswer:
-        future = variables.run(asyncio.run_coroutine_threadsafe, answer(request), loop)
-        answered = asyncio.wrap_future(future)
-        await asyncio.wait([answered])
-        return Cancel() if answered.cancelled() else answered.result()
-
-    try:
-        yield ask
-    except ServerError:
-        if not errors:
-            raise
-    finally:
-        is_open = False
-        for question in questions:
-            question.cancel()
-        if questions:
-            await asyncio.wait(questions)
-    if errors:
-        raise errors[0]
-
-
-async def _answer(elicit: Elicit, request: Elicitation, context: ToolContext) -> object:
-    """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
-
-    def call() -> Any:  # Any: the answer itself, or a coroutine that returns it
-        return elicit(request, context=context)
-
-    if inspect.iscoroutinefunction(elicit):
-        return await call()
-    returned = await call_in_thread(call, "weakincentives-elicit")
-    return await returned if inspect.isawaitable(returned) else returned
 
 
 def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...runtime.events import Event
-from .differences import ToolDifference
+from .lock import ToolDifference
 
 __all__ = ["MCPElicitationAnswered", "MCPLogMessage", "MCPProgress", "MCPServerChanged"]
 

@@ -1,5 +1,7 @@
 """Lock files: what an MCP server offered when a person reviewed it, as values and as JSON.
 
+`differences` compares a lock with what the server offers now, in words for a person or a model.
+
 No server and no SDK is needed to read one. People read and compare the files: tools and keys are
 sorted, texts are lists of lines, and characters that an editor does not show stand as escapes. Only
 the properties of a schema stay in the server's order, which models write arguments in.
@@ -7,15 +9,16 @@ the properties of a schema stay in the server's order, which models write argume
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from ... import serde
 from ...atomic_writes import replacing
-from ...displays import unreadable
+from ...displays import cut, unreadable
 from ...errors import message_of
 from ...prompt.errors import PromptValidationError
 from ...repository import repository_root
@@ -24,7 +27,9 @@ from ...serde import Json, JsonSchema
 __all__ = [
     "LockError",
     "ServerLock",
+    "ToolDifference",
     "ToolLock",
+    "differences",
     "lock_folder",
     "lock_path",
     "lock_text",
@@ -36,6 +41,8 @@ __all__ = [
 _FORMAT = 1
 _SERVER_NAME = r"[a-z0-9][a-z0-9-]{0,31}"
 _MAX_TOOL_NAME = 64
+_MAX_DETAILS = 20
+_MAX_EXCERPT = 120
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -185,13 +192,12 @@ def read_lock(path: Path) -> ServerLock:
         content = serde.load_unique("lock", path.read_bytes())
         if content.pop("format") != _FORMAT:
             raise LockError(f"the lock file {path} has another format than {_FORMAT}; {relock}")
-        tools = content.pop("tools")
+        tools = content["tools"]
         digests = [content.pop("instructions_digest"), *[tool.pop("digest") for tool in tools]]
         content |= {"name": path.stem, "instructions": "\n".join(content["instructions"])}
         for tool in tools:
             tool["description"] = "\n".join(tool["description"])
-        server = serde.parse(ServerLock, content)
-        lock = replace(server, tools=tuple(ToolLock(**tool) for tool in tools))
+        lock = serde.parse(ServerLock, content)
     except FileNotFoundError as error:
         raise LockError(
             f"MCP server {path.stem!r} has no lock file {path}; run `wink mcp lock {path.stem} -- "
@@ -220,3 +226,90 @@ def _sorted(value: Json, *, keep: bool = False) -> Json:
         return value
     names = list(value) if keep else sorted(value)
     return {name: _sorted(value[name], keep=name == "properties") for name in names}
+
+
+# --- differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDifference:
+    """One tool that changed, vanished or is new; `tool` is `None` for the server's instructions.
+
+    `details` has a line for each change, as `input schema /properties/path/type: "a" → "b"`.
+    """
+
+    tool: str | None
+    kind: Literal["changed", "vanished", "new"]
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        subject = "the server's instructions" if self.tool is None else f"tool {self.tool!r}"
+        verb = {"changed": "changed", "vanished": "vanished", "new": "is new"}[self.kind]
+        return "\n".join([f"{subject} {verb}", *(f"  {line}" for line in self.details)])
+
+
+def differences(lock: ServerLock, live: ServerLock) -> tuple[ToolDifference, ...]:
+    """Returns what differs between a lock and the live server, sorted by tool.
+
+    Names and versions of servers, and the order of keys and tools, make no difference.
+    """
+    locked = {tool.name: tool for tool in lock.tools}
+    offered = {tool.name: tool for tool in live.tools}
+    found: list[ToolDifference] = []
+    if lock.instructions != live.instructions:
+        lines = _text_changes("instructions", lock.instructions, live.instructions)
+        found.append(_changed(None, lines))
+    for name in sorted(locked.keys() | offered.keys()):
+        match locked.get(name), offered.get(name):
+            case ToolLock() as old, ToolLock() as new:
+                if old.digest != new.digest:
+                    found.append(_changed(name, _tool_changes(old, new)))
+            case None, _:
+                found.append(ToolDifference(tool=name, kind="new"))
+            case _:
+                found.append(ToolDifference(tool=name, kind="vanished"))
+    return tuple(found)
+
+
+def _changed(tool: str | None, lines: Iterator[str]) -> ToolDifference:
+    details = list(lines)
+    if len(details) > _MAX_DETAILS:
+        details[_MAX_DETAILS:] = [f"… and {len(details) - _MAX_DETAILS} lines more"]
+    return ToolDifference(tool=tool, kind="changed", details=tuple(details))
+
+
+def _tool_changes(old: ToolLock, new: ToolLock) -> Iterator[str]:
+    yield from _changes("title", old.title, new.title)
+    yield from _text_changes("description", old.description, new.description)
+    yield from _changes("annotations ", dict(old.annotations), dict(new.annotations))
+    yield from _changes("input schema ", old.input_schema, new.input_schema)
+    yield from _changes("output schema ", old.output_schema, new.output_schema)
+
+
+def _text_changes(place: str, old: str, new: str) -> Iterator[str]:
+    if old != new:
+        lines = unified_diff(old.split("\n"), new.split("\n"), "locked", "live", lineterm="", n=1)
+        yield f"{place}:"
+        yield from (f"  {line[:1000]}" for line in lines)
+
+
+def _changes(place: str, old: Json, new: Json) -> Iterator[str]:
+    """Yields the places, as JSON pointers after `place`, whose values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            pointer = f"{place}/{key.replace('~', '~0').replace('/', '~1')}"
+            if key not in new:
+                yield f"{pointer}: removed {_excerpt(old[key])}"
+            elif key not in old:
+                yield f"{pointer}: added {_excerpt(new[key])}"
+            else:
+                yield from _changes(pointer, old[key], new[key])
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _changes(f"{place}/{index}", before, after)
+    elif json.dumps(old) != json.dumps(new):  # 1 equals true, and is another value
+        yield f"{place}: {_excerpt(old)} → {_excerpt(new)}"
+
+
+def _excerpt(value: Json) -> str:
+    return cut(json.dumps(value, ensure_ascii=False), _MAX_EXCERPT, counted=False)

@@ -5,11 +5,11 @@ Nothing here starts a server or imports the SDK: the first call of a tool does.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import wraps
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...content import MediaSupport
 from ...displays import cut
@@ -17,23 +17,60 @@ from ...limits import utc_now
 from ...prompt.approval import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
-from ...prompt.sections import AnySection, MarkdownSection, Section, SectionArguments
+from ...prompt.sections import AnySection, MarkdownSection, SectionArguments
 from ...prompt.tool import MAX_DESCRIPTION, AnyTool, Effect, JsonParams, Tool, ToolResult
 from ...protocols import Resources
 from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
-from ...visibility import SectionPath, SectionVisibility
-from .connection import ServerKey
+from ...visibility import SectionVisibility
+from .connection import Connection, ServerError
 from .elicitation import Elicit
 from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
-from .server_errors import ServerError
 
-__all__ = ["MCPSection"]
+if TYPE_CHECKING:
+    from .state import ServerState
+
+__all__ = ["MCPSection", "ServerKey", "StateKey"]
 
 _MAX_SUMMARY = 300
 
 
-class MCPSection(Section[None]):
+@dataclass(frozen=True, slots=True)
+class ServerKey:
+    """The key by which a prompt's resources hold the connection to a server.
+
+    Sections whose locks and `elicit` are equal share it.
+    """
+
+    name: str
+    lock: ServerLock = field(repr=False, hash=False)
+    elicit: Elicit | None = field(repr=False, hash=False)
+
+    def __call__(self, resources: Resources) -> Connection:
+        return Connection(self.lock, self.elicit)
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """The key by which a prompt's resources hold the folder of a server."""
+
+    server: ServerKey
+    folder: str
+
+    def __call__(self, resources: Resources) -> "ServerState":
+        # A third of what this package takes to import, and only servers with a state need it.
+        from .state import ServerState
+
+        try:
+            return ServerState(self.folder, resources.get(self.server))
+        except (OSError, ValueError) as error:
+            remedy = "; create it, or correct folder=" * isinstance(error, FileNotFoundError)
+            raise ResourceError(
+                f"the folder of MCP server {self.server.name!r} cannot be opened: {error}{remedy}"
+            ) from error
+
+
+class MCPSection(MarkdownSection[None]):
     """A section with the tools of an MCP server, summarized until the model opens it.
 
     It is built from the lock file that `wink mcp lock` writes, `.weakincentives/mcp/SERVER.json`
@@ -56,8 +93,6 @@ class MCPSection(Section[None]):
     for `approval="effects"`.
     """
 
-    literal = True  # a server's texts may hold any `$`
-
     def __init__(
         self,
         server: str,
@@ -75,108 +110,87 @@ class MCPSection(Section[None]):
     ) -> None:
         if not isinstance(lock, ServerLock):
             lock = read_lock(lock_path(server) if lock is None else Path(lock))
+        groups, effects, title = groups or {}, effects or {}, title or server
         self.lock = lock = replace(lock, name=server)
-        self.server_key = ServerKey(server, lock, elicit)
-        self.folder = None if folder is None else os.fspath(folder)
         default = 60.0 if elicit is None else 600.0
         self.timeout = default if timeout is None else timeout
-        title = title or server
+        self._server = ServerKey(server, lock, elicit)
+        self._state = None if folder is None else StateKey(self._server, os.fspath(folder))
         names = [tool.name for tool in lock.tools]
-        for option, globs in {
-            "include": include,
-            "exclude": exclude,
-            "effects": effects or {},
-            **{f"groups[{group!r}]": globs for group, globs in (groups or {}).items()},
-        }.items():
-            _check_globs(server, option, globs, names)
-        chosen = [name for name in names if _fits(name, include) and not _fits(name, exclude)]
+        named = {f"groups[{group!r}]": globs for group, globs in groups.items()}
+        options = {"include": include, "exclude": exclude, "effects": effects, **named}
+        _check_globs(server, names, options)
         approval = _by_arguments(server, others.pop("approval", None))
-        group_of: dict[str, str] = {}
-        for group, globs in (groups or {}).items():
-            fitting = {name: group for name in chosen if _fits(name, globs)}
-            group_of = fitting | group_of  # the first group that fits wins
-        titles = dict.fromkeys(names, title) | group_of
-        tools = self._tools_by_name(effects or {}, approval, titles)
+        own = [name for name in names if _fits(name, include) and not _fits(name, exclude)]
         children: list[AnySection] = []
-        for group in groups or {}:
-            members = [name for name in chosen if group_of.get(name) == group]
-            text = self._long_descriptions(members, tools)
-            children.append(_group(group, [tools[name] for name in members], text))
-        chosen = [name for name in chosen if name not in group_of]
-        own = [tools[name] for name in chosen]
-        self._texts = (lock.instructions, self._long_descriptions(chosen, tools))
-        shown = [*[child.title for child in children], *[tool.name for tool in own]]
+        for group, globs in groups.items():
+            members = [name for name in own if _fits(name, globs)]
+            own = [name for name in own if name not in members]
+            text, tools = self._contents(group, members, effects, approval)
+            section = MarkdownSection(
+                title=group,
+                template=text,
+                literal=True,
+                summary=_summary(group, [tool.name for tool in tools]),
+                tools=tools,
+                visibility=SectionVisibility.SUMMARY,
+            )
+            children.append(section)
+        text, tools = self._contents(title, own, effects, approval)
+        shown = [*groups, *[tool.name for tool in tools]]
         others.setdefault("visibility", SectionVisibility.SUMMARY)
         others["summary"] = others.get("summary") or _summary(f"Tools of {title}", shown)
         others["children"] = (*children, *(others.get("children") or ()))
         others["tools"] = (
-            *own,
+            *tools,
             *[
                 tool if tool.approval is not None else replace(tool, approval=approval)
                 for tool in others.get("tools") or ()
             ],
         )
-        super().__init__(title=title, **others)
-
-    def body_text(self) -> str:
-        """The server's instructions, and the descriptions that are too long for a tool."""
-        return "\n\n".join(filter(None, self._texts))
-
-    def render_body(self, params: None, *, path: SectionPath) -> str:
-        return self.body_text()
+        text = "\n\n".join(filter(None, [lock.instructions, text]))
+        super().__init__(title=title, template=text, literal=True, **others)
 
     def resources(self) -> ResourceRegistry:
         """Binds the connection to the server, and its state if there is one."""
         # Eager, so that the rollback of the first call does not close them.
-        key = self.server_key
-        connection = Binding(key, lambda _: key(), eager=True)
-        if self.folder is None:
+        connection = Binding(self._server, self._server, eager=True)
+        if self._state is None:
             return ResourceRegistry.of(connection)
-        # A third of what this package takes to import, and only servers with a state need it.
-        from .state import ServerState, StateKey
+        return ResourceRegistry.of(connection, Binding(self._state, self._state, eager=True))
 
-        state = StateKey(key, self.folder)
-
-        def open_state(resources: Resources) -> ServerState:
-            try:
-                return state(resources.get(key))
-            except (OSError, ValueError) as error:
-                remedy = "; create it, or correct folder=" * isinstance(error, FileNotFoundError)
-                raise ResourceError(
-                    f"the folder of MCP server {key.name!r} cannot be opened: {error}{remedy}"
-                ) from error
-
-        return ResourceRegistry.of(connection, Binding(state, open_state, eager=True))
-
-    def _long_descriptions(self, names: Sequence[str], tools: Mapping[str, AnyTool]) -> str:
-        """Returns the whole descriptions of tools whose own description is only the beginning."""
-        texts = {tool.name: tool.description.strip() for tool in self.lock.tools}
-        long = [name for name in names if len(texts[name]) > MAX_DESCRIPTION]
-        return "\n\n".join([f"`{tools[name].name}`: {texts[name]}" for name in long])
-
-    def _tools_by_name(
+    def _contents(
         self,
+        title: str,
+        names: Sequence[str],
         effects: Mapping[str, Effect],
         approval: Approval | None,
-        titles: Mapping[str, str],
-    ) -> dict[str, AnyTool]:
-        """Returns the tools of the whole lock by the server's names."""
+    ) -> tuple[str, list[AnyTool]]:
+        """Returns the text and the tools of a section; the text has too long descriptions."""
         locks = {tool.name: tool for tool in self.lock.tools}
-        tools: dict[str, AnyTool] = {}
-        for model_name, name in model_names(self.lock.name, list(locks)).items():
-            effect = _effect(locks[name], effects)
-            handler = _Handler(self.server_key, name, effect, self.timeout, self.folder)
-            tools[name] = Tool.from_schema(
-                name=model_name,
-                description=_description(locks[name], titles[name]),
-                parameters=locks[name].input_schema,
+        shown = {name: shown for shown, name in model_names(self.lock.name, [*locks]).items()}
+        long, tools = list[str](), list[AnyTool]()
+        for name in names:
+            lock, effect = locks[name], _effect(locks[name], effects)
+            description = lock.description.strip() or lock.title or name
+            if len(description) > MAX_DESCRIPTION:
+                long.append(f"`{shown[name]}`: {description}")
+                note = f"… (Read the whole description in the section {title!r}.)"[:MAX_DESCRIPTION]
+                description = f"{description[: MAX_DESCRIPTION - len(note)]}{note}"
+            state = None if effect == "pure" else self._state
+            handler = _Handler(self._server, name, effect, self.timeout, state)
+            tool = Tool.from_schema(
+                name=shown[name],
+                description=description,
+                parameters=lock.input_schema,
                 handler=handler.call,
                 result_type=object,  # which needs no look at the handler's annotations
                 effect=effect,
                 approval=None if effect == "pure" else approval,
                 check_schema=False,  # `wink mcp lock` has checked it
             )
-        return tools
+            tools.append(tool)
+        return "\n\n".join(long), tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +201,7 @@ class _Handler:
     tool: str
     effect: Effect
     timeout: float
-    folder: str | None
+    state: StateKey | None
 
     async def call(self, params: JsonParams, /, *, context: ToolContext) -> ToolResult[Json]:
         """Returns the server's answer, or a failure that says why there is none."""
@@ -196,11 +210,8 @@ class _Handler:
         if context.deadline is not None:
             seconds = min(seconds, context.deadline.remaining(utc_now()).total_seconds())
         try:
-            if self.folder is not None and self.effect != "pure":
-                from .state import StateKey
-
-                key = StateKey(self.server, self.folder)
-                context.resources.get(key).record(seconds=seconds)
+            if self.state is not None:
+                context.resources.get(self.state).record(seconds=seconds)
             result = await connection.call(
                 self.tool,
                 params,
@@ -225,17 +236,18 @@ def _without_unsupported(result: ToolResult[Json], support: MediaSupport) -> Too
     return replace(result, message=message, media=shown)
 
 
-def _check_globs(server: str, option: str, globs: Iterable[str], names: Sequence[str]) -> None:
-    if isinstance(globs, str):
-        raise PromptValidationError(
-            f"MCPSection({server!r}): {option} is the text {globs!r}; give a list, [{globs!r}]"
-        )
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in names):
+def _check_globs(server: str, names: Sequence[str], options: Mapping[str, Iterable[str]]) -> None:
+    for option, globs in options.items():
+        if isinstance(globs, str):
             raise PromptValidationError(
-                f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
-                f"it has {', '.join(names)}"
+                f"MCPSection({server!r}): {option} is the text {globs!r}; give a list, [{globs!r}]"
             )
+        for glob in globs:
+            if not any(fnmatchcase(name, glob) for name in names):
+                raise PromptValidationError(
+                    f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
+                    f"it has {', '.join(names)}"
+                )
 
 
 def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
@@ -257,17 +269,6 @@ def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
     return select
 
 
-def _group(title: str, tools: Sequence[AnyTool], text: str) -> AnySection:
-    return MarkdownSection(
-        title=title,
-        template=text,
-        literal=True,
-        summary=_summary(title, [tool.name for tool in tools]),
-        tools=tools,
-        visibility=SectionVisibility.SUMMARY,
-    )
-
-
 def _summary(title: str, names: Sequence[str]) -> str:
     text = f"{title}: {', '.join(names)}"
     return cut(text, _MAX_SUMMARY, counted=False)
@@ -284,11 +285,3 @@ def _effect(tool: ToolLock, effects: Mapping[str, Effect]) -> Effect:
     if tool.annotations.get("readOnlyHint") is True:
         return "pure"
     return "repeatable" if tool.annotations.get("idempotentHint") is True else "at_most_once"
-
-
-def _description(tool: ToolLock, title: str) -> str:
-    text = tool.description.strip() or tool.title or tool.name
-    if len(text) <= MAX_DESCRIPTION:
-        return text
-    note = f"… (Read the whole description in the section {title!r}.)"[:MAX_DESCRIPTION]
-    return f"{text[: MAX_DESCRIPTION - len(note)]}{note}"

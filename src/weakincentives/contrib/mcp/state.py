@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakSet
@@ -12,11 +13,10 @@ from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
 from ...prompt.tool import ToolResult
 from ...serde import Json
-from .connection import Connection, ServerKey
+from .connection import Connection
 from .lock import ServerLock
-from .server_errors import Notify
 
-__all__ = ["ServerState", "StateKey", "UndoVerdict", "probe_undo"]
+__all__ = ["ServerState", "UndoVerdict", "probe_undo"]
 
 type UndoVerdict = Literal["undone", "cached", "unseen"]
 """Whether a server sees that its folder was put back; `unseen` if reading shows no change at all.
@@ -26,17 +26,6 @@ A `cached` server answers from its memory, so that a rollback leaves it with wha
 
 _PROBE_SECONDS = 60.0
 _END_SECONDS = 10.0  # for which a server may go on writing when its client has gone
-
-
-@dataclass(frozen=True, slots=True)
-class StateKey:
-    """The key by which a prompt's resources hold the folder of a server."""
-
-    server: ServerKey
-    folder: str
-
-    def __call__(self, connection: Connection) -> "ServerState":
-        return ServerState(self.folder, connection)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -105,18 +94,17 @@ def probe_undo(
     `change` and `read` are names of tools with arguments. The folder is as before at the end.
     Raises `ServerError` if the server does not answer.
     """
-    connection = Connection(lock)
-    state = ServerState(folder, connection)
+    with (
+        closing(Connection(lock)) as connection,
+        closing(ServerState(folder, connection)) as state,
+    ):
 
-    def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
-        ignore: Notify = id
-        return asyncio.run(
-            connection.call(
-                tool, arguments, repeatable=False, seconds=_PROBE_SECONDS, publish=ignore
+        def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
+            work = connection.call(
+                tool, arguments, repeatable=False, seconds=_PROBE_SECONDS, publish=id
             )
-        )
+            return asyncio.run(work)
 
-    try:
         before = call(*read)
         snapshot = state.snapshot()
         state.record(seconds=_PROBE_SECONDS)
@@ -128,6 +116,3 @@ def probe_undo(
         if changed == before:
             return "unseen"
         return "undone" if call(*read) == before else "cached"
-    finally:
-        connection.close()
-        state.close()

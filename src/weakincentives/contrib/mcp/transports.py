@@ -61,8 +61,6 @@ class TransportState:
         """Why the server's messages are not read any more; empty while they are."""
         self.is_closed = False
         """Whether the SDK has closed its end, which it does when the server ends its output."""
-        self.list_changes = 0
-        """How often the server said that its tools changed."""
         self.stderr = b""
         """The end of the text that a process wrote to stderr."""
         self._unanswered = 0

@@ -15,7 +15,7 @@ from ...runtime.session import Session
 from ...visibility import SectionVisibility
 from .front_matter import SkillError, SkillFinding
 from .reading import StrPath
-from .sections import FILES, Part, SkillSection, first_sentence
+from .sections import FILES, SkillSection, first_sentence
 
 __all__ = ["SkillExport", "export_skills"]
 
@@ -87,15 +87,14 @@ def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> 
     """The files of an imported skill, with overridden texts in place of the ranges they replace."""
     skill, notes = section.skill, list[str]()
     edits: list[tuple[int, int, str]] = []
-    for key, part in _parts(section.part, node.key):
-        own = rendered.registry.get_section_by_key(key)
-        if own is None:
-            continue
-        body, summary = own.body_override, own.summary_override
+    spans = {node.key + key: span for key, span in section.spans.items()}
+    nodes = rendered.registry.sections[node.index : node.end]
+    for own in [own for own in nodes if own.key in spans]:
+        body, summary, (start, end) = own.body_override, own.summary_override, spans[own.key]
         if body is not None and body.strip("\n") != own.section.body_text().strip("\n"):
             text = body.strip("\n")
             # An empty section has no line of its own yet.
-            edits.append((part.start, part.end, text if part.start < part.end else f"\n{text}\n"))
+            edits.append((start, end, text if start < end else f"\n{text}\n"))
         if summary is None or summary == own.section.summary:
             continue
         description = skill.fields.get("description")
@@ -104,10 +103,9 @@ def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> 
             line_end = before[len(before.rstrip()) :]  # of a block over several lines
             edits.append((description.start, description.end, _quoted(summary) + line_end))
         else:
-            notes.append(f"{key}: the summary is left out, since SKILL.md has no place for it")
-    parts = {key for key, _ in _parts(section.part, node.key)} | {f"{node.key}.{FILES}"}
-    for other in rendered.registry.sections[node.index : node.end]:
-        if other.key not in parts or (other is node and node.tools):
+            notes.append(f"{own.key}: the summary is left out, since SKILL.md has no place for it")
+    for other in nodes:
+        if other.key not in {*spans, f"{node.key}.{FILES}"} or (other is node and node.tools):
             what = "its tools are" if other is node else "it is"
             notes.append(f"{other.key}: {what} left out, since the skill's files do not hold them")
     source = skill.source
@@ -119,12 +117,6 @@ def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> 
         files = {file.path: host.read_bytes(file.path) for file in skill.files}
     files[skill.file] = source.encode()
     return SkillExport(skill.folder.resolve().name, files, notes, skill.folder)
-
-
-def _parts(part: Part, key: str) -> Iterator[tuple[str, Part]]:
-    yield key, part
-    for child in part.children:
-        yield from _parts(child, f"{key}.{child.key}")
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 from warnings import warn
 from zlib import crc32
 
@@ -22,7 +22,7 @@ from ...visibility import SectionPath, SectionVisibility
 from .front_matter import SkillError, SkillFinding, SkillWarning
 from .reading import Heading, Skill, StrPath, read_skill
 
-__all__ = ["FILES", "Part", "SkillSection", "Split", "first_sentence", "skills"]
+__all__ = ["FILES", "SkillSection", "Split", "first_sentence", "skills"]
 
 type Split = int | Literal["auto"]
 """The levels of headings that become sections; `"auto"` splits what has over 8,000 characters."""
@@ -37,17 +37,6 @@ _NOTES = (
     ("compatibility", "Compatibility, as the skill's author states it: {}"),
     ("allowed-tools", "Tools that the skill's author allows it; nothing here enforces this: {}"),
 )
-
-
-class Part(NamedTuple):
-    """A range of a skill's `source` that is the text of one section."""
-
-    key: str
-    title: str
-    start: int
-    end: int
-    size: int
-    children: "tuple[Part, ...]"
 
 
 class SkillSection(MarkdownSection[None]):
@@ -72,16 +61,17 @@ class SkillSection(MarkdownSection[None]):
             raise PromptValidationError(f'split is {split!r}; give a number of levels, or "auto"')
         skill = self.skill = read_skill(path, strict=strict)
         key = others.get("key") or slug(skill.name) or f"skill-{crc32(skill.name.encode()):x}"
+        self.spans: dict[str, tuple[int, int]] = {}
+        """Where the texts of the sections begin and end in `skill.source`, by their keys in it."""
         # A single heading over everything is the title of the skill, so it is no section.
-        self.part = _part(skill, skill.markdown, split, key, {FILES})
-        children = [_child(skill, part) for part in self.part.children]
-        text = _text(skill, self.part)
+        text, headings = self._divide(skill.markdown, "", split)
+        children = [*self._below(headings, "", split), *_files(skill, key)]
         arguments: SectionArguments[None] = {
             "summary": skill.text("description") or first_sentence(text, skill.name),
             "visibility": SectionVisibility.SUMMARY,
             **others,
             "key": key,
-            "children": [*children, *_files(skill, key), *(others.get("children") or ())],
+            "children": [*children, *(others.get("children") or ())],
         }
         super().__init__(title=skill.name, template=text, literal=True, **arguments)
 
@@ -102,6 +92,44 @@ class SkillSection(MarkdownSection[None]):
         notes = [note.format(self.skill.text(field)) for field, note in _NOTES
                  if self.skill.text(field)]  # fmt: skip
         return "\n\n".join([*notes, text])
+
+    def _divide(self, heading: Heading, key: str, split: Split) -> tuple[str, Sequence[Heading]]:
+        """Returns a heading's text and the headings that become sections; keeps the text's span."""
+        source, children, body = self.skill.source, heading.children, heading.body
+        # A heading over all of the rest divides nothing.
+        while len(children) == 1 and not source[body : children[0].start].strip():
+            body, children = children[0].body, children[0].children
+        if not split or (split == "auto" and heading.end - heading.body <= _LARGE):
+            children = []
+        end = children[0].start if children else heading.end
+        # From the first line with text to the last character: what an override replaces.
+        blank = len(source[heading.body : end]) - len(source[heading.body : end].lstrip())
+        start = max(heading.body, source.rfind("\n", heading.body, heading.body + blank) + 1)
+        end = max(start, heading.body + len(source[heading.body : end].rstrip()))
+        self.spans[key] = start, end
+        return source[start:end].replace("\r\n", "\n"), children
+
+    def _below(self, headings: Sequence[Heading], key: str, split: Split) -> Iterator[AnySection]:
+        """Yields a section for each heading, in full where a summary would save nothing."""
+        taken = set[str]() if key else {FILES}
+        deeper = split if split == "auto" else split - 1
+        for heading in headings:
+            base = slug(heading.title)[:56] or "part"
+            names = (base if count == 1 else f"{base}-{count}" for count in range(1, 1_000))
+            name = next(name for name in names if name not in taken)
+            taken.add(name)
+            text, inner = self._divide(heading, f"{key}.{name}", deeper)
+            titles = ", ".join(child.title for child in inner) or heading.title
+            small = heading.end - heading.body <= _SMALL
+            yield MarkdownSection[None](
+                title=heading.title,
+                key=name,
+                template=text,
+                summary=first_sentence(text, titles),
+                visibility=SectionVisibility.FULL if small else SectionVisibility.SUMMARY,
+                children=[*self._below(inner, f"{key}.{name}", deeper)],
+                literal=True,
+            )
 
 
 def skills(
@@ -162,48 +190,6 @@ def _places(host: Filesystem, folder: str) -> Iterator[FileStat]:
             yield from _places(host, entry.path)
         elif entry.kind == "other":
             yield entry
-
-
-def _part(skill: Skill, heading: Heading, split: Split, key: str, taken: set[str]) -> Part:
-    """Splits the text below a heading; `taken` are keys that its children must not have."""
-    source, children, body = skill.source, heading.children, heading.body
-    # A heading over all of the rest divides nothing.
-    while len(children) == 1 and not source[body : children[0].start].strip():
-        body, children = children[0].body, children[0].children
-    if not split or (split == "auto" and heading.end - heading.body <= _LARGE):
-        children = []
-    parts: list[Part] = []
-    for child in children:
-        base = slug(child.title)[:56] or "part"
-        keys = (base if count == 1 else f"{base}-{count}" for count in range(1, 1_000))
-        name = next(key for key in keys if key not in taken)
-        taken.add(name)
-        deeper = split if split == "auto" else split - 1
-        parts.append(_part(skill, child, deeper, name, set()))
-    end = children[0].start if children else heading.end
-    # From the first line with text to the last character: what an override replaces.
-    blank = len(source[heading.body : end]) - len(source[heading.body : end].lstrip())
-    start = max(heading.body, source.rfind("\n", heading.body, heading.body + blank) + 1)
-    end = max(start, heading.body + len(source[heading.body : end].rstrip()))
-    return Part(key, heading.title, start, end, heading.end - heading.body, tuple(parts))
-
-
-def _text(skill: Skill, part: Part) -> str:
-    return skill.source[part.start : part.end].replace("\r\n", "\n")
-
-
-def _child(skill: Skill, part: Part) -> AnySection:
-    """A section of one heading, shown in full where a summary would save nothing."""
-    text, small = _text(skill, part), part.size <= _SMALL
-    return MarkdownSection[None](
-        title=part.title,
-        key=part.key,
-        template=text,
-        summary=first_sentence(text, ", ".join(c.title for c in part.children) or part.title),
-        visibility=SectionVisibility.FULL if small else SectionVisibility.SUMMARY,
-        children=[_child(skill, child) for child in part.children],
-        literal=True,
-    )
 
 
 def first_sentence(text: str, title: str) -> str:
