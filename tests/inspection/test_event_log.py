@@ -1,6 +1,5 @@
 """A logged event is JSON whatever it holds, and reads back as what was written."""
 
-import gc
 import io
 import json
 from collections.abc import Callable
@@ -14,20 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.cli.timeline import Timeline
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import Completed
 from weakincentives.inspection.event_log import (
     LOG_START,
-    LoggedEvaluation,
-    RunningEvaluations,
     event_record,
     read_events,
     write_events,
 )
-from weakincentives.inspection.runs import RunEvaluation
+from weakincentives.inspection.runs import LoggedRun
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -181,8 +177,9 @@ def test_the_log_refers_to_the_models_own_text_and_copies_none() -> None:
 
 
 def depths(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    running = RunningEvaluations()
-    return [(record["event"], len(running.add(record))) for record in records]
+    """Each event with the depth of its evaluation; 1 is that of the run itself."""
+    run = LoggedRun()
+    return [(record["event"], run.add(record)[-1].depth + 1) for record in records]
 
 
 def test_an_evaluation_that_a_handler_starts_is_nested_until_it_ends_or_fails() -> None:
@@ -247,26 +244,6 @@ def test_a_run_after_a_failed_or_restarted_one_is_not_nested_in_it() -> None:
     records = logged(run)
     assert "VisibilityExpanded" in [record["event"] for record in records]
     assert {depth for _, depth in depths(records)} == {1}
-
-
-def test_timeline_forgets_evaluations_that_have_ended_or_were_restarted() -> None:
-    def run(session: Session) -> None:
-        read = call(("read_section", {"section_key": "refunds"}))
-        adapter = ScriptedAdapter([read, say("Done.")], dynamic_tools=False)
-        MainLoop(adapter).execute(PROMPT.bind(), session=session)
-
-    timeline = Timeline()
-    for _ in range(5):
-        for record in logged(run):
-            timeline.add(record)
-    kept: list[object] = [timeline.__dict__]
-    seen = set[int]()
-    for value in kept:  # which grows meanwhile
-        assert not isinstance(value, LoggedEvaluation | RunEvaluation)
-        found = [it for it in gc.get_referents(value) if id(it) not in seen]
-        seen.update(map(id, found))
-        kept += [it for it in found if not isinstance(it, type)]
-    assert timeline.end() == []
 
 
 def test_an_evaluation_in_a_session_of_its_own_is_nested_in_the_call_that_runs_it() -> None:

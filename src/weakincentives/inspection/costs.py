@@ -6,15 +6,14 @@ every later request sends that too.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from .event_log import LoggedEvaluation, Record, RunningEvaluations
+from .event_log import Record
+from .runs import RunEvaluation, RunTurn, read_run
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
-
-type _Json = Any  # Any: records are JSON, read key by key
 
 _ASSUMED_SUMMARY = 200  # characters, with the line that says how to open the section
 
@@ -61,21 +60,24 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
     Runs of different sessions may overlap.
     """
     totals: dict[tuple[str, str], _Total] = {}
-    evaluations: dict[LoggedEvaluation, _Evaluation] = {}
-    running = RunningEvaluations()
-    for record in records:
-        for logged in running.add(record)[-1:]:
-            match record:
-                case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
-                    before = evaluations.pop(logged.restarted, None) if logged.restarted else None
-                    evaluations[logged] = _Evaluation(record, f"{ns}/{key}", before, totals)
-                case {"event": "PromptExecuted" | "EvaluationStopped"}:
-                    evaluations.pop(logged, None)
-                case _ if logged in evaluations:
-                    evaluations[logged].add(record)
-                case _:
-                    pass
+    counted: dict[RunEvaluation, _Evaluation] = {}
+    for evaluation in _with_inner_ones(read_run(records).evaluations):
+        record, restarted = evaluation.prompt.record, evaluation.restarted
+        if isinstance(record.get("sections"), list):
+            before = counted.get(restarted) if restarted else None
+            counted[evaluation] = _Evaluation(record, before, totals)
+            for turn in evaluation.turns:
+                counted[evaluation].add(turn)
     return tuple(total.cost() for total in totals.values())
+
+
+def _with_inner_ones(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
+    """Yields evaluations and those that ran inside their calls, in order of appearance."""
+    for evaluation in evaluations:
+        yield evaluation
+        for step in evaluation.all_steps:
+            yield from _with_inner_ones(step.evaluations)
+        yield from _with_inner_ones(evaluation.unfinished)
 
 
 @dataclass(slots=True)
@@ -132,15 +134,14 @@ class _Evaluation:
 
     def __init__(
         self,
-        record: _Json,
-        prompt: str,
+        record: Record,
         before: "_Evaluation | None",
         totals: dict[tuple[str, str], _Total],
     ) -> None:
         self.needed: set[str] = before.needed if before else set()
         self._read: Counter[str] = Counter()  # characters in the conversation, by section
-        self._tools: set[str] = set(record["tool_names"])
-        self._sections: dict[str, _Json] = {row["path"]: row for row in record["sections"]}
+        self._sections: dict[str, Record] = {row["path"]: row for row in record["sections"]}
+        prompt = f"{record['ns']}/{record['key']}"
         self._totals = {
             path: totals.setdefault((prompt, path), _Total(prompt, path)) for path in self._sections
         }
@@ -153,26 +154,20 @@ class _Evaluation:
             total.expanded_size, total.summary = section["expanded_size"], section["summary"]
             total.need_shows |= visibility == "summary" or any(row["tools"] for row in subtree)
 
-    def add(self, record: _Json) -> None:
-        """Adds the costs of one event."""
-        match record["event"]:
-            case "ProviderCalled":
-                self._add_request()
-            case "ToolInvoked":
-                self._add_call(record)
-            case "ToolsInjected":
-                self._tools.update(record["tool_names"])
-            case "ToolsWithdrawn":
-                self._tools.difference_update(record["tool_names"])
-            case _:
-                pass
+    def add(self, turn: RunTurn) -> None:
+        """Adds the costs of the requests and calls of one turn."""
+        for _ in turn.requests:
+            self._add_request(turn.tools)
+        for step in turn.steps:
+            if step.event == "ToolInvoked":
+                self._add_call(step.record)
 
-    def _add_request(self) -> None:
+    def _add_request(self, tools: frozenset[str]) -> None:
         shown = Counter({path: row["shown"] for path, row in self._sections.items()}) + self._read
         request = shown.total()
         for path, row in self._sections.items():
             total = self._totals[path]
-            for name in row["tools"].keys() & self._tools:
+            for name in row["tools"].keys() & tools:
                 request += row["tools"][name]
                 total.tool_requests[name] += 1
                 total.tool_sent[name] += row["tools"][name]
@@ -183,7 +178,7 @@ class _Evaluation:
             total.request_sizes += request
             total.requests_in_need += path in self.needed
 
-    def _add_call(self, record: _Json) -> None:
+    def _add_call(self, record: Record) -> None:
         name = record["name"]
         opens = record["result"]["success"] and name != "close_section"
         for path, row in self._sections.items():

@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TextIO
+from dataclasses import fields, is_dataclass
+from typing import Any, TextIO
 
 from .. import serde
 from ..errors import SerdeError
@@ -15,16 +15,14 @@ from ..serde import Json
 
 __all__ = [
     "LOG_START",
-    "LoggedEvaluation",
     "Record",
-    "RunningEvaluations",
     "event_record",
     "read_events",
     "write_events",
     "write_lines",
 ]
 
-type Record = dict[str, Json]
+type Record = dict[str, Any]  # Any: JSON, which readers read key by key
 """An event as plain JSON values; `event` is the name of its type."""
 
 _VERSION = 5
@@ -126,59 +124,6 @@ def _escaped(value: Json) -> Json:
     text = json.dumps(value, ensure_ascii=False)
     escaped: Json = json.loads(_LONE.sub(lambda lone: f"\\\\u{ord(lone[0]):x}", text))
     return escaped
-
-
-@dataclass(slots=True, eq=False)
-class LoggedEvaluation:
-    """An evaluation in a log, after the one `before` of the same run.
-
-    `outer` has the evaluations around it, outermost first.
-    """
-
-    outer: tuple["LoggedEvaluation", ...] = ()
-    before: "LoggedEvaluation | None" = None
-    restarting: bool = False
-
-    @property
-    def restarted(self) -> "LoggedEvaluation | None":
-        """The evaluation that this one continues with other sections open."""
-        return self.before if self.before and self.before.restarting else None
-
-
-class RunningEvaluations:
-    """Follows a log record by record and knows which evaluations run inside which.
-
-    The ids of a record name its run, which has one evaluation at a time. Runs may overlap. Records
-    without the id of a run are those of their session.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[Json, dict[str, LoggedEvaluation]] = {}  # by path; those that go on
-
-    def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
-        """Returns the evaluations around `record`, outermost first; the last one published it."""
-        run = record.get("run_id") or record.get("session_id")
-        by_path, path = self._runs.get(run, {}), str(record.get("run_path", ""))
-        evaluation = by_path.get(path)
-        match record["event"]:
-            case "PromptRendered":
-                outer = [by_path[around] for around in sorted(by_path) if _is_around(around, path)]
-                evaluation = by_path[path] = LoggedEvaluation(tuple(outer), evaluation)
-                self._runs[run] = by_path
-            case "VisibilityExpanded" if evaluation:
-                evaluation.restarting = True
-            case "PromptExecuted" | "EvaluationStopped":
-                by_path.pop(path, None)
-                if not path:
-                    self._runs.pop(run, None)
-            case _:
-                pass
-        return (*evaluation.outer, evaluation) if evaluation else ()
-
-
-def _is_around(path: str, inner: str) -> bool:
-    """Whether the run of a path is around that of another one."""
-    return path != inner and inner.startswith(path)
 
 
 def _to_json(value: object, depth: int = 0) -> Json:
