@@ -145,6 +145,14 @@ def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
     assert [tool.calls for tool in by_path["refunds"].tools] == [1]
 
 
+def test_tools_are_in_the_order_in_which_the_section_has_them() -> None:
+    tools = [Tool(name=f"tool_{number}", handler=refund) for number in range(9)]
+    section = MarkdownSection(title="Task", template="Help.", tools=tools)
+    template = PromptTemplate(ns="shop", key="tools", sections=[section])
+    (task,) = section_costs(run(template, say("Done.")))
+    assert [tool.name for tool in task.tools] == [tool.name for tool in tools]
+
+
 def test_each_cost_names_its_prompt() -> None:
     assert {cost.prompt for cost in section_costs(run(shop(), READ, PAY, say("Done.")))} == {
         "shop/manual"

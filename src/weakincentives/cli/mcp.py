@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from typer import Argument, Exit, Option, Typer
@@ -203,7 +203,7 @@ def _sdk() -> Generator[None]:
 def _call(option: str, text: str) -> tuple[str, dict[str, Json]]:
     tool, _, arguments = text.partition(" ")
     try:
-        return tool, serde.parse_json(dict[str, Any], arguments or "{}")
+        return tool, serde.parse_json(dict[str, Json], arguments or "{}")
     except SerdeError as error:
         raise UsageError(f"{option} is written 'TOOL {{JSON}}': {error}") from error
 

@@ -6,13 +6,13 @@ import subprocess
 from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from ..prompt.overrides.model import OverridesTag, TextId, TextKind
+from ..prompt.overrides.model import OverridesTag, TextId
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.prompt import Prompt
+from ..prompt.template import AnyPrompt
 from .output import print_lines
 from .target import Target, UsageError, load_prompt, read_text, warn_of_unknown_tag
 
@@ -48,15 +48,13 @@ def edit_(target: Target, text: Text, *, tag: Tag = "latest", file: File = None)
     For a stale text the editor shows what is stored.
     """
     descriptor, store = load_prompt(target).descriptor, LocalPromptOverridesStore()
-    kind, _, place = text.partition(":")
-    text_id = TextId(cast(TextKind, kind), place)  # no descriptor has a text of an unknown kind
-    open_texts = {known: own for known, own in descriptor.texts.items() if own.accepts_overrides}
-    if text_id not in open_texts:
-        known = ", ".join(map(_name, open_texts)) or "none"
+    ids = {_name(each): each for each, own in descriptor.texts.items() if own.accepts_overrides}
+    if (text_id := ids.get(text)) is None:
+        known = ", ".join(ids) or "none"
         raise UsageError(f"{text!r} is no text that can be replaced; there are {known}")
     stored = store.resolve(descriptor, tag)
     texts = {**{stale.id: stale.text for stale in stored.stale}, **stored.texts}
-    before = texts.get(text_id, open_texts[text_id].text).rstrip("\n")
+    before = texts.get(text_id, descriptor.texts[text_id].text).rstrip("\n")
     after = (_edit(before) if file is None else read_text(file)).rstrip("\n")
     if file is not None or after != before:
         store.replace(descriptor, {text_id: after}, tag)
@@ -117,8 +115,7 @@ def check(target: Target, *, tag: Tag = "latest") -> None:
         raise Exit(1)
 
 
-# Any: a prompt of any output
-def _load(target: str, tag: str) -> tuple[Prompt[Any], LocalPromptOverridesStore]:
+def _load(target: str, tag: str) -> tuple[AnyPrompt, LocalPromptOverridesStore]:
     prompt, store = load_prompt(target), LocalPromptOverridesStore()
     warn_of_unknown_tag(store, prompt, tag)
     return prompt, store

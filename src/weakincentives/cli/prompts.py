@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from warnings import catch_warnings, showwarning, simplefilter
 
 from rich.table import Table
@@ -17,8 +17,8 @@ from typer import Exit, Option
 
 from ..evaluation.schemas import output_to_spec, tool_to_spec
 from ..inspection.analysis import Finding, analyze
-from ..prompt.prompt import Prompt
 from ..prompt.sizes import measure
+from ..prompt.template import AnyPrompt
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
 from .output import count_of, printable, wide_console, write_json
@@ -154,8 +154,7 @@ def check(
         raise Exit(1)
 
 
-# Any: a prompt of any output
-def _for_command_line(finding: Finding, prompt: Prompt[Any]) -> Finding:
+def _for_command_line(finding: Finding, prompt: AnyPrompt) -> Finding:
     """Returns the finding with a remedy that can be typed."""
     section = prompt.template.registry.get_section(finding.section_path)
     if finding.code != "cannot-check" or section is None or section.params_type is None:

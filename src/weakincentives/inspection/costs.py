@@ -167,10 +167,11 @@ class _Evaluation:
         request = shown.total()
         for path, row in self._sections.items():
             total = self._totals[path]
-            for name in row["tools"].keys() & tools:
-                request += row["tools"][name]
-                total.tool_requests[name] += 1
-                total.tool_sent[name] += row["tools"][name]
+            for name, size in row["tools"].items():
+                if name in tools:
+                    request += size
+                    total.tool_requests[name] += 1
+                    total.tool_sent[name] += size
         for path, size in shown.items():
             total = self._totals[path]
             total.requests += 1
