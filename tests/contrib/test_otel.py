@@ -36,7 +36,6 @@ from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisib
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
 from weakincentives.contrib.durable.stored_log import Place
 from weakincentives.contrib.otel import instrument
-from weakincentives.errors import missing_extra
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -1023,16 +1022,3 @@ ScriptedAdapter([say("Done.")]).evaluate(prompt, session=Session())
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
     assert python(code) == "[]"
-
-
-def test_without_opentelemetry_the_import_says_what_to_install() -> None:
-    code = """
-sys.modules["opentelemetry"] = None
-try:
-    import weakincentives.contrib.otel
-except ImportError as error:
-    print(error)
-"""
-    assert python(code) == str(
-        missing_extra("weakincentives.contrib.otel", "OpenTelemetry", "otel")
-    )

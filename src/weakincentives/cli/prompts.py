@@ -15,7 +15,8 @@ from warnings import catch_warnings, showwarning, simplefilter
 from rich.table import Table
 from typer import Exit, Option
 
-from ..evaluation.schemas import output_to_spec, tool_to_spec
+from ..evaluation.conversation import rendered_tools
+from ..evaluation.schemas import output_to_spec
 from ..inspection.analysis import Finding, analyze
 from ..prompt.sizes import measure
 from ..prompt.template import AnyPrompt
@@ -65,11 +66,14 @@ def render(
         text = printable(rendered.text) if sys.stdout.isatty() else rendered.text
         sys.stdout.write(text + "\n")
         return
-    descriptions = rendered.tool_param_descriptions
-    tools = [tool_to_spec(tool, descriptions.get(tool.name)) for tool in rendered.tools]
-    output = rendered.structured_output and output_to_spec(rendered.structured_output)
-    spans = [span._asdict() for span in rendered.spans]
-    write_json({"text": rendered.text, "tools": tools, "output": output, "spans": spans})
+    declared = rendered.structured_output
+    parts = {
+        "text": rendered.text,
+        "tools": rendered_tools(rendered),
+        "output": output_to_spec(declared) if declared else None,
+        "spans": [span._asdict() for span in rendered.spans],
+    }
+    write_json(parts)
 
 
 def tree(

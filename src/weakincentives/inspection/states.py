@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ..evaluation.schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
+from ..evaluation.conversation import rendered_tools
+from ..evaluation.schemas import OutputSpec, ToolSpec, output_to_spec
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.walk import session_overrides
@@ -38,8 +39,7 @@ class PromptState:
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools that the model can call, as every adapter describes them."""
-        texts = self.rendered.tool_param_descriptions
-        return tuple(tool_to_spec(tool, texts.get(tool.name)) for tool in self.rendered.tools)
+        return rendered_tools(self.rendered)
 
     @property
     def output(self) -> OutputSpec | None:
