@@ -11,6 +11,7 @@ from typing import Annotated
 from typer import Option
 
 from ..content import ContentStore, FolderContentStore, MemoryContentStore
+from ..displays import count_of
 from ..errors import SerdeError, WeakIncentivesError
 from ..evaluation.approval import Decision, Preview
 from ..evaluation.chat import Chat
@@ -41,7 +42,7 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import count_of, printable, short_line
+from .output import printable, short_line
 from .target import (
     Open,
     Params,

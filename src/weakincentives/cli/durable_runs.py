@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option, Typer
 
+from ..displays import count_of
 from ..inspection.logged_entries import records_of
 from ..limits import utc_now
-from .output import count_of, print_lines, write_json
+from .output import print_lines, write_json
 from .runs import print_timeline
 from .target import UsageError
 

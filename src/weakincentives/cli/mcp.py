@@ -26,13 +26,14 @@ from ..contrib.mcp.lock import (
 )
 from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
+from ..displays import count_of
 from ..errors import SerdeError, missing_extra
 from ..json_validation import check_schema
 from ..prompt.external_schemas import upgrade_dialect
 from ..prompt.tool import MAX_DESCRIPTION
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
-from .output import count_of, printable
+from .output import printable
 from .target import Params, Set, Tag, Target, UsageError, load_prompt
 
 __all__ = ["app"]

@@ -10,7 +10,6 @@ from .. import serde
 from ..displays import HIDDEN, escape_hidden
 
 __all__ = [
-    "count_of",
     "print_lines",
     "printable",
     "short_line",
@@ -36,11 +35,6 @@ def short_line(margin: str, text: str) -> str:
     """Makes one line of `text` behind the margin; two leading blanks mark a part of a turn."""
     text = margin + "  " * text.startswith("  ") + single_line(text)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
-
-
-def count_of(number: int, noun: str) -> str:
-    """Returns `1 finding` or `2 findings`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -15,6 +16,7 @@ from warnings import catch_warnings, showwarning, simplefilter
 from rich.table import Table
 from typer import Exit, Option
 
+from ..displays import count_of
 from ..evaluation.conversation import rendered_tools
 from ..evaluation.schemas import output_to_spec
 from ..inspection.analysis import Finding, analyze
@@ -22,7 +24,7 @@ from ..prompt.sizes import measure
 from ..prompt.template import AnyPrompt
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
-from .output import count_of, printable, wide_console, write_json
+from .output import printable, wide_console, write_json
 from .target import (
     Open,
     Params,
@@ -175,15 +177,13 @@ def token_counter() -> tuple[Callable[[str], int], str]:
     cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = Path(cache) if cache else Path(tempfile.gettempdir(), "data-gym-cache")
     name = hashlib.sha1(_ENCODING_URL.encode(), usedforsecurity=False).hexdigest()
-    try:
+    with suppress(Exception):  # not installed, or data that it cannot read: an estimate does
         if (folder / name).is_file():  # else tiktoken would download it
             encoding = import_module("tiktoken").get_encoding("o200k_base")
             return (
                 lambda text: len(encoding.encode(text, disallowed_special=())),
                 "o200k_base of tiktoken",
             )
-    except Exception:  # noqa: S110 - not installed, or data that it cannot read: an estimate does
-        pass
     return lambda text: -(-len(text) // 4), "estimated at four characters each"
 
 

@@ -1,6 +1,7 @@
 """`wink report`: logged runs as one page to look at, without secrets unless they are asked for."""
 
 import os
+import sys
 import webbrowser
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,6 @@ def report(
         write_report(runs, pieces.append)
     with page.open("w", encoding="utf-8") as file:
         file.writelines(pieces)
-    print(single_line(str(page)))  # noqa: T201 - the command's answer
+    sys.stdout.write(f"{single_line(str(page))}\n")
     if open_:
         webbrowser.open(page.resolve().as_uri())

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Exit, Option
 
+from ..displays import count_of
 from ..evaluation.approval import Decision
 from ..evaluation.main_loop import ExecutionOptions, MainLoop
 from ..evaluation.suspension import RunSuspended
@@ -34,7 +35,7 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import count_of, short_line, single_line, wide_console, write_json
+from .output import short_line, single_line, wide_console, write_json
 from .spending import Spending, spending
 from .target import (
     Open,

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from .. import serde
+from ..displays import count_of
 from ..inspection.event_log import Record
 from ..limits import Prices, TokenUsage
-from .output import count_of, single_line
+from .output import single_line
 
 __all__ = ["Spending", "price_of", "spending"]
 

@@ -231,16 +231,12 @@ class AgUiRun:
         text = sendable(text)
         if not text:
             return []
-        started: list[ag_ui.Event] = []
-        if self._text is None:
-            self._text, message_id = [], self._begin_message().id
-            started = [ag_ui.TextMessageStartEvent(message_id=message_id, role="assistant")]
-        assert self._message is not None  # noqa: S101 - it has an open text
+        message, started = self._message, list[ag_ui.Event]()
+        if message is None or self._text is None:
+            self._text, message = [], self._begin_message()
+            started = [ag_ui.TextMessageStartEvent(message_id=message.id, role="assistant")]
         self._text.append(text)
-        return [
-            *started,
-            ag_ui.TextMessageContentEvent(message_id=self._message.id, delta=text),
-        ]
+        return [*started, ag_ui.TextMessageContentEvent(message_id=message.id, delta=text)]
 
     def _begin_message(self) -> ag_ui.AssistantMessage:
         self._message = ag_ui.AssistantMessage(id=self._unused_id())

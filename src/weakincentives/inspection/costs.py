@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..displays import count_of
 from .event_log import Record
 from .runs import RunEvaluation, RunTurn, read_run
 
@@ -120,10 +121,10 @@ class _Total:
         visibility: Literal["FULL", "SUMMARY"] = "SUMMARY" if summary < full else "FULL"
         if self.initial == {visibility.lower()}:
             return None
-        plural, assumed = "" if requests == 1 else "s", " (assumed)" * (self.summary is None)
+        assumed = " (assumed)" * (self.summary is None)
         return Advice(
             visibility,
-            f"FULL: {requests:,} request{plural} x {expanded:,} = {full:,}. "
+            f"FULL: {count_of(requests, 'request')} x {expanded:,} = {full:,}. "
             f"SUMMARY: {requests:,} x {size:,}{assumed} + to open it {opened:,} x {request:,} "
             f"+ open {in_need:,} x {expanded:,} = {summary:,}",
         )

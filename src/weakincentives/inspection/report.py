@@ -252,8 +252,7 @@ def _cut(text: str, size: int = 2_000) -> str:
 
 def _comparison(pages: Sequence[_Page]) -> Record:
     """Returns the sums of two runs side by side, and how their first prompts differ."""
-    rows: list[list[object]] = []
-    for title, name in {
+    names = {
         "input tokens": "input",
         "of them cached": "cached",
         "output tokens": "output",
@@ -261,21 +260,21 @@ def _comparison(pages: Sequence[_Page]) -> Record:
         "seconds of calls": "call_seconds",
         "dollars": "cost",
         "failed calls": "failed",
-    }.items():
-        sums = [_sum([turn[name] for turn in page.turns]) for page in pages]
-        rows.append([title, *sums])
-    rows.insert(
-        0, ["requests", *(sum(turn["number"] > 0 for turn in page.turns) for page in pages)]
-    )
-    rows.insert(1, ["calls", *(sum(len(turn["calls"]) for turn in page.turns) for page in pages)])
+    }
+    rows: list[list[object]] = [
+        ["requests", *(sum(turn["number"] > 0 for turn in page.turns) for page in pages)],
+        ["calls", *(sum(len(turn["calls"]) for turn in page.turns) for page in pages)],
+    ]
+    for title, name in names.items():
+        rows.append([title, *(_sum([turn[name] for turn in page.turns]) for page in pages)])
     texts = [
         str(page.run.run.evaluations[0].prompt.record.get("text", ""))[:_LARGEST_DIFF].splitlines()
         if page.run.run.evaluations
         else []
         for page in pages
     ]
-    names = [page.run.name for page in pages]
-    diff = "\n".join(unified_diff(texts[0], texts[1], names[0], names[1], lineterm=""))
+    first, second = [page.run.name for page in pages]
+    diff = "\n".join(unified_diff(texts[0], texts[1], first, second, lineterm=""))
     return {"rows": rows, "prompt": diff}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ..displays import count_of
 from ..serde import Json
 from .event_log import Record
 
@@ -343,17 +344,13 @@ def headline(record: Record) -> str:
         case "AnswerRejected":
             return f"  feedback: {record['reason']}"
         case "PromptExecuted":
-            return f"answer after {_turns(record)}: {record['text']}"
+            return f"answer after {count_of(record['turns'], 'turn')}: {record['text']}"
         case "EvaluationStopped":
             code = f" ({record['code']})" if record["code"] else ""
             reason = _STOPS.get(record["reason"], record["reason"])
-            return f"{reason} after {_turns(record)}{code}: {record['error']}"
+            return f"{reason} after {count_of(record['turns'], 'turn')}{code}: {record['error']}"
         case _:
             return _headline_of_change(record)
-
-
-def _turns(record: Record) -> str:
-    return "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
 
 
 def _headline_of_change(record: Record) -> str:
