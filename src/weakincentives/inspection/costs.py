@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..displays import count_of
 from .event_log import Record
-from .runs import RunEvaluation, RunTurn, read_run
+from .runs import RunEvaluation, RunTurn, is_inside, read_run
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
 
@@ -148,7 +148,7 @@ class _Evaluation:
         }
         for path, total in self._totals.items():
             section = self._sections[path]
-            subtree = [row for key, row in self._sections.items() if _is_inside(key, path)]
+            subtree = [row for key, row in self._sections.items() if is_inside(key, path)]
             visibility = section["visibility"]
             if before is None and visibility != "hidden":
                 total.initial.add(visibility)
@@ -196,10 +196,6 @@ class _Evaluation:
     def _add_need(self, path: str) -> None:
         """From here on the model needs the section and those around it."""
         for around in self._sections.keys() - self.needed:
-            if _is_inside(path, around):
+            if is_inside(path, around):
                 self.needed.add(around)
                 self._totals[around].needed += 1
-
-
-def _is_inside(path: str, around: str) -> bool:
-    return f"{path}.".startswith(f"{around}.")

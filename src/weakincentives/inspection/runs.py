@@ -22,6 +22,7 @@ __all__ = [
     "RunSection",
     "RunStep",
     "RunTurn",
+    "is_inside",
     "read_run",
 ]
 
@@ -316,12 +317,17 @@ def _apply_disclosure(evaluation: RunEvaluation, record: Record, turn: int) -> N
         case "close_section" if closed:
             evaluation.sections = tuple(
                 replace(section, visibility="closed")
-                if f"{section.path}.".startswith(f"{closed}.") and section.visibility == "full"
+                if is_inside(section.path, closed) and section.visibility == "full"
                 else section
                 for section in evaluation.sections
             )
         case _:
             pass
+
+
+def is_inside(path: str, around: str) -> bool:
+    """Whether the section at `path`, its keys joined by dots, is `around` or inside of it."""
+    return f"{path}.".startswith(f"{around}.")
 
 
 def headline(record: Record) -> str:
