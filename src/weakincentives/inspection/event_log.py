@@ -93,17 +93,14 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
     a line that is no event, and for a log of another version.
     """
     for number, line in enumerate(lines, start=1):
-        try:
-            record = _escaped(json.loads(line)) if _SURROGATE.search(line) else json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        record = _read_event(line)
+        if record is None:
             remedy = (
                 "name a log that `wink run --log` or write_events wrote"
                 if number == 1
                 else "it may have been cut off"
             )
-            raise ValueError(f"line {number} is no event; {remedy}")  # noqa: TRY004 - not a matter of types
+            raise ValueError(f"line {number} is no event; {remedy}")
         if record["event"] != "LogStart":
             yield record
         elif (version := record.get("version")) != _VERSION:
@@ -119,11 +116,17 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
             )
 
 
-def _escaped(value: Json) -> Json:
-    """Returns JSON whose texts and names UTF-8 can encode."""
-    text = json.dumps(value, ensure_ascii=False)
-    escaped: Json = json.loads(_LONE.sub(lambda lone: f"\\\\u{ord(lone[0]):x}", text))
-    return escaped
+def _read_event(line: str) -> Record | None:
+    """Returns the event in a line, whose texts UTF-8 can encode; `None` if there is none."""
+    try:
+        record = json.loads(line)
+        if _SURROGATE.search(line):
+            text = json.dumps(record, ensure_ascii=False)
+            record = json.loads(_LONE.sub(lambda lone: f"\\\\u{ord(lone[0]):x}", text))
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(record, dict) and isinstance(record.get("event"), str)
+    return record if is_event else None
 
 
 def _to_json(value: object, depth: int = 0) -> Json:

@@ -107,7 +107,6 @@ class RunEvaluation:
     restart: RunStep | None = None
     restarted: "RunEvaluation | None" = None
     unfinished: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
-    unjudged: bool = False  # the last text is an answer that was neither accepted nor rejected
     opened_by: dict[str, str] = field(default_factory=dict[str, str])  # shared with later ones
     tools: frozenset[str] = frozenset()
     tool_sizes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
@@ -118,6 +117,13 @@ class RunEvaluation:
         steps = self.turns[-1].steps if self.turns else self.steps
         compacted = bool(steps) and steps[-1].event == "Compacted"
         return compacted or any((self.answer, self.stop, self.restart))
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether the last text is an answer that was neither accepted nor rejected."""
+        if not self.text or self.turns[-1].rejected or self.answer or self.stop:
+            return False
+        return not self.turns[-1].requests[-1].record["tool_calls"]
 
     @property
     def text(self) -> str:
@@ -230,7 +236,6 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             evaluation.sections = _with_tools(evaluation, sections)
             return
         case "ProviderCalled":
-            evaluation.unjudged = bool(record.get("text")) and not record["tool_calls"]
             if turn and turn.requests and turn.number == record["turn"]:
                 turn.requests.append(step)  # another adapter is asked
             else:
@@ -246,20 +251,16 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
         case "ToolsWithdrawn":
             evaluation.tools -= set(record["tool_names"])
             evaluation.sections = _with_tools(evaluation, evaluation.sections)
-        case "AnswerRejected":
-            evaluation.unjudged = False
-            if turn:
-                turn.rejected = True
+        case "AnswerRejected" if turn:
+            turn.rejected = True
         case "VisibilityExpanded":
             evaluation.restart = step
             number = turn.number if turn else 0
             opener = f"a restart after turn {number}: {record['reason']}"
             evaluation.opened_by.update(dict.fromkeys(record["section_keys"], opener))
         case "PromptExecuted":
-            evaluation.unjudged = False
             evaluation.answer = step
         case "EvaluationStopped":
-            evaluation.unjudged = False
             evaluation.stop = step
         case _:
             pass
