@@ -35,7 +35,7 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import short_line, single_line, wide_console, write_json
+from .output import print_lines, short_line, single_line, wide_console, write_json
 from .spending import Spending, spending
 from .target import (
     Open,
@@ -124,9 +124,7 @@ def print_timeline(records: Sequence[Record]) -> None:
     lines += [f"{'':15}{_short(line)}" for line in run.end()]
     if (total := spending(records)) is not None:
         lines.append(f"{'':15}{total.summary}")
-    console = wide_console()
-    for line in lines:
-        console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=True)
+    print_lines(lines)
 
 
 def advise(
