@@ -11,6 +11,7 @@ __all__ = [
     "HIDDEN",
     "code_block",
     "code_span",
+    "count_of",
     "cut",
     "escape_hidden",
     "literal",
@@ -80,6 +81,11 @@ def code_block(text: str) -> str:
     fence = "`" * max(3, longest_run(text) + 1)
     more = f"\n\n… {rest} more characters" if rest > 0 else ""
     return f"{fence}text\n{text}\n{fence}{more}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Returns `1 finding` or `2 findings`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def escape_hidden(text: str) -> str:

@@ -11,7 +11,6 @@ from contextlib import aclosing, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
@@ -30,13 +29,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from support.agents import Args, Note, ok, prompt, tool
+from support.commands import environment
 from support.deadlines import SOON
 from support.durable_runs import WatchedTable
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
 from weakincentives.contrib.durable.stored_log import Place
 from weakincentives.contrib.otel import instrument
-from weakincentives.errors import missing_extra
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
@@ -54,9 +53,8 @@ from weakincentives.prompt import (
 from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import InProcessEventBus, Operation, PromptRendered, ToolInvoked
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
+from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 
-SOURCE = Path(__file__).parents[2] / "src"
 ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
 
 # A span's name with those of its children in the order of their start.
@@ -86,6 +84,16 @@ class Telemetry:
             capture_content=capture_content,
             prices=prices,
         )
+
+    def evaluate(
+        self, asked: Prompt[Any], *replies: Reply, how: str = "sync", **options: Any
+    ) -> None:
+        """Evaluates a prompt whose model gives these replies."""
+        adapter = ScriptedAdapter(replies, **options)
+        if how == "async":
+            asyncio.run(adapter.evaluate_async(asked, session=self.session))
+        else:
+            adapter.evaluate(asked, session=self.session)
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
@@ -195,7 +203,7 @@ def test_requests_have_their_dollars_and_say_when_a_price_is_unknown() -> None:
 
     telemetry = Telemetry(prices=prices)
     replies = [replace(call(("probe", {})), model="known"), replace(say("x"), model="new")]
-    ScriptedAdapter(replies).evaluate(prompt(tool()), session=telemetry.session)
+    telemetry.evaluate(prompt(tool()), *replies)
     first, second = [
         attributes for attributes in telemetry.attributes if "chat" in attributes.values()
     ]
@@ -398,16 +406,9 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
         return ToolResult(message="no", success=False)
 
     telemetry = Telemetry()
-    adapter = ScriptedAdapter(
-        [
-            call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}')),
-            say("Done."),
-        ]
-    )
-    adapter.evaluate(
-        prompt(tool(raises, name="raises"), tool(refuses, name="refuses")),
-        session=telemetry.session,
-    )
+    asked = prompt(tool(raises, name="raises"), tool(refuses, name="refuses"))
+    calls = call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}'))
+    telemetry.evaluate(asked, calls, say("Done."))
     names = [span.name for span in telemetry.spans]
     assert list(zip(names, telemetry.errors, strict=True)) == [
         ("invoke_agent agent", None),
@@ -420,41 +421,26 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
     ]
 
 
-def test_an_interrupt_ends_every_span_as_an_error() -> None:
-    def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        raise KeyboardInterrupt
+def interrupts(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    raise KeyboardInterrupt
 
+
+async def cancels(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.Event().wait()
+    raise AssertionError("it was cancelled")
+
+
+@pytest.mark.parametrize(("how", "stops"), [("sync", interrupts), ("async", cancels)])
+def test_what_stops_a_run_ends_every_span_as_an_error(how: str, stops: Callable[..., Any]) -> None:
     telemetry = Telemetry()
-    with pytest.raises(KeyboardInterrupt):
-        ScriptedAdapter([call(("probe", {}))]).evaluate(
-            prompt(tool(stops)), session=telemetry.session
-        )
+    with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)) as stopped:
+        telemetry.evaluate(prompt(tool(stops)), call(("probe", {})), how=how)
     assert telemetry.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
-    assert telemetry.errors == ["KeyboardInterrupt", None, "KeyboardInterrupt"]
+    assert telemetry.errors == [stopped.typename, None, stopped.typename]
     assert trace.get_current_span() is trace.INVALID_SPAN
-
-
-def test_a_cancellation_ends_every_span_as_an_error() -> None:
-    async def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        running[0].cancel()
-        await asyncio.Event().wait()
-        raise AssertionError("it was cancelled")
-
-    async def cancelled() -> None:
-        adapter = ScriptedAdapter([call(("probe", {}))])
-        running.append(
-            asyncio.create_task(
-                adapter.evaluate_async(prompt(tool(stops)), session=telemetry.session)
-            )
-        )
-        with suppress(asyncio.CancelledError):
-            await running[0]
-
-    telemetry = Telemetry()
-    running: list[asyncio.Task[Any]] = []
-    asyncio.run(cancelled())
-    assert telemetry.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
-    assert telemetry.errors == ["CancelledError", None, "CancelledError"]
 
 
 @pytest.mark.claim("DT-32")
@@ -535,22 +521,17 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
         telemetry.inside("http")
         return ToolResult(message="ok")
 
-    adapter = ScriptedAdapter([call(("meets", {}), ("meets", {})), say("Done.")], config=ISOLATED)
-    if how == "async":
-        asyncio.run(
-            adapter.evaluate_async(prompt(tool(meets, name="meets")), session=telemetry.session)
-        )
-    else:
-        adapter.evaluate(prompt(tool(meets, name="meets")), session=telemetry.session)
+    asked, calls = prompt(tool(meets, name="meets")), call(("meets", {}), ("meets", {}))
+    telemetry.evaluate(asked, calls, say("Done."), how=how, config=ISOLATED)
     run = {"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}
     meeting: Tree = {"execute_tool meets": [run, {"http": []}]}
     assert telemetry.tree == [
         {"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}
     ]
-    calls = [span for span in telemetry.spans if span.name == "execute_tool meets"]
-    ids = {str((span.attributes or {})["gen_ai.tool.call.id"]) for span in calls}
+    meetings = [span for span in telemetry.spans if span.name == "execute_tool meets"]
+    ids = {str((span.attributes or {})["gen_ai.tool.call.id"]) for span in meetings}
     assert ids == {"call_1", "call_2"}
-    (first, second), [_, *_, last] = calls, telemetry.spans
+    (first, second), [_, *_, last] = meetings, telemetry.spans
     assert (second.start_time or 0) < (first.end_time or 0) < (last.start_time or 0)
 
 
@@ -566,10 +547,8 @@ def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
 
     telemetry = Telemetry()
     asked = prompt(tool(reads, name="reads"), tool(refuses, name="refuses"))
-    adapter = ScriptedAdapter(
-        [call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED
-    )
-    adapter.evaluate(asked, session=telemetry.session)
+    calls = call(("reads", {}), ("reads", {}), ("refuses", {}))
+    telemetry.evaluate(asked, calls, say("Done."), config=ISOLATED)
     assert telemetry.session[Note].all() == (Note("0"), Note("1"))
     assert sorted(
         span.name for span in telemetry.spans if span.name.startswith("execute_tool")
@@ -748,8 +727,7 @@ def test_nested_run_that_goes_on_has_no_spans_for_requests_that_were_answered() 
 def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
     telemetry = Telemetry()
     again = ("read_section", {"section_key": "text"})
-    adapter = ScriptedAdapter([call(READ, READ), call(READ, again), say("Done.")])
-    adapter.evaluate(disclosing(tools=2), session=telemetry.session)
+    telemetry.evaluate(disclosing(tools=2), call(READ, READ), call(READ, again), say("Done."))
     assert telemetry.counted("wink.tools.injected") == 2
     assert telemetry.counted("wink.disclosure.dynamic") == 1
     assert telemetry.counted("wink.disclosure.restarts") == 0
@@ -819,8 +797,8 @@ def test_no_content_is_sent_unless_asked_for(config: InnerLoopConfig) -> None:
 
 def test_a_tool_name_that_the_model_made_up_is_not_sent() -> None:
     telemetry = Telemetry()
-    adapter = ScriptedAdapter([call((f"send {MARKER}", {}), (MARKER * 10_000, {})), say("Done.")])
-    adapter.evaluate(prompt(tool()), session=telemetry.session)
+    calls = call((f"send {MARKER}", {}), (MARKER * 10_000, {}))
+    telemetry.evaluate(prompt(tool()), calls, say("Done."))
     assert [span.name for span in telemetry.spans].count("execute_tool unknown") == 2
     assert MARKER not in "".join(
         [telemetry.metrics_json, *(span.to_json() for span in telemetry.spans)]
@@ -866,8 +844,8 @@ def test_text_that_no_wire_can_carry_is_mended() -> None:
         finish="tool_calls",
     )
     for config in (InnerLoopConfig(), ISOLATED):
-        adapter = ScriptedAdapter([odd, say("Done \ud800.")], config=config)
-        adapter.evaluate(prompt(tool(answers), text="Do \ud800."), session=telemetry.session)
+        asked = prompt(tool(answers), text="Do \ud800.")
+        telemetry.evaluate(asked, odd, say("Done \ud800."), config=config)
     sent = ExportTraceServiceRequest.FromString(encode_spans(telemetry.spans).SerializeToString())
     assert len(sent.resource_spans[0].scope_spans[0].spans) == len(telemetry.spans) == 2 * 5
 
@@ -883,9 +861,7 @@ def test_a_result_that_cannot_be_shown_leaves_no_span_open(
 
     telemetry = Telemetry(capture_content=True)
     calls = call(("probe", {}), ("probe", {}))
-    ScriptedAdapter([calls, say("Done.")], config=ISOLATED).evaluate(
-        prompt(tool(answers)), session=telemetry.session
-    )
+    telemetry.evaluate(prompt(tool(answers)), calls, say("Done."), config=ISOLATED)
     assert telemetry.tree == [
         {"invoke_agent agent": leaf("chat", "execute_tool probe", "execute_tool probe", "chat")}
     ]
@@ -971,9 +947,7 @@ def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
         return ToolResult(message="ok")
 
     telemetry = Telemetry()
-    ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(
-        prompt(tool(stops)), session=telemetry.session
-    )
+    telemetry.evaluate(prompt(tool(stops)), call(("probe", {})), say("Done."))
     assert telemetry.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
     assert trace.get_current_span() is trace.INVALID_SPAN
 
@@ -999,20 +973,9 @@ def test_an_operation_whose_end_nobody_awaits_publishes_no_parts(calls: int) -> 
     assert [(work.kind, work.observed) for work in begun] == [("evaluation", False)]
 
 
-def python(code: str) -> str:
-    """What a fresh interpreter prints for `code`, with installed packages and the source tree."""
-    paths = [str(SOURCE), *sys.path]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}\n{code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 def test_nothing_of_opentelemetry_is_imported_unless_asked_for() -> None:
     code = """
+import sys
 import weakincentives.contrib
 from weakincentives import MarkdownSection, Prompt
 from weakincentives.runtime.session import Session
@@ -1022,17 +985,7 @@ prompt = Prompt(ns="tests", key="light", sections=[task])
 ScriptedAdapter([say("Done.")]).evaluate(prompt, session=Session())
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
-    assert python(code) == "[]"
-
-
-def test_without_opentelemetry_the_import_says_what_to_install() -> None:
-    code = """
-sys.modules["opentelemetry"] = None
-try:
-    import weakincentives.contrib.otel
-except ImportError as error:
-    print(error)
-"""
-    assert python(code) == str(
-        missing_extra("weakincentives.contrib.otel", "OpenTelemetry", "otel")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
     )
+    assert done.stdout == "[]\n"

@@ -84,7 +84,7 @@ def test_what_is_wrong_with_the_source_of_a_section_is_a_finding() -> None:
 
 def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
     mood = MarkdownSection(
-        title="Mood", template="Use `old_tool` or `refund`.", enabled=lambda *, session: True
+        title="Mood", template="Use `old_tool` or `refund(order)`.", enabled=lambda *, session: True
     )
     old = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("old_tool")])
     refunds = closed("Refunds", tools=[tool("refund")])
@@ -233,22 +233,6 @@ def test_conditions_read_the_session_argument() -> None:
 # tools that texts name
 
 
-def test_a_text_that_names_a_closed_tool_is_found_with_its_remedy() -> None:
-    (finding,) = analyze(
-        template(
-            MarkdownSection(title="Task", template="Call `refund(order)`."),
-            closed("Refunds", tools=[tool("refund")]),
-        )
-    ).findings
-    assert finding == Finding(
-        "tool-not-open",
-        ("task",),
-        "warning",
-        "its full text names the tool `refund` of section 'refunds', which may not be open then",
-        "move the sentence there, or show that section in full",
-    )
-
-
 def test_a_summary_may_name_what_it_hides_and_nothing_else() -> None:
     inner = MarkdownSection(title="Food", template="y", tools=[tool("weigh")])
     own = closed(
@@ -270,19 +254,6 @@ def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
     outer = closed("Outer", children=[inner], tools=[tool("outer_tool")])
     assert findings(template(outer, closed("Refunds", tools=[tool("refund")]))) == [
         ("tool-not-open", "outer.inner")
-    ]
-
-
-def test_a_tool_of_a_disabled_section_can_never_be_called() -> None:
-    disabled = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("refund")])
-    named = MarkdownSection(title="Task", template="Use `refund`.")
-    assert findings(template(named, disabled)) == [
-        ("never-enabled", "old"),
-        ("tool-not-enabled", "task"),
-    ]
-    assert [finding.severity for finding in analyze(template(named, disabled)).findings] == [
-        "warning",
-        "error",
     ]
 
 
@@ -388,10 +359,6 @@ def test_a_section_that_is_always_full_needs_no_shorter_summary() -> None:
     assert (
         findings(template(MarkdownSection(title="Notes", template="Hi.", summary="Unused."))) == []
     )
-
-
-def test_a_summarized_section_without_a_summary_is_found() -> None:
-    assert findings(template(closed("Notes", summary=None))) == [("summary-missing", "notes")]
 
 
 # ---------------------------------------------------------------------------------------------

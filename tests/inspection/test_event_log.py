@@ -1,6 +1,5 @@
 """A logged event is JSON whatever it holds, and reads back as what was written."""
 
-import gc
 import io
 import json
 from collections.abc import Callable
@@ -14,20 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.cli.timeline import Timeline
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
-from weakincentives.evaluation.response import Completed
 from weakincentives.inspection.event_log import (
     LOG_START,
-    LoggedEvaluation,
-    RunningEvaluations,
     event_record,
     read_events,
     write_events,
 )
-from weakincentives.inspection.runs import RunEvaluation
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -180,163 +174,6 @@ def test_the_log_refers_to_the_models_own_text_and_copies_none() -> None:
     assert event.text is text
 
 
-def depths(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    running = RunningEvaluations()
-    return [(record["event"], len(running.add(record))) for record in records]
-
-
-def test_an_evaluation_that_a_handler_starts_is_nested_until_it_ends_or_fails() -> None:
-    inner = PromptTemplate(
-        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
-    )
-
-    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        return ToolResult(
-            context.adapter.evaluate(
-                inner.bind(), session=context.session, bus=context.event_bus
-            ).text
-        )
-
-    sections = [
-        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])
-    ]
-    outer, asking = (
-        PromptTemplate(ns="shop", key="outer", sections=sections),
-        call(("ask", {"number": "A-7"})),
-    )
-    script: list[Reply] = [
-        asking,
-        say("thought"),
-        asking,
-        RuntimeError("no provider"),
-        say("Done."),
-    ]
-    records = logged(
-        lambda session: ScriptedAdapter(script).evaluate(outer.bind(), session=session)
-    )
-    assert depths(records) == [
-        ("PromptRendered", 1),
-        ("ProviderCalled", 1),
-        ("PromptRendered", 2),
-        ("ProviderCalled", 2),
-        ("PromptExecuted", 2),
-        ("ToolInvoked", 1),
-        ("ProviderCalled", 1),
-        ("PromptRendered", 2),
-        ("ProviderCalled", 2),
-        ("EvaluationStopped", 2),
-        ("ToolInvoked", 1),
-        ("ProviderCalled", 1),
-        ("PromptExecuted", 1),
-    ]
-    before = [record for record in records if record["event"] != "EvaluationStopped"]
-    assert depths(before) == [pair for pair in depths(records) if pair[0] != "EvaluationStopped"]
-
-
-def test_a_run_after_a_failed_or_restarted_one_is_not_nested_in_it() -> None:
-    def run(session: Session) -> None:
-        with suppress(RuntimeError):
-            ScriptedAdapter([RuntimeError("no provider")]).evaluate(PROMPT.bind(), session=session)
-        read, pay = (
-            call(("read_section", {"section_key": "refunds"})),
-            call(("refund", {"number": "A-7"})),
-        )
-        adapter = ScriptedAdapter([read, pay, say("Done.")], dynamic_tools=False)
-        MainLoop(adapter).execute(PROMPT.bind(), session=session)
-
-    records = logged(run)
-    assert "VisibilityExpanded" in [record["event"] for record in records]
-    assert {depth for _, depth in depths(records)} == {1}
-
-
-def test_timeline_forgets_evaluations_that_have_ended_or_were_restarted() -> None:
-    def run(session: Session) -> None:
-        read = call(("read_section", {"section_key": "refunds"}))
-        adapter = ScriptedAdapter([read, say("Done.")], dynamic_tools=False)
-        MainLoop(adapter).execute(PROMPT.bind(), session=session)
-
-    timeline = Timeline()
-    for _ in range(5):
-        for record in logged(run):
-            timeline.add(record)
-    kept: list[object] = [timeline.__dict__]
-    seen = set[int]()
-    for value in kept:  # which grows meanwhile
-        assert not isinstance(value, LoggedEvaluation | RunEvaluation)
-        found = [it for it in gc.get_referents(value) if id(it) not in seen]
-        seen.update(map(id, found))
-        kept += [it for it in found if not isinstance(it, type)]
-    assert timeline.end() == []
-
-
-def test_an_evaluation_in_a_session_of_its_own_is_nested_in_the_call_that_runs_it() -> None:
-    inner = PromptTemplate(
-        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
-    )
-
-    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        answer = context.adapter.evaluate(inner.bind(), session=Session(), bus=context.event_bus)
-        return ToolResult(message=answer.text)
-
-    async def ask_async(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        answer = await context.adapter.evaluate_async(
-            inner.bind(), session=Session(), bus=context.event_bus
-        )
-        return ToolResult(message=answer.text)
-
-    tools = [Tool(name="ask", handler=ask), Tool(name="ask_async", handler=ask_async)]
-    sections = [MarkdownSection(title="Task", template="Help.", tools=tools)]
-    outer = PromptTemplate(ns="shop", key="outer", sections=sections)
-    order = {"number": "A-7"}
-    script: list[Reply] = [
-        call(("ask", order), ("ask_async", order)),
-        say("thought"),
-        say("thought again"),
-        say("Done."),
-    ]
-
-    def run(session: Session) -> None:
-        adapter = ScriptedAdapter(script)
-        for event in adapter.stream(outer.bind(), session=session):
-            if isinstance(event, Completed):  # what the reader runs is not nested
-                ScriptedAdapter([say("done")]).evaluate(inner.bind(), session=session)
-
-    nested = [
-        ("PromptRendered", 2),
-        ("ProviderCalled", 2),
-        ("PromptExecuted", 2),
-        ("ToolInvoked", 1),
-    ]
-    assert depths(logged(run)) == [
-        ("PromptRendered", 1),
-        ("ProviderCalled", 1),
-        *nested,
-        *nested,
-        ("ProviderCalled", 1),
-        ("PromptExecuted", 1),
-        ("PromptRendered", 1),
-        ("ProviderCalled", 1),
-        ("PromptExecuted", 1),
-    ]
-
-
-def test_a_run_after_one_that_was_interrupted_in_a_call_is_not_nested_in_it() -> None:
-    def interrupt(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        raise KeyboardInterrupt
-
-    tools = [Tool(name="stop", handler=interrupt)]
-    sections = [MarkdownSection(title="Task", template="Help.", tools=tools)]
-    prompt = PromptTemplate(ns="shop", key="stop", sections=sections).bind()
-
-    def run(session: Session) -> None:
-        adapter = ScriptedAdapter([call(("stop", {"number": "A-7"})), say("Done.")])
-        with suppress(KeyboardInterrupt):
-            adapter.evaluate(prompt, session=session)
-        adapter.evaluate(prompt, session=session)
-
-    assert {depth for _, depth in depths(logged(run))} == {1}
-
-
 @dataclass(frozen=True)
 class Tone:
     word: str
@@ -401,29 +238,6 @@ def test_the_log_begins_with_its_version() -> None:
         other = LOG_START.replace("5", version)
         with pytest.raises(ValueError, match=f"line 1 begins a log of version {version}.*{remedy}"):
             list(read_events([other]))
-
-
-def delegate(session: Session) -> None:
-    """A run whose tool calls evaluate another prompt: once well, once in vain."""
-
-    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        answer = context.adapter.evaluate(PROMPT.bind(), session=context.session)
-        return ToolResult(message=answer.text)
-
-    sections = [
-        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])
-    ]
-    outer = PromptTemplate(ns="shop", key="outer", sections=sections)
-    asking = call(("ask", {"number": "A-7"}))
-    failure = RuntimeError("no provider")
-    script: list[Reply] = [asking, say("thought"), asking, failure, say("Done.")]
-    ScriptedAdapter(script).evaluate(outer.bind(), session=session)
-
-
-def test_runs_of_several_sessions_are_not_nested() -> None:
-    first, other = logged(evaluate), logged(evaluate)
-    both = [record for pair in zip(first, other, strict=True) for record in pair]
-    assert {depth for _, depth in depths(both)} == {1}
 
 
 def test_a_rendered_prompt_is_logged_with_the_sizes_of_its_sections() -> None:

@@ -2,17 +2,22 @@
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.response import Completed
 from weakincentives.inspection.event_log import read_events, write_events
 from weakincentives.inspection.runs import LoggedRun, RunEvaluation, RunSection, read_run
 from weakincentives.prompt import (
     MarkdownSection,
+    Prompt,
     PromptTemplate,
     SectionVisibility,
     Tool,
@@ -33,13 +38,24 @@ def refund(params: Order, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult(message="Paid back.")
 
 
+INNER = Prompt(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+
+
 def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
     """Ask another prompt."""
-    inner = PromptTemplate(
-        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
-    )
-    answer = context.adapter.evaluate(inner.bind(), session=Session(), bus=context.event_bus)
+    answer = context.adapter.evaluate(INNER, session=Session(), bus=context.event_bus)
     return ToolResult(message=answer.text)
+
+
+async def ask_async(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Ask another prompt."""
+    answer = await context.adapter.evaluate_async(INNER, session=Session(), bus=context.event_bus)
+    return ToolResult(message=answer.text)
+
+
+def interrupt(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Stop everything."""
+    raise KeyboardInterrupt
 
 
 def template(*, closable: bool = False) -> PromptTemplate[Any]:
@@ -50,7 +66,8 @@ def template(*, closable: bool = False) -> PromptTemplate[Any]:
         visibility=SectionVisibility.SUMMARY,
         tools=[Tool(name="refund", handler=refund)],
     )
-    task = MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])
+    tools = [Tool(name=each.__name__, handler=each) for each in (ask, ask_async, interrupt)]
+    task = MarkdownSection(title="Task", template="Help.", tools=tools)
     return PromptTemplate(ns="shop", key="manual", sections=[task, refunds], closable=closable)
 
 
@@ -60,14 +77,12 @@ PAY = call(("refund", {"number": "A-7"}))
 ASK = call(("ask", {"number": "A-7"}))
 
 
-def logged(*runs: Callable[[Session], object]) -> LoggedRun:
-    file = io.StringIO()
-    for run in runs:
-        session = Session()
-        stop = write_events(session.bus, file)
-        run(session)
-        stop()
-    return read_run(read_events(file.getvalue().splitlines()))
+def logged(run: Callable[[Session], object], *, without: str = "") -> LoggedRun:
+    session, file = Session(), io.StringIO()
+    write_events(session.bus, file)
+    run(session)
+    records = read_events(file.getvalue().splitlines())
+    return read_run(record for record in records if record["event"] != without)
 
 
 def refunds(sections: tuple[RunSection, ...]) -> tuple[str, str]:
@@ -123,19 +138,38 @@ def test_a_restart_says_what_it_opened_and_why() -> None:
 
 
 def test_an_evaluation_inside_a_call_is_a_part_of_that_call() -> None:
-    script = [call(("ask", {"number": "1"}), ("ask", {"number": "2"})), say("a"), say("b")]
-    [evaluation] = logged(
-        lambda session: ScriptedAdapter([*script, say("Done.")]).evaluate(
-            template().bind(), session=session
-        )
-    ).evaluations
+    order, failure = {"number": "1"}, RuntimeError("no provider")
+    asking = call(("ask", order), ("ask_async", order), ("ask", order))
+
+    def run(session: Session) -> None:
+        adapter = ScriptedAdapter([asking, say("a"), say("b"), failure, say("Done.")])
+        for event in adapter.stream(template().bind(), session=session):
+            if isinstance(event, Completed):  # what the reader runs is not nested
+                ScriptedAdapter([say("after")]).evaluate(INNER, session=session)
+
+    evaluation, after = logged(run).evaluations
     assert outline(evaluation) == [
         ["ask", [["PromptExecuted"]]],
-        ["ask", [["PromptExecuted"]]],
+        ["ask_async", [["PromptExecuted"]]],
+        ["ask", [["EvaluationStopped"]]],
         ["PromptExecuted"],
     ]
     [inner] = evaluation.turns[0].steps[1].evaluations
     assert (inner.depth, inner.text) == (1, "b")
+    assert (after.depth, after.text) == (0, "after")
+    assert outline(logged(run, without="EvaluationStopped").evaluations[0])[2] == ["ask", []]
+
+
+@pytest.mark.parametrize("without", ["", "EvaluationStopped"])
+def test_a_run_after_one_that_has_no_answer_is_not_nested_in_it(without: str) -> None:
+    def run(session: Session) -> None:
+        stop = call(("interrupt", {"number": "1"}))
+        for reply in (RuntimeError("no provider"), stop, say("Done.")):
+            with suppress(RuntimeError, KeyboardInterrupt):
+                ScriptedAdapter([reply]).evaluate(template().bind(), session=session)
+
+    evaluations = logged(run, without=without).evaluations
+    assert [each.depth for each in evaluations] == [0, 0, 0]
 
 
 def test_a_request_to_another_adapter_belongs_to_the_same_turn() -> None:

@@ -10,10 +10,11 @@ from rich.text import Text
 from typer import Argument, Option
 
 from ..atomic_writes import replacing
+from ..displays import count_of
 from ..errors import SerdeError
 from ..evaluation.approval import Approve, Decision, Deny, Preview, ReplaceArguments
 from ..evaluation.suspension import Suspension
-from .output import count_of, printable
+from .output import printable
 from .target import UsageError, read_text
 
 __all__ = ["approve", "ask", "is_interactive", "read_suspension", "write_file"]

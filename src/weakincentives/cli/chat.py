@@ -6,11 +6,12 @@ from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from pathlib import Path
 from shutil import copytree
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
 from ..content import ContentStore, FolderContentStore, MemoryContentStore
+from ..displays import count_of
 from ..errors import SerdeError, WeakIncentivesError
 from ..evaluation.approval import Decision, Preview
 from ..evaluation.chat import Chat
@@ -41,7 +42,7 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import count_of, printable, short_line
+from .output import printable, short_line
 from .target import (
     Open,
     Params,
@@ -173,8 +174,7 @@ class _Screen:
             if line.strip():
                 return line
 
-    # Any: a prompt of any output
-    def show(self, event: StreamEvent[Any]) -> None:  # noqa: C901 - one case for each event
+    def show(self, event: StreamEvent[object]) -> None:  # noqa: C901 - one case for each event
         """Shows what has happened in a turn."""
         match event:
             case TextDelta(text):
@@ -230,8 +230,7 @@ class _Screen:
         self._in_text = False
 
 
-# Any: a prompt of any output
-def _restore(chat: Chat[Any], session: Session, file: Path, target: str) -> int:
+def _restore[Out](chat: Chat[Out], session: Session, file: Path, target: str) -> int:
     """Restores the session of the chat from the file; returns the number of turns so far."""
     text = read_text(file)
     try:

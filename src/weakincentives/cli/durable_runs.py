@@ -6,16 +6,17 @@ Needs only the database: neither the prompt nor the agent's code.
 import logging
 import re
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option, Typer
 
+from ..displays import count_of
 from ..inspection.logged_entries import records_of
 from ..limits import utc_now
-from .output import count_of, printable, write_json
+from .output import print_lines, write_json
 from .runs import print_timeline
 from .target import UsageError
 
@@ -91,7 +92,7 @@ def cancel(url: Url, run_id: RunId, *, log: Log = None) -> None:
         for run in runs.list_runs(run_ids=[run_id]):
             if run.status != "cancelled":
                 raise UsageError(f"cannot cancel run {run_id!r} because it is over: {run.status}")
-    _print([f"cancelled {run_id}"])
+    print_lines([f"cancelled {run_id}"])
 
 
 @app.command()
@@ -99,7 +100,7 @@ def delete(url: Url, run_ids: RunIds, *, log: Log = None) -> None:
     """Delete runs that are over, with their logs. Deletes none if one of them is not over."""
     with _open(url, log) as runs:
         runs.delete(run_ids)
-    _print(f"deleted {run_id}" for run_id in dict.fromkeys(run_ids))
+    print_lines(f"deleted {run_id}" for run_id in dict.fromkeys(run_ids))
 
 
 @app.command()
@@ -108,7 +109,7 @@ def clean(url: Url, *, before: Before, log: Log = None) -> None:
     time = _time_before(before)
     with _open(url, log) as runs:
         number = runs.delete_ended(time)
-    _print([f"deleted {count_of(number, 'run')} that ended before {time:%Y-%m-%d %H:%M} UTC"])
+    print_lines([f"deleted {count_of(number, 'run')} that ended before {time:%Y-%m-%d %H:%M} UTC"])
 
 
 @app.command()
@@ -121,7 +122,7 @@ def create(url: Url, *, log: Log = None) -> None:
 
     with _without_log_of_dbos():
         create_tables(url, log_url=log)
-    _print(["the tables are up to date"])
+    print_lines(["the tables are up to date"])
 
 
 @contextmanager
@@ -172,11 +173,7 @@ def _print_table(runs: Sequence["StoredRun"]) -> None:
         for run in runs
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    _print(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    print_lines(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def _print(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(f"{printable(line.rstrip()).replace('\n', '?')}\n" for line in lines)

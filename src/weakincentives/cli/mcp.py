@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from typer import Argument, Exit, Option, Typer
@@ -26,13 +26,14 @@ from ..contrib.mcp.lock import (
     write_lock,
 )
 from ..contrib.mcp.state import UndoVerdict, probe_undo
+from ..displays import count_of
 from ..errors import SerdeError, missing_extra
 from ..json_validation import check_schema
 from ..prompt.external_schemas import upgrade_dialect
 from ..prompt.tool import MAX_DESCRIPTION
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
-from .output import count_of, printable
+from .output import printable
 from .target import Params, Set, Tag, Target, UsageError, load_prompt
 
 __all__ = ["app"]
@@ -203,7 +204,7 @@ def _sdk() -> Generator[None]:
 def _call(option: str, text: str) -> tuple[str, dict[str, Json]]:
     tool, _, arguments = text.partition(" ")
     try:
-        return tool, serde.parse_json(dict[str, Any], arguments or "{}")
+        return tool, serde.parse_json(dict[str, Json], arguments or "{}")
     except SerdeError as error:
         raise UsageError(f"{option} is written 'TOOL {{JSON}}': {error}") from error
 

@@ -2,13 +2,21 @@
 
 import json
 import sys
+from collections.abc import Iterable
 
 from rich.console import Console
 
 from .. import serde
 from ..displays import HIDDEN, cut, escape_hidden
 
-__all__ = ["count_of", "printable", "short_line", "single_line", "wide_console", "write_json"]
+__all__ = [
+    "print_lines",
+    "printable",
+    "short_line",
+    "single_line",
+    "wide_console",
+    "write_json",
+]
 
 _WIDTH = 100
 
@@ -29,9 +37,9 @@ def short_line(margin: str, text: str) -> str:
     return cut(text, _WIDTH - 1, counted=False)
 
 
-def count_of(number: int, noun: str) -> str:
-    """Returns `1 finding` or `2 findings`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints lines that cannot steer the terminal, and none of which becomes two."""
+    sys.stdout.writelines(f"{printable(line).replace('\n', '?')}\n" for line in lines)
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:

@@ -3,19 +3,17 @@
 import os
 import shlex
 import subprocess
-import sys
-from collections.abc import Iterable
 from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from ..prompt.overrides.model import OverridesTag, TextId, TextKind
+from ..prompt.overrides.model import OverridesTag, TextId
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.prompt import Prompt
-from .output import printable
+from ..prompt.template import AnyPrompt
+from .output import print_lines
 from .target import Target, UsageError, load_prompt, read_text, warn_of_unknown_tag
 
 __all__ = ["app"]
@@ -32,15 +30,15 @@ File = Annotated[Path | None, Option(help="Take the text from this file, - for s
 def list_() -> None:
     """Print the prompts and tags for which overrides are stored."""
     stored = LocalPromptOverridesStore().list()
-    _print(f"{overrides.ns}/{overrides.key} {overrides.tag}" for overrides in stored)
+    print_lines(f"{overrides.ns}/{overrides.key} {overrides.tag}" for overrides in stored)
 
 
 @app.command()
 def seed(target: Target, *, tag: Tag = "latest") -> None:
     """Store the code's own texts where none are stored, and print the names of all."""
     prompt, store = load_prompt(target), LocalPromptOverridesStore()
-    _print(map(_name, store.seed(prompt, tag).texts))
-    _print([f"in {store.path(OverridesTag(prompt.ns, prompt.key, tag))}"])
+    print_lines(map(_name, store.seed(prompt, tag).texts))
+    print_lines([f"in {store.path(OverridesTag(prompt.ns, prompt.key, tag))}"])
 
 
 @app.command("edit")
@@ -50,15 +48,13 @@ def edit_(target: Target, text: Text, *, tag: Tag = "latest", file: File = None)
     For a stale text the editor shows what is stored.
     """
     descriptor, store = load_prompt(target).descriptor, LocalPromptOverridesStore()
-    kind, _, place = text.partition(":")
-    text_id = TextId(cast(TextKind, kind), place)  # no descriptor has a text of an unknown kind
-    open_texts = {known: own for known, own in descriptor.texts.items() if own.accepts_overrides}
-    if text_id not in open_texts:
-        known = ", ".join(map(_name, open_texts)) or "none"
+    ids = {_name(each): each for each, own in descriptor.texts.items() if own.accepts_overrides}
+    if (text_id := ids.get(text)) is None:
+        known = ", ".join(ids) or "none"
         raise UsageError(f"{text!r} is no text that can be replaced; there are {known}")
     stored = store.resolve(descriptor, tag)
     texts = {**{stale.id: stale.text for stale in stored.stale}, **stored.texts}
-    before = texts.get(text_id, open_texts[text_id].text).rstrip("\n")
+    before = texts.get(text_id, descriptor.texts[text_id].text).rstrip("\n")
     after = (_edit(before) if file is None else read_text(file)).rstrip("\n")
     if file is not None or after != before:
         store.replace(descriptor, {text_id: after}, tag)
@@ -78,7 +74,7 @@ def diff(target: Target, *, tag: Tag = "latest") -> None:
         _print_diff(descriptor.texts[text_id].text, text, f"{name} (code)", f"{name} ({tag})")
     for stale in stored.stale:
         name = _name(stale.id)
-        _print([f"{name} is stale: {stale.reason}"])
+        print_lines([f"{name} is stale: {stale.reason}"])
         _print_diff(stale.base, stale.text, f"{name} (code then)", f"{name} ({tag})")
         _print_diff(stale.base, stale.current or "", f"{name} (code then)", f"{name} (code now)")
 
@@ -88,10 +84,14 @@ def rebase(target: Target, *, tag: Tag = "latest") -> None:
     """Carry stale texts over to the code as it is now. Exits with 1 when some need a decision."""
     prompt, store = _load(target, tag)
     result = store.rebase(prompt.descriptor, tag)
-    _print(f"merged {_name(text_id)}" for text_id in result.merged)
-    _print(f"conflict {_name(conflict.id)}: {conflict.reason}" for conflict in result.conflicts)
+    print_lines(f"merged {_name(text_id)}" for text_id in result.merged)
+    print_lines(
+        f"conflict {_name(conflict.id)}: {conflict.reason}" for conflict in result.conflicts
+    )
     if result.conflicts:
-        _print([f"see {store.path(OverridesTag(prompt.ns, prompt.key, tag), '.conflicts.md')}"])
+        print_lines(
+            [f"see {store.path(OverridesTag(prompt.ns, prompt.key, tag), '.conflicts.md')}"]
+        )
         raise Exit(1)
 
 
@@ -101,7 +101,7 @@ def prune(target: Target, *, tag: Tag = "latest") -> None:
     prompt, store = _load(target, tag)
     for stale in store.resolve(prompt.descriptor, tag).stale:
         store.delete(OverridesTag(prompt.ns, prompt.key, tag), stale.id)
-        _print([f"removed {_name(stale.id)}"])
+        print_lines([f"removed {_name(stale.id)}"])
 
 
 @app.command()
@@ -109,14 +109,13 @@ def check(target: Target, *, tag: Tag = "latest") -> None:
     """Print the stored texts that are stale. Exits with 1 when there are some."""
     prompt, store = _load(target, tag)
     stored = store.resolve(prompt.descriptor, tag)
-    _print(f"stale {_name(stale.id)}: {stale.reason}" for stale in stored.stale)
-    _print([f"texts that apply: {len(stored.texts)}, stale: {len(stored.stale)}"])
+    print_lines(f"stale {_name(stale.id)}: {stale.reason}" for stale in stored.stale)
+    print_lines([f"texts that apply: {len(stored.texts)}, stale: {len(stored.stale)}"])
     if stored.stale:
         raise Exit(1)
 
 
-# Any: a prompt of any output
-def _load(target: str, tag: str) -> tuple[Prompt[Any], LocalPromptOverridesStore]:
+def _load(target: str, tag: str) -> tuple[AnyPrompt, LocalPromptOverridesStore]:
     prompt, store = load_prompt(target), LocalPromptOverridesStore()
     warn_of_unknown_tag(store, prompt, tag)
     return prompt, store
@@ -140,12 +139,8 @@ def _edit(text: str) -> str:
         return read_text(file)
 
 
-def _print(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(printable(line).replace("\n", "?") + "\n" for line in lines)
-
-
 def _print_diff(old: str, new: str, old_name: str, new_name: str) -> None:
-    _print(list(unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm="")))
+    print_lines(unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm=""))
 
 
 def _name(text_id: TextId) -> str:

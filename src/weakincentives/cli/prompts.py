@@ -5,23 +5,26 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from warnings import catch_warnings, showwarning, simplefilter
 
 from rich.table import Table
 from typer import Exit, Option
 
-from ..evaluation.schemas import output_to_spec, tool_to_spec
+from ..displays import count_of
+from ..evaluation.conversation import rendered_tools
+from ..evaluation.schemas import output_to_spec
 from ..inspection.analysis import Finding, analyze
-from ..prompt.prompt import Prompt
 from ..prompt.sizes import measure
+from ..prompt.template import AnyPrompt
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
-from .output import count_of, printable, wide_console, write_json
+from .output import printable, wide_console, write_json
 from .target import (
     Open,
     Params,
@@ -65,11 +68,14 @@ def render(
         text = printable(rendered.text) if sys.stdout.isatty() else rendered.text
         sys.stdout.write(text + "\n")
         return
-    descriptions = rendered.tool_param_descriptions
-    tools = [tool_to_spec(tool, descriptions.get(tool.name)) for tool in rendered.tools]
-    output = rendered.structured_output and output_to_spec(rendered.structured_output)
-    spans = [span._asdict() for span in rendered.spans]
-    write_json({"text": rendered.text, "tools": tools, "output": output, "spans": spans})
+    declared = rendered.structured_output
+    parts = {
+        "text": rendered.text,
+        "tools": rendered_tools(rendered),
+        "output": output_to_spec(declared) if declared else None,
+        "spans": [span._asdict() for span in rendered.spans],
+    }
+    write_json(parts)
 
 
 def tree(
@@ -154,8 +160,7 @@ def check(
         raise Exit(1)
 
 
-# Any: a prompt of any output
-def _for_command_line(finding: Finding, prompt: Prompt[Any]) -> Finding:
+def _for_command_line(finding: Finding, prompt: AnyPrompt) -> Finding:
     """Returns the finding with a remedy that can be typed."""
     section = prompt.template.registry.get_section(finding.section_path)
     if finding.code != "cannot-check" or section is None or section.params_type is None:
@@ -172,15 +177,13 @@ def token_counter() -> tuple[Callable[[str], int], str]:
     cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = Path(cache) if cache else Path(tempfile.gettempdir(), "data-gym-cache")
     name = hashlib.sha1(_ENCODING_URL.encode(), usedforsecurity=False).hexdigest()
-    try:
+    with suppress(Exception):  # not installed, or data that it cannot read: an estimate does
         if (folder / name).is_file():  # else tiktoken would download it
             encoding = import_module("tiktoken").get_encoding("o200k_base")
             return (
                 lambda text: len(encoding.encode(text, disallowed_special=())),
                 "o200k_base of tiktoken",
             )
-    except Exception:  # noqa: S110 - not installed, or data that it cannot read: an estimate does
-        pass
     return lambda text: -(-len(text) // 4), "estimated at four characters each"
 
 

@@ -12,12 +12,14 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Exit, Option
 
+from ..displays import count_of
 from ..evaluation.approval import Decision
 from ..evaluation.main_loop import ExecutionOptions, MainLoop
 from ..evaluation.suspension import RunSuspended
 from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record
 from ..inspection.logged_entries import read_records
+from ..inspection.runs import Line, LoggedRun
 from ..runtime.events import Event, ProviderCalled, ToolInvoked
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, read_suspension, write_file
@@ -33,7 +35,7 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import count_of, single_line, wide_console, write_json
+from .output import print_lines, short_line, single_line, wide_console, write_json
 from .spending import Spending, spending
 from .target import (
     Open,
@@ -46,7 +48,6 @@ from .target import (
     load_prompt,
     visibility_overrides,
 )
-from .timeline import Timeline
 
 __all__ = ["advise", "foreign_records", "print_timeline", "reading", "run", "show"]
 
@@ -118,14 +119,12 @@ def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")
 
 def print_timeline(records: Sequence[Record]) -> None:
     """Prints the lines of a run, and what it has cost."""
-    timeline = Timeline()
-    lines = [f"{_clock(row):15}{line}" for row in records for line in timeline.add(row)]
-    lines += [f"{'':15}{line}" for line in timeline.end()]
+    run = LoggedRun()
+    lines = [f"{_clock(row):15}{_short(line)}" for row in records for line in run.add(row)]
+    lines += [f"{'':15}{_short(line)}" for line in run.end()]
     if (total := spending(records)) is not None:
         lines.append(f"{'':15}{total.summary}")
-    console = wide_console()
-    for line in lines:
-        console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=True)
+    print_lines(lines)
 
 
 def advise(
@@ -190,7 +189,7 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
     A terminal shows the sums below.
     """
     console = Console(stderr=True, highlight=False, markup=False)
-    timeline = Timeline()
+    run = LoggedRun()
     turns = calls = tokens = 0
 
     def write(lines: Iterable[str]) -> None:
@@ -204,7 +203,7 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
             turns += 1
             tokens += event.usage.input_tokens + event.usage.output_tokens
         calls += isinstance(event, ToolInvoked)
-        write(timeline.add(event_record(event)))
+        write(map(_short, run.add(event_record(event))))
         sums = count_of(turns, "turn"), count_of(calls, "tool call"), count_of(tokens, "token")
         live.update(Text(", ".join(sums), style="bold"), refresh=True)
 
@@ -220,7 +219,7 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
             with warnings_as_lines(write):
                 yield show_event, pause
         finally:
-            write(timeline.end())
+            write(map(_short, run.end()))
 
 
 @contextmanager
@@ -247,6 +246,11 @@ def foreign_records(name: str) -> Generator[None]:
         raise UsageError(f"{name}: an event lacks fields that wink writes") from error
     except RecursionError as error:
         raise UsageError(f"{name}: a value in an event is nested too deeply") from error
+
+
+def _short(line: Line) -> str:
+    """Makes a line safe for a terminal, indented below the evaluations around its own."""
+    return short_line("    " * line.depth, line.text)
 
 
 def _clock(record: Record) -> str:

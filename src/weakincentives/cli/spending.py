@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from .. import serde
+from ..displays import count_of
 from ..inspection.event_log import Record
-from ..limits import TokenUsage
-from .output import count_of, single_line
+from ..limits import Prices, TokenUsage
+from .output import single_line
 
 __all__ = ["Spending", "price_of", "spending"]
 
@@ -51,6 +52,15 @@ def _amount(dollars: float, sign: str = "") -> str:
     return f"{sign}{dollars:.4f}" if dollars else f"{sign}0"
 
 
+def _prices() -> Prices | None:
+    """Returns the tables of the extra `prices`, if it is installed."""
+    if find_spec("genai_prices") is None:
+        return None
+    from ..contrib.prices import cost
+
+    return cost
+
+
 def price_of(record: Record) -> float | None:
     """Returns the dollars of the request in a record of `ProviderCalled`; `None` if unknown.
 
@@ -61,11 +71,8 @@ def price_of(record: Record) -> float | None:
     usage = serde.parse(TokenUsage, record["usage"])
     if not usage.total_tokens:
         return 0.0  # it has failed
-    if find_spec("genai_prices") is None:
-        return None
-    from ..contrib.prices import cost
-
-    return cost(usage, str(record.get("model", "")))
+    cost = _prices()
+    return cost(usage, str(record.get("model", ""))) if cost else None
 
 
 def spending(records: Iterable[Record]) -> Spending | None:
@@ -74,10 +81,8 @@ def spending(records: Iterable[Record]) -> Spending | None:
     Returns `None` without the extra `prices`, and for logs that name no model, such as those of
     scripted adapters.
     """
-    if find_spec("genai_prices") is None:
+    if (cost := _prices()) is None:
         return None
-    from ..contrib.prices import cost
-
     total = Spending()
     for record in records:
         if record["event"] != "ProviderCalled":

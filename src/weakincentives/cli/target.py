@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, get_type_hints
 
 from typer import Argument, Option
 
@@ -16,8 +16,8 @@ from .. import serde
 from ..errors import SerdeError, ValidationIssue
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
-from ..prompt.sections import slug
-from ..prompt.template import PromptTemplate
+from ..prompt.sections import ParamsType, slug
+from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..records import is_record_type, requires
 from ..visibility import SectionPath, SectionVisibility
 from .output import single_line
@@ -61,15 +61,14 @@ Summary = Annotated[
 ]
 Tag = Annotated[str | None, Option(help="Apply the overrides that are stored under this tag.")]
 
-type _Prompt = Prompt[Any]  # Any: prompts of every output
-type _Types = Mapping[str, type[Any]]  # Any: params of every type
+type _Types = Mapping[str, ParamsType]
 
 
 class UsageError(Exception):
     """The command cannot do what its arguments say; the text tells its user why."""
 
 
-def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
+def load(name: str, kind: str) -> object:
     """Returns the object that `package.module:name` names, found from the current directory.
 
     `kind` says in an error what was expected.
@@ -87,7 +86,7 @@ def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
     if "" not in sys.path:  # as `python -m` has it
         sys.path.insert(0, "")
     try:
-        target: Any = import_module(module_name)
+        target: object = import_module(module_name)
     except (Exception, SystemExit) as error:  # the module's own code
         missing = isinstance(error, ModuleNotFoundError)
         remedy = "; run wink where it can be imported" if missing else ""
@@ -118,7 +117,7 @@ def load_prompt(
     params: Path | None = None,
     settings: Iterable[str] | None = None,
     tag: str | None = None,
-) -> _Prompt:
+) -> AnyPrompt:
     """Returns the prompt that `target` names.
 
     Binds the params in the file `params`, and over these the `Type.field=value` settings. With a
@@ -153,7 +152,7 @@ def load_prompt(
     return prompt
 
 
-def _find_prompt(target: str) -> _Prompt:
+def _find_prompt(target: str) -> AnyPrompt:
     prompt = _load_skills(target) if Path(target).is_dir() else load(target, "prompt")
     if callable(prompt):
         _check_parameters(target, prompt)
@@ -194,8 +193,7 @@ def _check_parameters(target: str, function: Callable[..., object]) -> None:
         )
 
 
-# Any: as in `_Prompt`
-def _load_skills(folder: str) -> PromptTemplate[Any]:
+def _load_skills(folder: str) -> AnyTemplate:
     from ..contrib.skills import skills
 
     sections = skills(folder)
@@ -206,7 +204,7 @@ def _load_skills(folder: str) -> PromptTemplate[Any]:
     return PromptTemplate(ns="skills", key=key, sections=sections, closable=True)
 
 
-def _params_types(prompt: _Prompt) -> _Types:
+def _params_types(prompt: AnyPrompt) -> _Types:
     """The params types by name; types of one name have their modules before it."""
     types = prompt.template.registry.params_types
     count = Counter(kind.__name__ for kind in types)
@@ -226,7 +224,7 @@ def how_to_set(params_type: type) -> str:
     return f"pass them by {' '.join(settings)}, or by --params"
 
 
-def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: _Prompt, tag: str) -> None:
+def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: AnyPrompt, tag: str) -> None:
     """Warns on stderr when overrides of the prompt are stored, but none under `tag`."""
     name = prompt.ns, prompt.key
     tags = sorted(stored.tag for stored in store.list() if (stored.ns, stored.key) == name)
@@ -237,7 +235,7 @@ def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: _Prompt, tag: 
 
 
 def visibility_overrides(
-    prompt: _Prompt, open_: Iterable[str] | None, summary: Iterable[str] | None
+    prompt: AnyPrompt, open_: Iterable[str] | None, summary: Iterable[str] | None
 ) -> dict[SectionPath, SectionVisibility]:
     """Returns the overrides that show these sections; also opens the sections around open ones."""
     registry = prompt.template.registry

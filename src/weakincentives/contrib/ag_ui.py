@@ -7,7 +7,7 @@ Needs the extra `ag-ui`. `AgUiRun` converts the events of a stream, `new_message
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from itertools import count
-from typing import Any, assert_never
+from typing import assert_never
 
 from .. import serde
 from ..errors import missing_extra
@@ -37,7 +37,7 @@ from ..evaluation.response import (
 )
 from ..evaluation.suspension import RunSuspended
 from ..limits import TokenUsage
-from ..prompt.prompt import Prompt
+from ..prompt.template import AnyPrompt
 from ..protocols import StateView
 from ..runtime.events import Compacted
 
@@ -48,8 +48,7 @@ except ImportError as error:
 
 __all__ = ["AgUiRun", "earlier_conversation", "new_message"]
 
-# Any: a stream of any output
-type _AnyEvent = StreamEvent[Any]
+type _AnyEvent = StreamEvent[object]
 type _Events = Sequence[ag_ui.Event]
 
 _INTERRUPTED = "Interrupted: the tool may have run, or a part of it."
@@ -211,7 +210,7 @@ class AgUiRun:
         ]
         return ag_ui.RunFinishedInterruptOutcome(interrupts=interrupts)
 
-    def _complete(self, response: PromptResponse[Any]) -> _Events:  # Any: as above
+    def _complete(self, response: PromptResponse[object]) -> _Events:
         events = [*self._end_text(), *self._answer_open_calls()]
         if response.text and not (self._message and self._message.content):
             events += [*self._write(response.text), *self._end_text()]
@@ -232,16 +231,12 @@ class AgUiRun:
         text = sendable(text)
         if not text:
             return []
-        started: list[ag_ui.Event] = []
-        if self._text is None:
-            self._text, message_id = [], self._begin_message().id
-            started = [ag_ui.TextMessageStartEvent(message_id=message_id, role="assistant")]
-        assert self._message is not None  # noqa: S101 - it has an open text
+        message, started = self._message, list[ag_ui.Event]()
+        if message is None or self._text is None:
+            self._text, message = [], self._begin_message()
+            started = [ag_ui.TextMessageStartEvent(message_id=message.id, role="assistant")]
         self._text.append(text)
-        return [
-            *started,
-            ag_ui.TextMessageContentEvent(message_id=self._message.id, delta=text),
-        ]
+        return [*started, ag_ui.TextMessageContentEvent(message_id=message.id, delta=text)]
 
     def _begin_message(self) -> ag_ui.AssistantMessage:
         self._message = ag_ui.AssistantMessage(id=self._unused_id())
@@ -360,9 +355,8 @@ def new_message(request: ag_ui.RunAgentInput) -> str:
     return text
 
 
-# Any: a prompt of any output
 def earlier_conversation(
-    request: ag_ui.RunAgentInput, prompt: Prompt[Any], session: StateView | None = None
+    request: ag_ui.RunAgentInput, prompt: AnyPrompt, session: StateView | None = None
 ) -> Conversation | None:
     """Returns the messages before the new one as a conversation of `prompt`; `None` without any.
 

@@ -8,16 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import getclosurevars, isfunction
-from typing import Any, Literal
+from typing import Literal
 
 from ..prompt.conditions import BoundSelector
 from ..prompt.errors import PromptRenderError
 from ..prompt.overrides.apply import apply_overrides
-from ..prompt.prompt import Prompt
 from ..prompt.registry import RegistrySnapshot, SectionNode
-from ..prompt.sections import MarkdownSection, Section
+from ..prompt.sections import MarkdownSection, ParamsByType, ParamsType, Section
 from ..prompt.sizes import measure
-from ..prompt.template import PromptTemplate
+from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.text_template import compiled
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
@@ -57,7 +56,6 @@ _LONG_DESCRIPTION = 200  # characters; every request pays for them
 _STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
 
 type _Texts = Mapping[SectionPath, SectionTexts]
-type _Params = Mapping[type[Any], object]  # Any: params of every type, looked up by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +78,7 @@ class Report:
     findings: tuple[Finding, ...]
 
 
-# Any: prompts of every output.
-def analyze(
-    target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | None = None
-) -> Report:
+def analyze(target: AnyTemplate | AnyPrompt, *, session: StateView | None = None) -> Report:
     """Runs every check over all texts that the model can see; `serde.dump` makes the report JSON.
 
     Where params are neither bound nor built without arguments, the texts contain the names of their
@@ -128,9 +123,9 @@ def _finding(code: str, path: SectionPath, message: str, remedy: str) -> Finding
     return Finding(code, path, SEVERITIES[code], message, remedy)
 
 
-def _placeholders(registry: RegistrySnapshot, bound: _Params) -> _Params:
+def _placeholders(registry: RegistrySnapshot, bound: ParamsByType) -> ParamsByType:
     """Makes an instance of each missing params type, whose fields hold their own placeholders."""
-    instances: dict[type[Any], object] = {}
+    instances: dict[ParamsType, object] = {}
     for node in registry.sections:
         kind = node.params_type
         if kind is None or kind in bound or node.default_params is not None:
@@ -143,7 +138,7 @@ def _placeholders(registry: RegistrySnapshot, bound: _Params) -> _Params:
     return instances
 
 
-def _with_attributes(kind: type[Any], attributes: Mapping[str, str]) -> object:
+def _with_attributes(kind: ParamsType, attributes: Mapping[str, str]) -> object:
     instance = object.__new__(kind)
     for name, value in attributes.items():
         object.__setattr__(instance, name, value)
@@ -196,7 +191,7 @@ def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
     """Finds fields of params in braces, which nothing fills, and fields that no text uses."""
     unused = {kind: set(field_names(kind)) for kind in registry.params_types}
     all_names = set[str]().union(*unused.values())
-    first: dict[type[Any], SectionPath] = {}
+    first: dict[ParamsType, SectionPath] = {}
     for node in registry.sections:
         kind = node.params_type
         names = all_names if kind is None else field_names(kind)
@@ -233,8 +228,7 @@ def _selectors(node: SectionNode) -> list[BoundSelector]:
     return [item for item in (node.enabled, node.visibility) if isinstance(item, BoundSelector)]
 
 
-# Any: prompts of every output.
-def _stale_overrides(prompt: Prompt[Any]) -> Iterator[Finding]:
+def _stale_overrides(prompt: AnyPrompt) -> Iterator[Finding]:
     for stale in prompt.overrides.stale if prompt.overrides is not None else ():
         text = prompt.descriptor.texts.get(stale.id)
         reason = f"the code's own text {_STALE[stale.reason]}"
@@ -242,7 +236,7 @@ def _stale_overrides(prompt: Prompt[Any]) -> Iterator[Finding]:
         yield _finding("override-stale", text.path if text else (), message, "rebase or delete it")
 
 
-def _failures(view: PromptView, placeholders: _Params) -> Iterator[Finding]:
+def _failures(view: PromptView, placeholders: ParamsByType) -> Iterator[Finding]:
     """Finds sections whose conditions or texts fail."""
     for node in view.registry.sections:
         try:

@@ -6,15 +6,15 @@ every later request sends that too.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from .event_log import LoggedEvaluation, Record, RunningEvaluations
+from ..displays import count_of
+from .event_log import Record
+from .runs import RunEvaluation, RunTurn, is_inside, read_run
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
-
-type _Json = Any  # Any: records are JSON, read key by key
 
 _ASSUMED_SUMMARY = 200  # characters, with the line that says how to open the section
 
@@ -61,21 +61,24 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
     Runs of different sessions may overlap.
     """
     totals: dict[tuple[str, str], _Total] = {}
-    evaluations: dict[LoggedEvaluation, _Evaluation] = {}
-    running = RunningEvaluations()
-    for record in records:
-        for logged in running.add(record)[-1:]:
-            match record:
-                case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
-                    before = evaluations.pop(logged.restarted, None) if logged.restarted else None
-                    evaluations[logged] = _Evaluation(record, f"{ns}/{key}", before, totals)
-                case {"event": "PromptExecuted" | "EvaluationStopped"}:
-                    evaluations.pop(logged, None)
-                case _ if logged in evaluations:
-                    evaluations[logged].add(record)
-                case _:
-                    pass
+    counted: dict[RunEvaluation, _Evaluation] = {}
+    for evaluation in _with_inner_ones(read_run(records).evaluations):
+        record, restarted = evaluation.prompt.record, evaluation.restarted
+        if isinstance(record.get("sections"), list):
+            before = counted.get(restarted) if restarted else None
+            counted[evaluation] = _Evaluation(record, before, totals)
+            for turn in evaluation.turns:
+                counted[evaluation].add(turn)
     return tuple(total.cost() for total in totals.values())
+
+
+def _with_inner_ones(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
+    """Yields evaluations and those that ran inside their calls, in order of appearance."""
+    for evaluation in evaluations:
+        yield evaluation
+        for step in evaluation.all_steps:
+            yield from _with_inner_ones(step.evaluations)
+        yield from _with_inner_ones(evaluation.unfinished)
 
 
 @dataclass(slots=True)
@@ -118,10 +121,10 @@ class _Total:
         visibility: Literal["FULL", "SUMMARY"] = "SUMMARY" if summary < full else "FULL"
         if self.initial == {visibility.lower()}:
             return None
-        plural, assumed = "" if requests == 1 else "s", " (assumed)" * (self.summary is None)
+        assumed = " (assumed)" * (self.summary is None)
         return Advice(
             visibility,
-            f"FULL: {requests:,} request{plural} x {expanded:,} = {full:,}. "
+            f"FULL: {count_of(requests, 'request')} x {expanded:,} = {full:,}. "
             f"SUMMARY: {requests:,} x {size:,}{assumed} + to open it {opened:,} x {request:,} "
             f"+ open {in_need:,} x {expanded:,} = {summary:,}",
         )
@@ -132,50 +135,44 @@ class _Evaluation:
 
     def __init__(
         self,
-        record: _Json,
-        prompt: str,
+        record: Record,
         before: "_Evaluation | None",
         totals: dict[tuple[str, str], _Total],
     ) -> None:
         self.needed: set[str] = before.needed if before else set()
         self._read: Counter[str] = Counter()  # characters in the conversation, by section
-        self._tools: set[str] = set(record["tool_names"])
-        self._sections: dict[str, _Json] = {row["path"]: row for row in record["sections"]}
+        self._sections: dict[str, Record] = {row["path"]: row for row in record["sections"]}
+        prompt = f"{record['ns']}/{record['key']}"
         self._totals = {
             path: totals.setdefault((prompt, path), _Total(prompt, path)) for path in self._sections
         }
         for path, total in self._totals.items():
             section = self._sections[path]
-            subtree = [row for key, row in self._sections.items() if _is_inside(key, path)]
+            subtree = [row for key, row in self._sections.items() if is_inside(key, path)]
             visibility = section["visibility"]
             if before is None and visibility != "hidden":
                 total.initial.add(visibility)
             total.expanded_size, total.summary = section["expanded_size"], section["summary"]
             total.need_shows |= visibility == "summary" or any(row["tools"] for row in subtree)
 
-    def add(self, record: _Json) -> None:
-        """Adds the costs of one event."""
-        match record["event"]:
-            case "ProviderCalled":
-                self._add_request()
-            case "ToolInvoked":
-                self._add_call(record)
-            case "ToolsInjected":
-                self._tools.update(record["tool_names"])
-            case "ToolsWithdrawn":
-                self._tools.difference_update(record["tool_names"])
-            case _:
-                pass
+    def add(self, turn: RunTurn) -> None:
+        """Adds the costs of the requests and calls of one turn."""
+        for _ in turn.requests:
+            self._add_request(turn.tools)
+        for step in turn.steps:
+            if step.event == "ToolInvoked":
+                self._add_call(step.record)
 
-    def _add_request(self) -> None:
+    def _add_request(self, tools: frozenset[str]) -> None:
         shown = Counter({path: row["shown"] for path, row in self._sections.items()}) + self._read
         request = shown.total()
         for path, row in self._sections.items():
             total = self._totals[path]
-            for name in row["tools"].keys() & self._tools:
-                request += row["tools"][name]
-                total.tool_requests[name] += 1
-                total.tool_sent[name] += row["tools"][name]
+            for name, size in row["tools"].items():
+                if name in tools:
+                    request += size
+                    total.tool_requests[name] += 1
+                    total.tool_sent[name] += size
         for path, size in shown.items():
             total = self._totals[path]
             total.requests += 1
@@ -183,7 +180,7 @@ class _Evaluation:
             total.request_sizes += request
             total.requests_in_need += path in self.needed
 
-    def _add_call(self, record: _Json) -> None:
+    def _add_call(self, record: Record) -> None:
         name = record["name"]
         opens = record["result"]["success"] and name != "close_section"
         for path, row in self._sections.items():
@@ -199,10 +196,6 @@ class _Evaluation:
     def _add_need(self, path: str) -> None:
         """From here on the model needs the section and those around it."""
         for around in self._sections.keys() - self.needed:
-            if _is_inside(path, around):
+            if is_inside(path, around):
                 self.needed.add(around)
                 self._totals[around].needed += 1
-
-
-def _is_inside(path: str, around: str) -> bool:
-    return f"{path}.".startswith(f"{around}.")

@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TextIO
+from dataclasses import fields, is_dataclass
+from typing import Any, TextIO
 
 from .. import serde
 from ..errors import SerdeError
@@ -15,16 +15,14 @@ from ..serde import Json
 
 __all__ = [
     "LOG_START",
-    "LoggedEvaluation",
     "Record",
-    "RunningEvaluations",
     "event_record",
     "read_events",
     "write_events",
     "write_lines",
 ]
 
-type Record = dict[str, Json]
+type Record = dict[str, Any]  # Any: JSON, which readers read key by key
 """An event as plain JSON values; `event` is the name of its type."""
 
 _VERSION = 5
@@ -95,17 +93,14 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
     a line that is no event, and for a log of another version.
     """
     for number, line in enumerate(lines, start=1):
-        try:
-            record = _escaped(json.loads(line)) if _SURROGATE.search(line) else json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        record = _read_event(line)
+        if record is None:
             remedy = (
                 "name a log that `wink run --log` or write_events wrote"
                 if number == 1
                 else "it may have been cut off"
             )
-            raise ValueError(f"line {number} is no event; {remedy}")  # noqa: TRY004 - not a matter of types
+            raise ValueError(f"line {number} is no event; {remedy}")
         if record["event"] != "LogStart":
             yield record
         elif (version := record.get("version")) != _VERSION:
@@ -121,64 +116,17 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
             )
 
 
-def _escaped(value: Json) -> Json:
-    """Returns JSON whose texts and names UTF-8 can encode."""
-    text = json.dumps(value, ensure_ascii=False)
-    escaped: Json = json.loads(_LONE.sub(lambda lone: f"\\\\u{ord(lone[0]):x}", text))
-    return escaped
-
-
-@dataclass(slots=True, eq=False)
-class LoggedEvaluation:
-    """An evaluation in a log, after the one `before` of the same run.
-
-    `outer` has the evaluations around it, outermost first.
-    """
-
-    outer: tuple["LoggedEvaluation", ...] = ()
-    before: "LoggedEvaluation | None" = None
-    restarting: bool = False
-
-    @property
-    def restarted(self) -> "LoggedEvaluation | None":
-        """The evaluation that this one continues with other sections open."""
-        return self.before if self.before and self.before.restarting else None
-
-
-class RunningEvaluations:
-    """Follows a log record by record and knows which evaluations run inside which.
-
-    The ids of a record name its run, which has one evaluation at a time. Runs may overlap. Records
-    without the id of a run are those of their session.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[Json, dict[str, LoggedEvaluation]] = {}  # by path; those that go on
-
-    def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
-        """Returns the evaluations around `record`, outermost first; the last one published it."""
-        run = record.get("run_id") or record.get("session_id")
-        by_path, path = self._runs.get(run, {}), str(record.get("run_path", ""))
-        evaluation = by_path.get(path)
-        match record["event"]:
-            case "PromptRendered":
-                outer = [by_path[around] for around in sorted(by_path) if _is_around(around, path)]
-                evaluation = by_path[path] = LoggedEvaluation(tuple(outer), evaluation)
-                self._runs[run] = by_path
-            case "VisibilityExpanded" if evaluation:
-                evaluation.restarting = True
-            case "PromptExecuted" | "EvaluationStopped":
-                by_path.pop(path, None)
-                if not path:
-                    self._runs.pop(run, None)
-            case _:
-                pass
-        return (*evaluation.outer, evaluation) if evaluation else ()
-
-
-def _is_around(path: str, inner: str) -> bool:
-    """Whether the run of a path is around that of another one."""
-    return path != inner and inner.startswith(path)
+def _read_event(line: str) -> Record | None:
+    """Returns the event in a line, whose texts UTF-8 can encode; `None` if there is none."""
+    try:
+        record = json.loads(line)
+        if _SURROGATE.search(line):
+            text = json.dumps(record, ensure_ascii=False)
+            record = json.loads(_LONE.sub(lambda lone: f"\\\\u{ord(lone[0]):x}", text))
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(record, dict) and isinstance(record.get("event"), str)
+    return record if is_event else None
 
 
 def _to_json(value: object, depth: int = 0) -> Json:

@@ -99,14 +99,14 @@ class _Reading:
                     yield self._answer(reply, cost)
                 case Asked(key, preview):
                     self._shown[key] = preview
-                case Decided(key, decision) if key in self._shown:
+                case Decided(key, decision) if shown := self._shown.get(key):
                     yield ApprovalDecided(
-                        name=self._shown[key].tool,
-                        call_id=self._shown[key].call_id,
-                        approval=self._shown[key].approval,
+                        name=shown.tool,
+                        call_id=shown.call_id,
+                        approval=shown.approval,
                         decision=decision.kind,
                         reason=decision.reason if isinstance(decision, Deny) else "",
-                        preview=str(self._shown[key]),
+                        preview=str(shown),
                         **self._ids,
                     )
                 case LoggedCall():
@@ -148,23 +148,26 @@ class _Reading:
         )
 
     def _answer(self, reply: AssistantMessage | ProviderFailure, cost: float | None) -> Event:
-        self._turn += 1
+        if isinstance(reply, ProviderFailure):
+            failure, message, arrived = reply, None, reply.arrived
+        else:
+            failure, message, arrived = None, reply, reply
         number = self._turns + 1
-        if not (isinstance(reply, ProviderFailure) and reply.fell_back):  # it was sent again
+        if not (failure and failure.fell_back):  # it was sent again
             self._turns = number
+        self._turn += 1
         self._usage += reply.usage
-        answer = reply.arrived if isinstance(reply, ProviderFailure) else reply
-        self._last = reply if isinstance(reply, AssistantMessage) else None
+        self._last = message
         return ProviderCalled(
-            adapter=reply.provider if isinstance(reply, ProviderFailure) else "",
+            adapter=failure.provider if failure else "",
             turn=number,
             seconds=0.0,
             usage=reply.usage,
-            finish=reply.finish if isinstance(reply, AssistantMessage) else "",
-            tool_calls=len(reply.tool_calls) if isinstance(reply, AssistantMessage) else 0,
-            error=reply.message if isinstance(reply, ProviderFailure) else None,
-            text=answer.text if answer else "",
-            model=answer.model if answer else "",
+            finish=message.finish if message else "",
+            tool_calls=len(message.tool_calls) if message else 0,
+            error=failure.message if failure else None,
+            text=arrived.text if arrived else "",
+            model=arrived.model if arrived else "",
             cost=cost if reply.usage.total_tokens else None,
             **self._ids,
         )

@@ -83,7 +83,7 @@ def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) ->
     }
     write(re.sub(r"\{\{([a-z-]+)\}\}", lambda match: values[match[1]], head))
     for page in pages:
-        for name, body in {**dict(page.bodies), **page.pictures}.items():
+        for name, body in page.bodies.items():
             write(_data(name, body))
     comparison = _comparison(pages) if len(pages) > 1 else None
     write(_data("index", {"runs": [page.index for page in pages], "comparison": comparison}))
@@ -106,7 +106,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(name: str, value: _Json) -> str:
+def _data(name: str, value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>\n'
 
@@ -115,20 +115,19 @@ def _data(name: str, value: _Json) -> str:
 class _Page:
     """One run as JSON: an index of what the page shows at once, and bodies of what it opens.
 
-    Evaluations, turns and section trees have numbers, by which the index refers to them.
+    Evaluations, turns and section trees have numbers, by which the index refers to them. Pictures
+    are bodies too, as URLs that hold their data.
     """
 
     number: int
     run: ReportedRun
-    evaluations: list[_Json] = field(default_factory=list[_Json])
-    turns: list[_Json] = field(default_factory=list[_Json])
-    trees: list[_Json] = field(default_factory=list[_Json])
-    bodies: list[tuple[str, _Json]] = field(default_factory=list[tuple[str, _Json]])
-    pictures: dict[str, str] = field(default_factory=dict[str, str])  # as URLs with their data
-    index: _Json = None
-    _tree_numbers: dict[tuple[RunSection, ...], int] = field(
+    evaluations: list[Record] = field(default_factory=list[Record])
+    turns: list[Record] = field(default_factory=list[Record])
+    trees: dict[tuple[RunSection, ...], int] = field(
         default_factory=dict[tuple[RunSection, ...], int]
     )
+    bodies: dict[str, object] = field(default_factory=dict[str, object])
+    index: Record = field(init=False)
 
     def __post_init__(self) -> None:
         top = [self._add_evaluation(each, None) for each in self.run.run.evaluations]
@@ -138,12 +137,12 @@ class _Page:
             "top": top,
             "evaluations": self.evaluations,
             "turns": self.turns,
-            "trees": self.trees,
+            "trees": [[asdict(section) for section in sections] for sections in self.trees],
         }
 
     def _add_evaluation(self, evaluation: RunEvaluation, turn: int | None) -> int:
         number, record = len(self.evaluations), evaluation.prompt.record
-        entry: _Json = {"line": _cut(evaluation.prompt.line), "turn": turn, "at": _clock(record)}
+        entry: Record = {"line": _cut(evaluation.prompt.line), "turn": turn, "at": _clock(record)}
         self.evaluations.append(entry)
         entry["message"] = _cut(str(record.get("message", "")))
         entry["turns"] = [self._add_turn(each, number) for each in evaluation.turns]
@@ -153,16 +152,16 @@ class _Page:
         entry["end"] = _end(evaluation)
         entry["unfinished"] = [self._add_evaluation(each, turn) for each in evaluation.unfinished]
         body = {name: record.get(name, "") for name in ("text", "message", "changes")}
-        self.bodies.append((f"e{self.number}-{number}", body))
+        self.bodies[f"e{self.number}-{number}"] = body
         return number
 
     def _add_turn(self, turn: RunTurn, evaluation: int) -> int:
         number = len(self.turns)
         requests = [step.record for step in turn.requests]
-        calls: list[_Json] = [step.record for step in turn.steps if _is_call(step)]
-        decisions: list[_Json] = [step.record for step in turn.steps if _is_decision(step)]
-        usages: list[_Json] = [record["usage"] for record in requests]
-        entry: _Json = {
+        calls = [step.record for step in turn.steps if step.event == "ToolInvoked"]
+        decisions = [step.record for step in turn.steps if step.event == "ApprovalDecided"]
+        usages = [record["usage"] for record in requests]
+        entry: Record = {
             "line": _cut("; ".join(step.line for step in turn.requests)),
             "evaluation": evaluation,
             "number": turn.number,
@@ -173,7 +172,7 @@ class _Page:
             "cost": _sum([self.run.price(record) for record in requests]) if requests else 0,
             "seconds": sum(_number(record["seconds"]) for record in requests),
             "call_seconds": sum(_number(record["seconds"]) for record in calls),
-            "tree": self._tree(turn.sections),
+            "tree": self.trees.setdefault(turn.sections, len(self.trees)),
             "calls": [_cut(call["name"], 60) for call in calls],
             "failed": sum(not call["result"]["success"] for call in calls),
             "error": bool(requests and requests[-1]["error"]),
@@ -181,41 +180,35 @@ class _Page:
             "decisions": [record["decision"] for record in decisions],
         }
         self.turns.append(entry)
-        body = {
+        self.bodies[f"t{self.number}-{number}"] = {
             "text": turn.text,
             "requests": [{"line": step.line, **step.record} for step in turn.requests],
             "steps": [self._step(step, number) for step in turn.steps],
         }
-        self.bodies.append((f"t{self.number}-{number}", body))
         return number
 
-    def _tree(self, sections: tuple[RunSection, ...]) -> int:
-        if sections not in self._tree_numbers:
-            self._tree_numbers[sections] = len(self.trees)
-            self.trees.append([asdict(section) for section in sections])
-        return self._tree_numbers[sections]
-
-    def _step(self, step: RunStep, turn: int | None) -> _Json:
-        shown: _Json = {"event": step.record["event"], "name": step.record.get("name", "")}
-        names: tuple[str, ...]
-        if _is_decision(step):
-            names = ("approval", "decision", "reason", "seconds", "preview")
-            shown |= {name: step.record.get(name, "") for name in names}
-        elif not _is_call(step):
-            shown |= {"line": step.line, "previews": _previews(step)}
-        else:
-            names = ("call_id", "params", "arguments", "content", "seconds", "changes")
-            shown |= {name: step.record[name] for name in names if name in step.record}
-            shown["success"] = _success(step.record)
-            shown["media"] = self._media(step.record["result"])
-            shown["replayed"] = step.record.get("replayed", False)
+    def _step(self, step: RunStep, turn: int) -> Record:
+        record = step.record
+        shown: Record = {"event": step.event, "name": record.get("name", "")}
+        match step.event:
+            case "ApprovalDecided":
+                for name in ("approval", "decision", "reason", "seconds", "preview"):
+                    shown[name] = record.get(name, "")
+            case "ToolInvoked":
+                names = ("call_id", "params", "arguments", "content", "seconds", "changes")
+                shown |= {name: record[name] for name in names if name in record}
+                shown["success"] = bool(record["result"]["success"])
+                shown["media"] = self._media(record["result"])
+                shown["replayed"] = record.get("replayed", False)
+            case _:
+                shown |= {"line": step.line, "previews": _previews(record)}
         if step.evaluations:
             shown["evaluations"] = [self._add_evaluation(each, turn) for each in step.evaluations]
         return shown
 
-    def _media(self, record: _Json) -> list[_Json]:
+    def _media(self, record: Record) -> list[Record]:
         """Returns the media of a message or a result, and adds their pictures to the page."""
-        media: list[_Json] = record.get("media") or []
+        media: list[Record] = record.get("media") or []
         store = self.run.content
         for item in media:
             if store and item["mime"] in _PICTURES and 0 < item["size"] <= _LARGEST_PICTURE:
@@ -225,16 +218,8 @@ class _Page:
                 except ContentError:
                     continue
                 url = f"data:{item['mime']};base64,{b64encode(data).decode()}"
-                self.pictures[f"m-{item['digest']}"] = url
+                self.bodies[f"m-{item['digest']}"] = url
         return media
-
-
-def _is_call(step: RunStep) -> bool:
-    return step.record["event"] == "ToolInvoked"
-
-
-def _is_decision(step: RunStep) -> bool:
-    return step.record["event"] == "ApprovalDecided"
 
 
 def _end(evaluation: RunEvaluation) -> str:
@@ -247,16 +232,12 @@ def _end(evaluation: RunEvaluation) -> str:
     return str(evaluation.stop.record["reason"])
 
 
-def _success(record: _Json) -> bool:
-    return bool(record["result"]["success"])
-
-
-def _clock(record: _Json) -> str:
+def _clock(record: Record) -> str:
     """The time of day, in UTC."""
     return str(record.get("created_at", "")).partition("T")[2][:8]
 
 
-def _number(value: _Json) -> float:
+def _number(value: object) -> float:
     return value if isinstance(value, int | float) else 0.0
 
 
@@ -269,10 +250,9 @@ def _cut(text: str, size: int = 2_000) -> str:
     return cut(text, size, counted=False)
 
 
-def _comparison(pages: Sequence[_Page]) -> _Json:
+def _comparison(pages: Sequence[_Page]) -> Record:
     """Returns the sums of two runs side by side, and how their first prompts differ."""
-    rows: list[_Json] = []
-    for title, name in {
+    names = {
         "input tokens": "input",
         "of them cached": "cached",
         "output tokens": "output",
@@ -280,21 +260,21 @@ def _comparison(pages: Sequence[_Page]) -> _Json:
         "seconds of calls": "call_seconds",
         "dollars": "cost",
         "failed calls": "failed",
-    }.items():
-        sums = [_sum([turn[name] for turn in page.turns]) for page in pages]
-        rows.append([title, *sums])
-    rows.insert(
-        0, ["requests", *(sum(turn["number"] > 0 for turn in page.turns) for page in pages)]
-    )
-    rows.insert(1, ["calls", *(sum(len(turn["calls"]) for turn in page.turns) for page in pages)])
+    }
+    rows: list[list[object]] = [
+        ["requests", *(sum(turn["number"] > 0 for turn in page.turns) for page in pages)],
+        ["calls", *(sum(len(turn["calls"]) for turn in page.turns) for page in pages)],
+    ]
+    for title, name in names.items():
+        rows.append([title, *(_sum([turn[name] for turn in page.turns]) for page in pages)])
     texts = [
         str(page.run.run.evaluations[0].prompt.record.get("text", ""))[:_LARGEST_DIFF].splitlines()
         if page.run.run.evaluations
         else []
         for page in pages
     ]
-    names = [page.run.name for page in pages]
-    diff = "\n".join(unified_diff(texts[0], texts[1], names[0], names[1], lineterm=""))
+    first, second = [page.run.name for page in pages]
+    diff = "\n".join(unified_diff(texts[0], texts[1], first, second, lineterm=""))
     return {"rows": rows, "prompt": diff}
 
 
@@ -323,21 +303,21 @@ def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
 def _static_steps(steps: Iterable[RunStep]) -> Iterator[str]:
     for step in steps:
         pieces = [piece for each in step.evaluations for piece in _static_evaluation(each)]
-        if _is_call(step):
-            record: _Json = step.record
+        record = step.record
+        if step.event == "ToolInvoked":
             arguments = record.get("arguments") or json.dumps(record["params"], ensure_ascii=False)
             pieces = [_pre(arguments), *pieces, _pre(record["content"])]
             if changes := record.get("changes"):
-                undone = "" if _success(record) else " (rolled back)"
+                undone = "" if record["result"]["success"] else " (rolled back)"
                 pieces.append(f"<p>changed{undone}:</p>{_pre(json.dumps(changes, indent=1))}")
         else:
-            pieces += [_pre(preview) for preview in _previews(step)]
+            pieces += [_pre(preview) for preview in _previews(record)]
         yield from _folded(step.line, pieces) if pieces else [f"<p>{_text(step.line)}</p>\n"]
 
 
-def _previews(step: RunStep) -> list[_Json]:
+def _previews(record: Record) -> list[object]:
     """Returns what a person was shown to decide on, as text."""
-    shown: _Json = step.record.get("preview") or step.record.get("pending") or []
+    shown: str | list[object] = record.get("preview") or record.get("pending") or []
     return [shown] if isinstance(shown, str) else list(shown)
 
 

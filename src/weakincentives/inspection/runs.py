@@ -6,12 +6,13 @@ them safe for its reader.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..displays import count_of
 from ..serde import Json
-from .event_log import LoggedEvaluation, Record, RunningEvaluations
+from .event_log import Record
 
 __all__ = [
     "NO_END",
@@ -21,10 +22,9 @@ __all__ = [
     "RunSection",
     "RunStep",
     "RunTurn",
+    "is_inside",
     "read_run",
 ]
-
-type _Json = Any  # Any: records are JSON, read key by key
 
 NO_END = "the log has no end of this evaluation"
 _STOPS = {"limit": "stopped by a limit", "suspended": "waits for approval"}
@@ -60,17 +60,24 @@ class RunStep:
     line: str
     evaluations: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
 
+    @property
+    def event(self) -> str:
+        """The name of the event's type."""
+        return str(self.record["event"])
+
 
 @dataclass(slots=True, eq=False)
 class RunTurn:
     """A request and what followed until the next one.
 
     `requests` has several steps when adapters fell back, and none where a run that has waited goes
-    on with the calls that it waited for. `text` is what the model wrote.
+    on with the calls that it waited for. `tools` are those that the model could call, `text` is
+    what it wrote.
     """
 
     requests: list[RunStep]
     sections: tuple[RunSection, ...]
+    tools: frozenset[str]
     text: str = ""
     rejected: bool = False
     steps: list[RunStep] = field(default_factory=list[RunStep])
@@ -78,8 +85,7 @@ class RunTurn:
     @property
     def number(self) -> int:
         """The number of its request, 0 without one."""
-        record: _Json = self.requests[0].record if self.requests else {"turn": 0}
-        return int(record["turn"])
+        return int(self.requests[0].record["turn"]) if self.requests else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -87,43 +93,63 @@ class RunEvaluation:
     """One evaluation; `steps` come before its first turn.
 
     It ends with an `answer`, a `stop` or a `restart`; a log that was cut off has none of these.
-    `unfinished` has evaluations inside a call that has not ended.
+    `depth` counts the evaluations around it. `unfinished` has evaluations inside a call that has
+    not ended. `restarted` is the one that it continues with other sections open.
     """
 
     prompt: RunStep
-    depth: int
+    depth: int = 0
     sections: tuple[RunSection, ...] = ()
     steps: list[RunStep] = field(default_factory=list[RunStep])
     turns: list[RunTurn] = field(default_factory=list[RunTurn])
     answer: RunStep | None = None
     stop: RunStep | None = None
     restart: RunStep | None = None
+    restarted: "RunEvaluation | None" = None
     unfinished: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
-    unjudged: bool = False  # the last text is an answer that was neither accepted nor rejected
     opened_by: dict[str, str] = field(default_factory=dict[str, str])  # shared with later ones
-    tools: set[str] = field(default_factory=set[str])
+    tools: frozenset[str] = frozenset()
     tool_sizes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
 
     @property
     def has_end(self) -> bool:
         """Whether the log says how the evaluation ended."""
         steps = self.turns[-1].steps if self.turns else self.steps
-        compacted = bool(steps) and steps[-1].record["event"] == "Compacted"
+        compacted = bool(steps) and steps[-1].event == "Compacted"
         return compacted or any((self.answer, self.stop, self.restart))
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether the last text is an answer that was neither accepted nor rejected."""
+        if not self.text or self.turns[-1].rejected or self.answer or self.stop:
+            return False
+        return not self.turns[-1].requests[-1].record["tool_calls"]
 
     @property
     def text(self) -> str:
         """What the model wrote last."""
         return self.turns[-1].text if self.turns else ""
 
+    @property
+    def all_steps(self) -> Iterator[RunStep]:
+        """The steps before its first turn, then the requests and steps of each turn."""
+        yield from self.steps
+        for turn in self.turns:
+            yield from turn.requests
+            yield from turn.steps
+
 
 class LoggedRun:
-    """Reads a log record by record; `evaluations` has those that no tool call runs."""
+    """Reads a log record by record; `evaluations` has those that no tool call runs.
+
+    The ids of a record name its run, which has one evaluation at a time. Runs may overlap. Records
+    without the id of a run are those of their session.
+    """
 
     def __init__(self) -> None:
         self.evaluations: list[RunEvaluation] = []
-        self._running = RunningEvaluations()
-        self._by_log: dict[LoggedEvaluation, RunEvaluation] = {}
+        # those without an end, by the id of their run, and by the path of a run inside it
+        self._open: defaultdict[Json, dict[str, RunEvaluation]] = defaultdict(dict)
         self._opened_by: defaultdict[tuple[Json, ...], dict[str, str]] = defaultdict(dict)
 
     def add(self, record: Record) -> list[Line]:
@@ -131,10 +157,19 @@ class LoggedRun:
 
         Raises `LookupError`, `TypeError` or `AttributeError` for a record that lacks fields.
         """
-        running = self._running.add(record)
-        lines = self._replaced(running[-1].before if running else None)
-        step, depth = RunStep(record, headline(record)), max(len(running) - 1, 0)
-        evaluation = self._evaluation(running, step)
+        step, lines = RunStep(record, headline(record)), list[Line]()
+        run = record.get("run_id") or record.get("session_id")
+        by_path, path = self._open[run], str(record.get("run_path", ""))
+        evaluation = by_path.get(path)
+        if record["event"] == "PromptRendered":
+            if evaluation:
+                lines += _unjudged_answers([evaluation])
+            evaluation = self._begin(step, by_path, path)
+        elif evaluation is None:  # of no evaluation
+            if not self.evaluations:
+                self.evaluations.append(RunEvaluation(step))
+            evaluation = self.evaluations[-1]
+        depth = evaluation.depth
         if record["event"] == "AnswerRejected" and evaluation.unjudged:
             lines.append(Line(depth, f"  rejected: {evaluation.text}"))
         elif record["event"] == "EvaluationStopped":
@@ -149,35 +184,30 @@ class LoggedRun:
             case _:
                 pass
         _add_step(evaluation, step)
-        if running and (evaluation.answer or evaluation.stop):
-            del self._by_log[running[-1]]
+        if evaluation.answer or evaluation.stop:
+            by_path.pop(path, None)
+        if not by_path:
+            del self._open[run]
         return lines
 
     def end(self) -> list[Line]:
         """Returns the lines that are left when no record follows."""
-        evaluations = [*self._by_log.values()]
-        self._by_log.clear()
+        evaluations = [each for by_path in self._open.values() for each in by_path.values()]
+        self._open.clear()
         open_ones = [Line(each.depth, NO_END) for each in evaluations if not each.has_end]
         return [*_unjudged_answers(evaluations), *open_ones]
 
-    def _replaced(self, before: LoggedEvaluation | None) -> list[Line]:
-        """Forgets an evaluation whose run goes on in another one; returns the lines it leaves."""
-        evaluation = self._by_log.pop(before, None) if before else None
-        return _unjudged_answers([evaluation]) if evaluation else []
-
-    def _evaluation(self, running: tuple[LoggedEvaluation, ...], step: RunStep) -> RunEvaluation:
-        """Returns the evaluation of a step, a new one where the step begins one."""
-        if running and running[-1] in self._by_log:
-            return self._by_log[running[-1]]
-        if not running and self.evaluations:
-            return self.evaluations[-1]
-        evaluation = RunEvaluation(step, max(len(running) - 1, 0))
+    def _begin(self, step: RunStep, by_path: dict[str, RunEvaluation], path: str) -> RunEvaluation:
+        """Returns a new evaluation, in place of the one that its run has had so far."""
+        before = by_path.pop(path, None)
+        around = [each for each in by_path if path.startswith(each)]
+        outer = by_path[max(around, key=len)] if around else None
+        evaluation = RunEvaluation(step, outer.depth + 1 if outer else 0)
+        evaluation.restarted = before if before and before.restart else None
         prompt = tuple([step.record.get(name) for name in ("session_id", "ns", "key")])
         evaluation.opened_by = self._opened_by[prompt]
-        outer = self._by_log.get(running[-2]) if len(running) > 1 else None
         (outer.unfinished if outer else self.evaluations).append(evaluation)
-        if running:
-            self._by_log[running[-1]] = evaluation
+        by_path[path] = evaluation
         return evaluation
 
 
@@ -195,47 +225,42 @@ def _unjudged_answers(evaluations: Iterable[RunEvaluation]) -> list[Line]:
 
 def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
     """Files a step in the evaluation's turns and applies it to the section tree."""
-    record: _Json = step.record
+    record = step.record
     turn = _last_turn(evaluation, record)
     match record["event"]:
         case "PromptRendered":
-            evaluation.tools = set(record["tool_names"])
+            evaluation.tools = frozenset(record["tool_names"])
             rows = record.get("sections", [])
             evaluation.tool_sizes = {row["path"]: row["tools"] for row in rows}
             sections = [_section(row, evaluation.opened_by) for row in rows]
             evaluation.sections = _with_tools(evaluation, sections)
             return
         case "ProviderCalled":
-            evaluation.unjudged = bool(record.get("text")) and not record["tool_calls"]
             if turn and turn.requests and turn.number == record["turn"]:
                 turn.requests.append(step)  # another adapter is asked
             else:
-                turn = RunTurn([step], evaluation.sections)
+                turn = RunTurn([step], evaluation.sections, evaluation.tools)
                 evaluation.turns.append(turn)
             turn.text = record.get("text", "")
             return
         case "ToolInvoked":
             _apply_disclosure(evaluation, record, turn.number if turn else 0)
         case "ToolsInjected":
-            evaluation.tools.update(record["tool_names"])
+            evaluation.tools |= set(record["tool_names"])
             evaluation.sections = _with_tools(evaluation, evaluation.sections)
         case "ToolsWithdrawn":
-            evaluation.tools.difference_update(record["tool_names"])
+            evaluation.tools -= set(record["tool_names"])
             evaluation.sections = _with_tools(evaluation, evaluation.sections)
-        case "AnswerRejected":
-            evaluation.unjudged = False
-            if turn:
-                turn.rejected = True
+        case "AnswerRejected" if turn:
+            turn.rejected = True
         case "VisibilityExpanded":
             evaluation.restart = step
             number = turn.number if turn else 0
             opener = f"a restart after turn {number}: {record['reason']}"
             evaluation.opened_by.update(dict.fromkeys(record["section_keys"], opener))
         case "PromptExecuted":
-            evaluation.unjudged = False
             evaluation.answer = step
         case "EvaluationStopped":
-            evaluation.unjudged = False
             evaluation.stop = step
         case _:
             pass
@@ -246,11 +271,11 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
 def _last_turn(evaluation: RunEvaluation, record: Record) -> RunTurn | None:
     """Returns the last turn; calls and decisions before any request begin one without it."""
     if not evaluation.turns and record["event"] in ("ToolInvoked", "ApprovalDecided"):
-        evaluation.turns.append(RunTurn([], evaluation.sections))
+        evaluation.turns.append(RunTurn([], evaluation.sections, evaluation.tools))
     return evaluation.turns[-1] if evaluation.turns else None
 
 
-def _section(row: _Json, opened_by: Mapping[str, str]) -> RunSection:
+def _section(row: Record, opened_by: Mapping[str, str]) -> RunSection:
     visibility, path = row["visibility"], row["path"]
     opener = opened_by.get(path, "") if visibility == "full" else ""
     return RunSection(path=path, visibility=visibility, size=row["shown"], opened_by=opener)
@@ -267,7 +292,7 @@ def _with_tools(
     )
 
 
-def _apply_disclosure(evaluation: RunEvaluation, record: _Json, turn: int) -> None:
+def _apply_disclosure(evaluation: RunEvaluation, record: Record, turn: int) -> None:
     """Opens and closes the sections that a successful call opened and closed."""
     value = record["result"]["value"]
     if not record["result"]["success"] or not isinstance(value, dict):
@@ -293,7 +318,7 @@ def _apply_disclosure(evaluation: RunEvaluation, record: _Json, turn: int) -> No
         case "close_section" if closed:
             evaluation.sections = tuple(
                 replace(section, visibility="closed")
-                if f"{section.path}.".startswith(f"{closed}.") and section.visibility == "full"
+                if is_inside(section.path, closed) and section.visibility == "full"
                 else section
                 for section in evaluation.sections
             )
@@ -301,7 +326,12 @@ def _apply_disclosure(evaluation: RunEvaluation, record: _Json, turn: int) -> No
             pass
 
 
-def headline(record: _Json) -> str:
+def is_inside(path: str, around: str) -> bool:
+    """Whether the section at `path`, its keys joined by dots, is `around` or inside of it."""
+    return f"{path}.".startswith(f"{around}.")
+
+
+def headline(record: Record) -> str:
     """Returns what happened in one line; two leading blanks mark a part of a turn."""
     match record["event"]:
         case "PromptRendered":
@@ -321,20 +351,16 @@ def headline(record: _Json) -> str:
         case "AnswerRejected":
             return f"  feedback: {record['reason']}"
         case "PromptExecuted":
-            return f"answer after {_turns(record)}: {record['text']}"
+            return f"answer after {count_of(record['turns'], 'turn')}: {record['text']}"
         case "EvaluationStopped":
             code = f" ({record['code']})" if record["code"] else ""
             reason = _STOPS.get(record["reason"], record["reason"])
-            return f"{reason} after {_turns(record)}{code}: {record['error']}"
+            return f"{reason} after {count_of(record['turns'], 'turn')}{code}: {record['error']}"
         case _:
             return _headline_of_change(record)
 
 
-def _turns(record: _Json) -> str:
-    return "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
-
-
-def _headline_of_change(record: _Json) -> str:
+def _headline_of_change(record: Record) -> str:
     """Returns the line of a change of the prompt, its tools or the conversation."""
     match record["event"]:
         case "ToolsInjected":

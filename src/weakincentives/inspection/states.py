@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ..evaluation.schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
-from ..prompt.prompt import Prompt
+from ..evaluation.conversation import rendered_tools
+from ..evaluation.schemas import OutputSpec, ToolSpec, output_to_spec
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.template import PromptTemplate
+from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.walk import session_overrides
 from ..runtime.session.session import Session
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
@@ -16,7 +16,7 @@ from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 __all__ = ["PromptState", "render_states"]
 
 type _Paths = tuple[SectionPath, ...]
-type _Rendered = RenderedPrompt[Any]  # Any: prompts of every output
+type AnyRendered = RenderedPrompt[Any]  # Any: prompts of every output
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class PromptState:
 
     name: str
     opened: tuple[SectionPath, ...]
-    # Any: prompts of every output
-    rendered: RenderedPrompt[Any]
+    rendered: AnyRendered
 
     @property
     def text(self) -> str:
@@ -40,8 +39,7 @@ class PromptState:
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools that the model can call, as every adapter describes them."""
-        texts = self.rendered.tool_param_descriptions
-        return tuple(tool_to_spec(tool, texts.get(tool.name)) for tool in self.rendered.tools)
+        return rendered_tools(self.rendered)
 
     @property
     def output(self) -> OutputSpec | None:
@@ -50,9 +48,8 @@ class PromptState:
         return None if declared is None else output_to_spec(declared)
 
 
-# Any: prompts of every output
 def render_states(
-    target: PromptTemplate[Any] | Prompt[Any], *, session: Session | None = None, limit: int = 64
+    target: AnyTemplate | AnyPrompt, *, session: Session | None = None, limit: int = 64
 ) -> tuple[PromptState, ...]:
     """Renders the prompt in each state that a model can bring it to, `closed` first.
 
@@ -67,7 +64,7 @@ def render_states(
     start = Session() if session is None else session
     snapshot, overrides = start.snapshot(), session_overrides(start)
 
-    def render(opened: _Paths) -> _Rendered:
+    def render(opened: _Paths) -> AnyRendered:
         copy = Session()
         copy.restore(snapshot)
         full = dict.fromkeys(opened, SectionVisibility.FULL)
@@ -88,7 +85,7 @@ def render_states(
     )
 
 
-def _reachable(render: Callable[[_Paths], _Rendered]) -> Iterator[tuple[_Paths, _Rendered]]:
+def _reachable(render: Callable[[_Paths], AnyRendered]) -> Iterator[tuple[_Paths, AnyRendered]]:
     """Renders all states, those with the fewest open sections first."""
     queue: list[_Paths] = [()]
     seen: set[_Paths] = set()
