@@ -497,6 +497,15 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
 # mistakes
 
 
+ENDLESS = """\
+{"event": "PromptRendered", "run_id": "1", "run_path": "", "ns": "n", "key": "k", "name": "k", \
+"adapter": "a", "text": "t", "tool_names": [], "message": "", "changes": "", "sections": []}
+{"event": "ProviderCalled", "run_id": "1", "run_path": "", "adapter": "a", "turn": 1e999, \
+"seconds": 1, "usage": {"input_tokens": 1, "output_tokens": 1, "cached_tokens": 0}, "cost": null, \
+"finish": "stop", "tool_calls": 0, "error": null, "text": "Hi", "model": "m"}
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -539,6 +548,7 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
         ),
         (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
         (["show", "other.jsonl"], "other.jsonl: an event lacks fields that wink writes"),
+        (["show", "endless.jsonl"], "endless.jsonl: an event lacks fields that wink writes"),
         (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
         (
             ["advise", "good.jsonl", "lacking.jsonl"],
@@ -552,6 +562,7 @@ def test_a_usage_error_is_one_line_on_stderr_and_exit_code_2(
 ) -> None:
     (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
     (shop / "other.jsonl").write_text('{"event": "ProviderCalled"}\n')
+    (shop / "endless.jsonl").write_text(ENDLESS)
     (shop / "good.jsonl").write_text('{"event": "Event"}\n')
     (shop / "lacking.jsonl").write_text(
         '{"event": "PromptRendered", "ns": "n", "key": "k", "sections": []}\n'

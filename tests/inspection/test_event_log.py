@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,8 @@ class Mute:
     def __repr__(self) -> str:
         raise OSError("not now")
 
+    __str__ = __repr__
+
 
 ODD = st.builds(Mute) | st.sampled_from(
     [object(), float("nan"), "\ud800", b"\xff", {1, 2}, print, Order("A"), Order, 1j]
@@ -285,7 +287,7 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner)
-        | st.dictionaries(st.integers() | st.text(), inner)
+        | st.dictionaries(st.integers() | st.text() | st.builds(Mute), inner)
     ),
 )
 
@@ -359,3 +361,25 @@ def test_lone_surrogates_of_a_log_are_read_as_escapes(line: str) -> None:
     assert record == {"event": f"A{SURROGATE}", SURROGATE: [{"b": f"{SURROGATE}c"}, 1, None]}
     ((emoji),) = read_events(['{"event": "' + chr(92) + "ud83d" + chr(92) + 'ude00"}'])
     assert emoji == {"event": "\U0001f600"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery(Event):
+    event: object
+
+
+def test_field_named_event_is_logged_beside_the_name_of_the_type() -> None:
+    for value in (3, "PromptExecuted"):
+        record = event_record(Delivery(event=value))
+        assert (record["event"], record["event_field"]) == ("Delivery", value)
+
+
+@pytest.mark.parametrize("name", ["LogStart", "PromptExecuted"])
+def test_application_event_with_a_name_of_the_library_is_logged_with_its_module(name: str) -> None:
+    clashing = make_dataclass(name, [("version", int)], bases=(Event,), frozen=True, kw_only=True)
+    clashing.__module__ = "shop"
+    session, file = Session(), io.StringIO()
+    write_events(session.bus, file)
+    session.bus.publish(clashing(version=1))
+    [record] = read_events(file.getvalue().splitlines())
+    assert record["event"] == f"shop:{name}"

@@ -163,7 +163,7 @@ def advise(
     for cost in costs:
         if cost.advice:
             text = f"{cost.advice.visibility} costs less. {cost.advice.arithmetic}"
-            console.print(f"\n{single_line(cost.path)}: {text}", soft_wrap=True)
+            console.print(f"\n{single_line(f'{cost.path}')}: {text}", soft_wrap=True)
 
 
 def _numbers(requests: int, sent: int, count: int, total: Spending | None) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ def foreign_records(name: str) -> Generator[None]:
     """Turns what records that wink has not written lead to into an error with the log's name."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"{name}: an event lacks fields that wink writes") from error
     except RecursionError as error:
         raise UsageError(f"{name}: a value in an event is nested too deeply") from error

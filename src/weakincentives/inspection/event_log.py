@@ -10,7 +10,9 @@ from .. import serde
 from ..errors import SerdeError
 from ..evaluation.messages import sendable
 from ..protocols import EventBus
+from ..runtime import events
 from ..runtime.events import Event, Operation, PromptRendered, SectionTexts
+from ..runtime.session.snapshots import type_name
 from ..serde import Json
 
 __all__ = [
@@ -29,6 +31,7 @@ _VERSION = 5
 LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
 """The first line of a log."""
 
+_OWN_NAMES = {*events.__all__, "LogStart"}
 _MAX_DEPTH = 8
 _LONE = re.compile(r"[\ud800-\udfff]")
 _SURROGATE = re.compile(_LONE.pattern + r"|\\u[dD][89a-fA-F]")
@@ -76,14 +79,24 @@ def event_record(event: object) -> Record:
     in characters: of the text as it is `shown`, of its `summary`, of its `tools`, and, as
     `expanded_size`, of all texts and tools that opening it shows.
     """
-    name = type(event).__name__
+    name = _name_of(type(event))
     if not is_dataclass(event):
         return {"event": name, "value": _to_json(event)}
     values: dict[str, object] = {field.name: getattr(event, field.name) for field in fields(event)}
     if isinstance(event, PromptRendered):
         del values["visibility"], values["measure"]
         values["sections"] = [_sizes(texts) for texts in event.measure()]
-    return {"event": name, **{key: _to_json(value) for key, value in values.items()}}
+    record = {key: _to_json(value) for key, value in values.items()}
+    if "event" in record:  # a field of an application's event
+        record["event_field"] = record["event"]
+    return {"event": name} | record | {"event": name}
+
+
+def _name_of(event_type: type[object]) -> str:
+    """Returns an event's name in logs: one of another package never has a name of the library's."""
+    name = event_type.__name__
+    is_own = event_type.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return name if is_own or name not in _OWN_NAMES else type_name(event_type)
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
@@ -154,7 +167,10 @@ def _to_json(value: object, depth: int = 0) -> Json:
 
 
 def _to_key(key: object) -> str:
-    return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
+    try:
+        return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
+    except Exception as error:  # a foreign type's own str
+        return f"<{type(key).__name__}: its str raised {type(error).__name__}>"
 
 
 def _sizes(texts: SectionTexts) -> Record:
