@@ -27,11 +27,11 @@ from ..contrib.mcp.lock import (
 from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..errors import SerdeError, missing_extra
-from ..json_validation import check_schema
 from ..prompt.external_schemas import upgrade_dialect
 from ..prompt.tool import MAX_DESCRIPTION
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
+from ..serde.validation import check_schema
 from .output import count_of, printable
 from .target import Params, Set, Tag, Target, UsageError, load_prompt
 

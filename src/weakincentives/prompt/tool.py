@@ -22,7 +22,7 @@ from typing import (
     runtime_checkable,
 )
 
-from .. import json_validation, serde
+from .. import serde
 from ..content import Document, Image
 from ..errors import SerdeError
 from ..generics import Parametrized
@@ -34,7 +34,7 @@ from ..records import (
     is_typed_dict,
     record_class,
 )
-from ..serde import Json, JsonSchema
+from ..serde import Json, JsonSchema, validation
 from ..signatures import signature_of
 from .approval import Approval, check_approval
 from .context import ToolContext
@@ -272,12 +272,12 @@ class Tool[P, R](Parametrized):
                 schema = upgrade_dialect(schema)
                 text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if check_schema:
-                json_validation.check_schema(schema)
+                validation.check_schema(schema)
                 types = schema.get("type", "object")
                 if "object" not in (types if isinstance(types, list) else [types]):
                     raise TypeError(f"the type {types!r} admits no object")
                 for example in examples:
-                    json_validation.parse_object(text, serde.dump_json(example.input))
+                    validation.parse_object(text, serde.dump_json(example.input))
         except (SerdeError, TypeError, ValueError, RecursionError) as error:
             raise PromptValidationError(
                 f"tool {name!r}: parameters= is no JSON Schema, or the input of an example does "
@@ -363,7 +363,7 @@ class Tool[P, R](Parametrized):
         if self.schema is None:
             return serde.parse_json(self.params_type, text)
         # Any: the params of a tool with a schema are a dict
-        params: Any = json_validation.parse_object(self.schema, text)
+        params: Any = validation.parse_object(self.schema, text)
         return cast(P, params)
 
     def __hash__(self) -> int:

@@ -16,10 +16,10 @@ from typing import Any, Literal, Protocol
 from ...displays import visible
 from ...errors import SerdeError, ValidationIssue
 from ...event_loops import call_in_thread
-from ...json_validation import check_schema, validation_issues
 from ...prompt.context import ToolContext
 from ...redaction import Redactor, credentials_in
 from ...serde import Json, JsonSchema
+from ...serde.validation import check_schema, validation_issues
 from .server_errors import ServerError
 
 __all__ = [

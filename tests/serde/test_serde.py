@@ -196,7 +196,7 @@ print(dump_json(sets), dump_json(words), dump_json([sets, words, {"deep": (words
 
 
 def test_equal_sets_dump_equally_in_every_process() -> None:
-    tests = Path(__file__).parent
+    tests = Path(__file__).parent.parent
 
     def output(seed: int) -> str:
         path = os.pathsep.join((str(tests), str(tests.parent / "src")))
