@@ -1,8 +1,14 @@
-"""Makes pydantic read, write and describe types as `serde` promises.
+"""Makes pydantic read, write and describe types as this package promises.
 
-`make_exact` replaces the serializer and the validator of a pydantic adapter. `JsonSchemas` makes
-JSON schemas, and rejects types whose values cannot be read back from JSON. `serde` imports this
-module on first use, because it imports pydantic.
+`make_exact` rebuilds an adapter from a changed copy of its core schema, only where strict mode does
+not keep a promise. Of what it reads, pydantic takes `true` for a member 1, finds no member whose
+JSON is not its value, cuts decimals to floats, takes an infinity for `Any`, and makes time zones of
+a class of its own. Of what it writes, it leaves sets unsorted, lets a decimal be no number, writes
+fields without an argument, and treats a value in `Any` otherwise than on its own. A check when
+writing could not replace this: most of it happens to text that others wrote.
+
+`JsonSchemas` describes what is read then, and rejects types that JSON cannot return. The package
+imports this module on first use, because it imports pydantic.
 """
 
 import json
@@ -30,17 +36,16 @@ from pydantic_core import (
 )
 
 from ..errors import SerdeError
+from .schemas import JsonSchema
 from .validation import comparable
 from .values import Json, adapter_of_class, type_of, write_again
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
-# Any, in the four: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
+# Any, in the three: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
 type CoreSchema = Any
 type AnyValue = Any
 type PydanticConfig = Any
-type JsonSchema = dict[str, Any]
-type Definitions = Mapping[str, CoreSchema]
 
 CONFIG: PydanticConfig = {
     "strict": True,
@@ -60,7 +65,7 @@ def make_exact(adapter: "TypeAdapter[Any]", extra: str) -> None:
     `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`.
     """
     schema: CoreSchema = adapter.core_schema
-    definitions: Definitions = {item["ref"]: item for item in schema.get("definitions", ())}
+    definitions = {item["ref"]: item for item in schema.get("definitions", ())}
     exact = _Exact(extra, definitions)
     schema = exact.copy(schema)
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
@@ -72,7 +77,7 @@ def make_exact(adapter: "TypeAdapter[Any]", extra: str) -> None:
 
 
 class _Exact:
-    def __init__(self, extra: str, definitions: Definitions) -> None:
+    def __init__(self, extra: str, definitions: Mapping[str, CoreSchema]) -> None:
         self._extra = extra
         self._definitions = definitions
         self.has_decimals = False
@@ -109,7 +114,9 @@ class _Exact:
                 write, key = _dumper(partial(_is_of, kind), attrgetter("value")), False
             case {"type": "literal", "expected": members} | {"type": "enum", "members": members}:
                 schema, read = _with_members(schema, members, key=key)
-                if schema["type"] == "literal" and any(map(partial(_is_of, Enum), members)):
+                if schema["type"] == "literal" and any(
+                    isinstance(member, Enum) for member in members
+                ):
                     write = _dumper(members.__contains__, _json_value)
             case {"type": "set" | "frozenset"}:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
@@ -140,9 +147,9 @@ class _Exact:
 _plain = core_schema.plain_serializer_function_ser_schema
 
 
-# Any: functions of every kind of value.
+# Any, in the three: functions of every kind of value.
 def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) -> CoreSchema:
-    """Returns a serializer; pydantic tries the next member of a union if it does not accept."""
+    """Returns a serializer; pydantic tries the next type of a union if this one does not accept."""
 
     def dump(value: AnyValue) -> object:
         if not accepts(value):
@@ -152,11 +159,6 @@ def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) ->
     return _plain(dump)
 
 
-def _is_of(kind: type[Any], value: object) -> bool:
-    return isinstance(value, kind)
-
-
-# Any, in both: functions of every kind of value.
 def _before(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_before_validator_function(function, _inner(schema))
 
@@ -205,6 +207,10 @@ def _json_value(member: AnyValue) -> AnyValue:
 def _key_text(member: AnyValue) -> AnyValue:
     (key,) = to_jsonable_python({member: None}, bytes_mode="base64")
     return key
+
+
+def _is_of(kind: type[Any], value: object) -> bool:
+    return isinstance(value, kind)
 
 
 # --- reading
