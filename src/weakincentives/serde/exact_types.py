@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from datetime import UTC, datetime, time, timezone
 from decimal import Decimal
 from enum import Enum, Flag
@@ -24,7 +23,7 @@ from functools import partial, reduce
 from operator import attrgetter, or_
 from typing import Any, cast
 
-from pydantic import SerializationInfo, TypeAdapter
+from pydantic import SerializationInfo, TypeAdapter, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import (
     PydanticKnownError,
@@ -129,7 +128,7 @@ class _Exact:
                 read = _before(_with_all_digits, lax)
                 self.has_decimals = True
             case {"type": "json"} if self.has_decimals:
-                read = _before(_note_digits, schema)
+                read = _before(_noted, schema)
             case {"type": "any"}:
                 write, read = _plain(_dump_any, info_arg=True), _after(_check_finite, schema)
             case {"type": "datetime" | "time"}:
@@ -159,8 +158,8 @@ def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) ->
     return _plain(dump)
 
 
-def _before(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
-    return core_schema.no_info_before_validator_function(function, _inner(schema))
+def _before(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
+    return core_schema.with_info_before_validator_function(function, _inner(schema))
 
 
 def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
@@ -217,7 +216,7 @@ def _is_of(kind: type[Any], value: object) -> bool:
 
 
 # the numbers of the text that is read, by their floats, if a float could not keep one of them
-_numbers: ContextVar[dict[float, set[Decimal]]] = ContextVar("numbers")
+type _Numbers = dict[float, set[Decimal]]
 _LONG_NUMBER = re.compile(r"[\d.]{16}")  # a float keeps 15 digits
 
 
@@ -228,37 +227,39 @@ class _DecimalValidator:
         self._validator = validator
 
     def validate_json(self, text: str | bytes) -> AnyValue:
-        token = _numbers.set({})
-        try:
-            _note_digits(text if isinstance(text, str) else text.decode(errors="replace"))
-            return self._validator.validate_json(text)
-        finally:
-            _numbers.reset(token)
+        numbers: _Numbers = {}
+        _note_digits(text if isinstance(text, str) else text.decode(errors="replace"), numbers)
+        return self._validator.validate_json(text, context=numbers)
 
 
-def _note_digits[T](text: T) -> T:
-    """Returns a value that may be JSON text, of which the numbers are added to the others."""
-    numbers = _numbers.get()
+def _note_digits(text: str, numbers: _Numbers) -> None:
+    """Adds the numbers in JSON text to the others."""
 
     def note(number: str) -> float:
         value = float(number)
         numbers.setdefault(value, set()).add(Decimal(number))
         return value
 
-    if isinstance(text, str) and _LONG_NUMBER.search(text):
+    if _LONG_NUMBER.search(text):
         with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic explains such a text
             json.loads(text, parse_float=note, parse_int=len)
-    return text
 
 
-def _with_all_digits(value: object) -> object:
+def _noted[T](value: T, info: "ValidationInfo[_Numbers]") -> T:
+    """Returns what should be JSON text, after adding its numbers to the others."""
+    if isinstance(value, str):
+        _note_digits(value, info.context)
+    return value
+
+
+def _with_all_digits(value: object, info: "ValidationInfo[_Numbers]") -> object:
     """Returns a number with the digits of the text, of which a float may have lost some."""
     if isinstance(value, str):
         with suppress(ArithmeticError):  # pydantic's error is the better one
             return Decimal(value)
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, bool | list) else value
-    numbers = _numbers.get().get(value, {Decimal(repr(value))})
+    numbers = info.context.get(value, {Decimal(repr(value))})
     if len(numbers) > 1:
         raise ValueError("Several numbers here differ only in their last digits; send strings")
     (number,) = numbers

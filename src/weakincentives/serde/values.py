@@ -11,14 +11,12 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAliasType, cast, overload
 
 from ..errors import SerdeError, ValidationIssue, message_of
-from .lossless import difference
+from .lossless import Check, check_by_type, difference
 
 if TYPE_CHECKING:  # heavy: loaded on first use
     import pydantic
     from pydantic_core import CoreSchema
     from typing_extensions import TypeForm
-
-    from .plain_types import Check
 
 __all__ = [
     "ByKind",
@@ -157,9 +155,8 @@ def dump_json_lossless(of: object, value: object) -> str:
 
 
 @cached_by_type
-def _check_by_type(of: AnyType) -> "Check | None":
+def _check_by_type(of: AnyType) -> Check | None:
     from .exact_types import CONFIG
-    from .plain_types import check_by_type
 
     config = {**CONFIG, "extra_fields_behavior": "forbid"}  # as pydantic writes it in a schema
     return check_by_type(adapter_of(of).core_schema, config)
