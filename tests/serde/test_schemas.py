@@ -11,7 +11,8 @@ from hypothesis import given
 
 from support.typed_values import Colour, Level, applied, typed_values
 from weakincentives.errors import SerdeError
-from weakincentives.serde import dump, json_schema, parse
+from weakincentives.serde import JsonSchema, dump, json_schema, parse
+from weakincentives.serde.schemas import walk_parts
 
 
 @dataclass
@@ -101,3 +102,22 @@ def test_a_type_without_a_schema_is_named(of: object) -> None:
         json_schema(of)
     [issue] = caught.value.issues
     assert "JSON" in issue.message
+
+
+def test_walk_meets_each_schema_once_and_no_value_that_looks_like_one() -> None:
+    leaf: JsonSchema = {"type": "string", "default": {"properties": {"no": {"type": "schema"}}}}
+    schema: JsonSchema = {
+        "type": "object",
+        "properties": {"items": {"type": "array", "items": {"anyOf": [leaf, {"$ref": "#"}]}}},
+        "additionalProperties": False,
+        "$defs": {"not": leaf},
+    }
+    items = schema["properties"]["items"]
+    assert list(walk_parts(schema)) == [
+        (schema, 0),
+        (items, 1),
+        (items["items"], 2),
+        (leaf, 2),
+        ({"$ref": "#"}, 2),
+        (leaf, 1),
+    ]
