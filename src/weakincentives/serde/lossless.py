@@ -190,6 +190,7 @@ _SCALARS: Mapping[str, Check] = {
 
 
 _BY_EQUALITY = {str, bytes, int, bool, float}
+_WHOLE = -1  # the place of what is none in JSON, such as a length
 
 
 def difference(
@@ -207,52 +208,49 @@ def difference(
         message = f"JSON makes a {_name(type(back))} of this {_name(kind)}"
         return ValidationIssue(path, message)
     if kind in _BY_EQUALITY:
-        same = value == back and (kind is not float or repr(value) == repr(back))
-    elif same := _is_alike(value, back):
-        for place, old, new in _parts(value, back):
-            if (issue := difference(old, new, (*path, place))) is not None:
-                return issue
-        attributes = _other_attributes(value), _other_attributes(back)
-        same = not any(attributes) or difference(*attributes) is None
-    if same:
-        return None
+        is_same = value == back and (kind is not float or repr(value) == repr(back))
+        return None if is_same else _changed(value, path)
+    for place, old, new in _parts(value, back):
+        if (issue := difference(old, new, (*path, place))) is not None:
+            return _changed(value, path) if place == _WHOLE else issue
+    return None
+
+
+def _changed(value: AnyValue, path: tuple[str | int, ...]) -> ValidationIssue:
     remedy = (
         "; it has no fold and no names of time zones" if isinstance(value, datetime | time) else ""
     )
-    return ValidationIssue(path, f"JSON does not keep this {_name(kind)} as it is{remedy}")
-
-
-def _is_alike(value: AnyValue, back: AnyValue) -> bool:
-    """Tells whether two values of one type agree, their parts apart."""
-    for name in ("maxlen", "default_factory"):
-        if getattr(value, name, None) != getattr(back, name, None):
-            return False
-    match value:
-        case Mapping():
-            return len(value) == len(back) and not any(map(difference, value, back))
-        case AbstractSet():
-            twins = {item: item for item in back}
-            return value == back and not any(difference(item, twins[item]) for item in value)
-        case Sequence() if not isinstance(value, bytearray):
-            return len(value) == len(back)
-        case _ if is_dataclass(value):
-            return True
-        case _:  # 1.0 and 1.00, fold and zones are equal; an object's text may hold its address
-            return value == back and ("__dict__" in dir(value) or repr(value) == repr(back))
+    return ValidationIssue(path, f"JSON does not keep this {_name(type(value))} as it is{remedy}")
 
 
 def _parts(value: AnyValue, back: AnyValue) -> Iterator[tuple[str | int, AnyValue, AnyValue]]:
-    """Yields what makes up two values that are alike, by its place in JSON."""
+    """Yields what makes up two values of one type, each with its place in JSON or `_WHOLE`.
+
+    Those after a part that differs may not exist.
+    """
+    for name in ("maxlen", "default_factory"):
+        if hasattr(value, name):
+            yield _WHOLE, getattr(value, name), getattr(back, name)
     match value:
         case Mapping():
+            yield _WHOLE, [*value], [*back]
             yield from [(str(key), value[key], back[key]) for key in value]
+        case AbstractSet():
+            yield _WHOLE, True, bool(value == back)
+            twins = {item: item for item in back}
+            yield _WHOLE, [*value], [twins[item] for item in value]
         case Sequence() if not isinstance(value, bytearray):
+            yield _WHOLE, len(value), len(back)
             yield from [(at, *pair) for at, pair in enumerate(zip(value, back, strict=True))]
         case _ if is_dataclass(value):
             for field in fields(value):
                 yield field.name, getattr(value, field.name), getattr(back, field.name)
         case _:
-            pass
+            yield _WHOLE, True, bool(value == back)
+            if "__dict__" not in dir(value):  # 1.0 and 1.00, fold and zones are equal
+                yield _WHOLE, repr(value), repr(back)  # other texts may hold an address
+    if any(attributes := (_other_attributes(value), _other_attributes(back))):
+        yield _WHOLE, *attributes
 
 
 def _other_attributes(value: AnyValue) -> dict[str, AnyValue]:
