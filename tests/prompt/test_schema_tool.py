@@ -16,7 +16,6 @@ from support.commands import environment
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import ToolMessage
-from weakincentives.json_validation import parse_object
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -33,6 +32,7 @@ from weakincentives.prompt import (
 from weakincentives.prompt.tool import JsonParams
 from weakincentives.runtime.session import Session
 from weakincentives.serde import Json
+from weakincentives.serde.validation import parse_object
 from weakincentives.testing import ScriptedAdapter, assert_tool_contract, call, say
 
 SCHEMA = {

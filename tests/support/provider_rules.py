@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from weakincentives.json_validation import check_schema
+from weakincentives.serde.validation import check_schema
 
 __all__ = ["check_openai_tool", "check_plain", "check_root"]
 

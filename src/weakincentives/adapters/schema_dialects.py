@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..evaluation.schemas import OutputSpec, ToolSpec
-from ..prompt.external_schemas import ANY_NAME, describe, map_parts, to_provider_form, walk_parts
-from ..serde import Json, JsonSchema
+from ..prompt.external_schemas import ANY_NAME, describe, to_provider_form
+from ..serde import Json, JsonSchema, map_parts
+from ..serde.schemas import resolved, target_name, walk_parts
 
 if TYPE_CHECKING:  # codecs have profiles, and profiles have dialects
     from .codec import Wire
@@ -163,7 +164,7 @@ class _StrictForm:
     """The strict forms of a schema's parts, and counts of what providers limit."""
 
     def __init__(self, schema: JsonSchema, dialect: Dialect) -> None:
-        self._definitions: dict[str, JsonSchema] = schema.get("$defs", {})
+        self._root = schema
         self._dialect = dialect
         self._parts = self.optional_fields = self.unions = 0
 
@@ -172,10 +173,8 @@ class _StrictForm:
         dialect = self._dialect
         self._parts += 1
         match schema:
-            case {"anyOf": [{"$ref": str() as reference}]} if dialect.references == "copied":
-                target = self._definitions[reference.rpartition("/")[2]]
-                outer = {key: value for key, value in schema.items() if key != "anyOf"}
-                return self.of({**target, **outer})
+            case {"anyOf": [{"$ref": _} as target], **outer} if dialect.references == "copied":
+                return self.of({**resolved(target, self._root), **outer})
             case {"const": value, **others} if "const" not in dialect.keywords:
                 schema = {**others, "enum": [value]}
             case _:
@@ -223,7 +222,7 @@ def _nullable(schema: JsonSchema) -> JsonSchema:
 def _is_recursive(definitions: Mapping[str, JsonSchema]) -> bool:
     """Returns whether a definition leads back to itself."""
     waiting = {
-        name: {part["$ref"].rpartition("/")[2] for part, _ in walk_parts(schema) if "$ref" in part}
+        name: {target_name(part["$ref"]) for part, _ in walk_parts(schema) if "$ref" in part}
         for name, schema in definitions.items()
     }
     while ends := [name for name, names in waiting.items() if names.isdisjoint(waiting)]:

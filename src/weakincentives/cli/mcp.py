@@ -28,11 +28,11 @@ from ..contrib.mcp.lock import (
 from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..displays import count_of
 from ..errors import SerdeError, missing_extra
-from ..json_validation import check_schema
 from ..prompt.external_schemas import upgrade_dialect
 from ..prompt.tool import MAX_DESCRIPTION
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
+from ..serde.validation import check_schema
 from .output import printable
 from .target import Params, Set, Tag, Target, UsageError, load_prompt
 

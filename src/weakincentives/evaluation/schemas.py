@@ -17,6 +17,7 @@ from ..prompt.external_schemas import ANY_NAME, SAFE_NAME, to_provider_form
 from ..prompt.output import StructuredOutputConfig
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
+from ..serde.values import UpgradedBy
 
 __all__ = ["OutputSpec", "StoredToolSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
 
@@ -49,7 +50,7 @@ def _read_spec(value: Any) -> Any:
             return value
 
 
-type StoredToolSpec = Annotated[ToolSpec, serde.UpgradedBy(_read_spec)]
+type StoredToolSpec = Annotated[ToolSpec, UpgradedBy(_read_spec)]
 """A `ToolSpec` that is also read from JSON of 0.2.0."""
 
 

@@ -9,7 +9,7 @@ checked against the schema itself. A rule that the form cannot keep moves into a
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -19,10 +19,8 @@ __all__ = [
     "ANY_NAME",
     "SAFE_NAME",
     "describe",
-    "map_parts",
     "to_provider_form",
     "upgrade_dialect",
-    "walk_parts",
 ]
 
 type _Schema = Any  # Any: an external schema, which may contain anything anywhere
@@ -55,15 +53,6 @@ _IN_WORDS = {
 }
 _NOT_AT_ROOT = {"oneOf", "anyOf", "allOf", "enum", "const"}
 _MERGED = {"type", "properties", "required"}
-
-
-def walk_parts(schema: JsonSchema, depth: int = 0) -> Iterator[tuple[JsonSchema, int]]:
-    """Yields a schema and all schemas inside it, each with the objects and arrays around it."""
-    yield schema, depth
-    inner: list[_Schema] = []
-    map_parts(schema, inner.append)
-    for part in inner:
-        yield from walk_parts(part, depth + (schema.get("type") in ("object", "array")))
 
 
 def describe(form: JsonSchema, notes: Mapping[str, object]) -> None:

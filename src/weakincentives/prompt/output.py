@@ -9,6 +9,7 @@ from ..errors import SerdeError
 from ..generics import Parametrized
 from ..records import is_record_type, unaliased
 from ..serde import JsonSchema
+from ..serde.schemas import resolved
 from .errors import OutputParseError, PromptValidationError
 from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
 
@@ -90,8 +91,7 @@ _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "$d
 
 def _admits_everything(schema: JsonSchema, root: JsonSchema) -> bool:
     """Tells whether a schema has no rule, or a member of its union has none, as with `Any`."""
-    if "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    schema = resolved(schema, root)
     options = schema.get("anyOf", ())
     return not schema.keys() - _ANNOTATIONS or any(
         _admits_everything(option, root) for option in options

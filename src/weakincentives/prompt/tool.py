@@ -15,7 +15,7 @@ from typing import (
     get_args,
 )
 
-from .. import json_validation, serde
+from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..protocols import DeclaredState
@@ -24,7 +24,7 @@ from ..records import (
     is_instance,
     is_record_type,
 )
-from ..serde import Json, JsonSchema
+from ..serde import Json, JsonSchema, validation
 from .approval import Approval, check_approval
 from .context import BoundPrompt, ToolContext
 from .errors import PromptValidationError
@@ -232,12 +232,12 @@ class Tool[P, R](Parametrized):
                 schema = upgrade_dialect(schema)
                 text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if check_schema:
-                json_validation.check_schema(schema)
+                validation.check_schema(schema)
                 types = schema.get("type", "object")
                 if "object" not in (types if isinstance(types, list) else [types]):
                     raise TypeError(f"the type {types!r} admits no object")
                 for example in examples:
-                    json_validation.parse_object(text, serde.dump_json(example.input))
+                    validation.parse_object(text, serde.dump_json(example.input))
         except (SerdeError, TypeError, ValueError, RecursionError) as error:
             raise PromptValidationError(
                 f"tool {name!r}: parameters= is no JSON Schema, or the input of an example does "
@@ -323,7 +323,7 @@ class Tool[P, R](Parametrized):
         if self.schema is None:
             return serde.parse_json(self.params_type, text)
         # Any: the params of a tool with a schema are a dict
-        params: Any = json_validation.parse_object(self.schema, text)
+        params: Any = validation.parse_object(self.schema, text)
         return cast(P, params)
 
     def __hash__(self) -> int:

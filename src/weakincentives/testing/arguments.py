@@ -16,6 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from .. import serde
 from ..serde import JsonSchema
+from ..serde.schemas import resolved, target_name
 
 __all__ = ["argument_strategies", "to_json"]
 
@@ -33,8 +34,7 @@ def argument_strategies(
     of the latter dicts fit: most have a param too many, too few or of another type.
     """
     if "$ref" in schema:  # a type that holds itself
-        schema = {**schema, **schema["$defs"][schema["$ref"].rpartition("/")[2]]}
-        del schema["$ref"]
+        schema = {**resolved(schema, schema), "$defs": schema["$defs"]}
     fitting = _fitting(schema, replacement)
     names = st.sampled_from([*schema.get("properties", {}), "no_such_param"])
     more = _merged(fitting, st.dictionaries(names, _ANYTHING, min_size=1))
@@ -76,7 +76,7 @@ def _values(schema: JsonSchema, definitions: Mapping[str, _Values]) -> _Values:
     values = partial(_values, definitions=definitions)
     match schema:
         case {"$ref": reference}:
-            return definitions[reference.rpartition("/")[2]]
+            return definitions[target_name(reference)]
         case {"const": value}:
             return st.just(value)
         case {"enum": options}:

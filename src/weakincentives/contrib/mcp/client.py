@@ -28,10 +28,10 @@ from mcp.types import (
 
 from ...displays import cut
 from ...errors import message_of
-from ...json_validation import validation_issues
 from ...prompt.tool import ToolResult
 from ...redaction import Redactor, credentials_in
 from ...serde import Json
+from ...serde.validation import validation_issues
 from ...version import __version__
 from .connection import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 from .elicitation import MAX_MESSAGE, Accept, Ask, Elicitation, form_problem

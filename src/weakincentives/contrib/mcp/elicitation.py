@@ -11,10 +11,10 @@ from typing import Literal, Protocol
 
 from ...displays import visible
 from ...errors import SerdeError, ValidationIssue
-from ...json_validation import check_schema, validation_issues
 from ...prompt.context import ToolContext
 from ...redaction import Redactor, credentials_in
 from ...serde import Json, JsonSchema
+from ...serde.validation import check_schema, validation_issues
 
 __all__ = [
     "MAX_MESSAGE",

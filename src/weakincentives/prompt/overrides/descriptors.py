@@ -7,6 +7,7 @@ import json
 from functools import partial
 from hashlib import sha256
 
+from ...serde.schemas import resolved
 from ...visibility import SectionPath
 from ..registry import RegistrySnapshot, check_placeholders, example_text
 from ..tool import AnyTool, check_description
@@ -45,9 +46,7 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
 def param_texts(tool: AnyTool) -> dict[str, str]:
     """Returns the descriptions of a tool's params by field name; empty for a param without one."""
     schema = tool.params_schema()
-    if "$ref" in schema:  # a type that holds itself
-        schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
-    properties = schema.get("properties", {})
+    properties = resolved(schema, schema).get("properties", {})  # a type may hold itself
     return {name: param.get("description", "") for name, param in properties.items()}
 
 

@@ -19,9 +19,10 @@ from operator import getitem
 from threading import local
 from typing import Any, cast
 
-from . import serde
-from .errors import SerdeError, ValidationIssue, missing_extra
-from .serde import Json, JsonSchema
+from ..errors import SerdeError, ValidationIssue, missing_extra
+from .schemas import JsonSchema
+from .text import line_matcher
+from .values import Json, parse_json
 
 __all__ = ["check_schema", "comparable", "parse_object", "validation_issues"]
 
@@ -88,7 +89,7 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
     properties, and a number without a fraction, such as 3.0, is an `int` where the schema says
     integer. Raises `SerdeError` with at most 20 issues.
     """
-    value = serde.parse_json(dict[str, Any], text)
+    value = parse_json(dict[str, Any], text)
     errors = list(islice(_errors(schema, value, len(text)), _MAX_ERRORS))
     if not errors:
         return _with_integers(value)
@@ -275,7 +276,7 @@ def _check_others(
 @lru_cache(maxsize=1024)
 def _matcher(pattern: str) -> Callable[[str], bool]:
     try:
-        return serde.line_matcher(pattern)
+        return line_matcher(pattern)
     except ValueError:  # one that this engine does not take
         return lambda _: True
 

@@ -1,24 +1,29 @@
-"""Makes pydantic read, write and describe types as `serde` promises.
+"""Makes pydantic read, write and describe types as this package promises.
 
-`make_exact` replaces the serializer and the validator of a pydantic adapter. `JsonSchemas` makes
-JSON schemas, and rejects types whose values cannot be read back from JSON. `serde` imports this
-module on first use, because it imports pydantic.
+`make_exact` rebuilds an adapter from a changed copy of its core schema, only where strict mode does
+not keep a promise. Of what it reads, pydantic takes `true` for a member 1, finds no member whose
+JSON is not its value, cuts decimals to floats, takes an infinity for `Any`, and makes time zones of
+a class of its own. Of what it writes, it leaves sets unsorted, lets a decimal be no number, writes
+fields without an argument, and treats a value in `Any` otherwise than on its own. A check when
+writing could not replace this: most of it happens to text that others wrote.
+
+`JsonSchemas` describes what is read then, and rejects types that JSON cannot return. The package
+imports this module on first use, because it imports pydantic.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from datetime import UTC, datetime, time, timezone
 from decimal import Decimal
 from enum import Enum, Flag
 from functools import partial, reduce
-from operator import or_
+from operator import attrgetter, or_
 from typing import Any, cast
 
-from pydantic import TypeAdapter
+from pydantic import SerializationInfo, TypeAdapter, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import (
     PydanticKnownError,
@@ -29,17 +34,17 @@ from pydantic_core import (
     to_jsonable_python,
 )
 
-from .json_validation import comparable
-from .serde import Json
+from ..errors import SerdeError
+from .schemas import JsonSchema
+from .validation import comparable
+from .values import Json, adapter_of_class, type_of, write_again
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
-# Any, in the four: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
+# Any, in the three: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
 type CoreSchema = Any
 type AnyValue = Any
 type PydanticConfig = Any
-type JsonSchema = dict[str, Any]
-type Definitions = Mapping[str, CoreSchema]
 
 CONFIG: PydanticConfig = {
     "strict": True,
@@ -53,16 +58,14 @@ CONFIG: PydanticConfig = {
 # --- core schemas
 
 
-def make_exact(
-    adapter: "TypeAdapter[Any]", dump_any: Callable[..., object], *, allow_extra: bool = False
-) -> None:
+def make_exact(adapter: "TypeAdapter[Any]", extra: str) -> None:
     """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
 
-    `dump_any` dumps the values of which a type says `Any`.
+    `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`.
     """
     schema: CoreSchema = adapter.core_schema
-    definitions: Definitions = {item["ref"]: item for item in schema.get("definitions", ())}
-    exact = _Exact(dump_any, "ignore" if allow_extra else "forbid", definitions)
+    definitions = {item["ref"]: item for item in schema.get("definitions", ())}
+    exact = _Exact(extra, definitions)
     schema = exact.copy(schema)
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
@@ -73,10 +76,7 @@ def make_exact(
 
 
 class _Exact:
-    def __init__(
-        self, dump_any: Callable[..., object], extra: str, definitions: Definitions
-    ) -> None:
-        self._dump_any = dump_any
+    def __init__(self, extra: str, definitions: Mapping[str, CoreSchema]) -> None:
         self._extra = extra
         self._definitions = definitions
         self.has_decimals = False
@@ -110,26 +110,27 @@ class _Exact:
         match schema:
             case {"type": "enum", "cls": kind} if issubclass(kind, Flag):
                 read = _after(partial(_flags_in, kind), core_schema.int_schema(ge=0, strict=True))
-                write, key = _plain(partial(_dump_flags, kind)), False
+                write, key = _dumper(partial(_is_of, kind), attrgetter("value")), False
             case {"type": "literal", "expected": members} | {"type": "enum", "members": members}:
                 schema, read = _with_members(schema, members, key=key)
                 if schema["type"] == "literal" and any(
                     isinstance(member, Enum) for member in members
                 ):
-                    write = _plain(partial(_dump_member, members))
+                    write = _dumper(members.__contains__, _json_value)
             case {"type": "set" | "frozenset"}:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
             case {"type": "generator"}:  # as a list: pydantic would read the items only once, later
                 schema = {**schema, "type": "list"}
-                write = _plain(self._dump_any, info_arg=True)
+                write = _plain(_dump_any, info_arg=True)
             case {"type": "decimal"} if not key:
                 lax = {**schema, "strict": False}  # else no Python value is read
-                write, read = _plain(_dump_decimal), _before(_with_all_digits, lax)
+                write = _dumper(partial(_is_of, Decimal), _finite_text)
+                read = _before(_with_all_digits, lax)
                 self.has_decimals = True
             case {"type": "json"} if self.has_decimals:
-                read = _before(_note_digits, schema)
+                read = _before(_noted, schema)
             case {"type": "any"}:
-                write, read = _plain(self._dump_any, info_arg=True), _after(_check_finite, schema)
+                write, read = _plain(_dump_any, info_arg=True), _after(_check_finite, schema)
             case {"type": "datetime" | "time"}:
                 read = _after(_with_standard_zone, schema)
             case {"type": "tagged-union", "choices": choices}:
@@ -145,9 +146,20 @@ class _Exact:
 _plain = core_schema.plain_serializer_function_ser_schema
 
 
-# Any, in both: functions of every kind of value.
-def _before(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
-    return core_schema.no_info_before_validator_function(function, _inner(schema))
+# Any, in the three: functions of every kind of value.
+def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) -> CoreSchema:
+    """Returns a serializer; pydantic tries the next type of a union if this one does not accept."""
+
+    def dump(value: AnyValue) -> object:
+        if not accepts(value):
+            raise PydanticSerializationUnexpectedValue("another type is declared")
+        return convert(value)
+
+    return _plain(dump)
+
+
+def _before(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
+    return core_schema.with_info_before_validator_function(function, _inner(schema))
 
 
 def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
@@ -196,11 +208,15 @@ def _key_text(member: AnyValue) -> AnyValue:
     return key
 
 
+def _is_of(kind: type[Any], value: object) -> bool:
+    return isinstance(value, kind)
+
+
 # --- reading
 
 
 # the numbers of the text that is read, by their floats, if a float could not keep one of them
-_numbers: ContextVar[dict[float, set[Decimal]]] = ContextVar("numbers")
+type _Numbers = dict[float, set[Decimal]]
 _LONG_NUMBER = re.compile(r"[\d.]{16}")  # a float keeps 15 digits
 
 
@@ -211,37 +227,39 @@ class _DecimalValidator:
         self._validator = validator
 
     def validate_json(self, text: str | bytes) -> AnyValue:
-        token = _numbers.set({})
-        try:
-            _note_digits(text if isinstance(text, str) else text.decode(errors="replace"))
-            return self._validator.validate_json(text)
-        finally:
-            _numbers.reset(token)
+        numbers: _Numbers = {}
+        _note_digits(text if isinstance(text, str) else text.decode(errors="replace"), numbers)
+        return self._validator.validate_json(text, context=numbers)
 
 
-def _note_digits[T](text: T) -> T:
-    """Returns a value that may be JSON text, of which the numbers are added to the others."""
-    numbers = _numbers.get()
+def _note_digits(text: str, numbers: _Numbers) -> None:
+    """Adds the numbers in JSON text to the others."""
 
     def note(number: str) -> float:
         value = float(number)
         numbers.setdefault(value, set()).add(Decimal(number))
         return value
 
-    if isinstance(text, str) and _LONG_NUMBER.search(text):
+    if _LONG_NUMBER.search(text):
         with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic explains such a text
             json.loads(text, parse_float=note, parse_int=len)
-    return text
 
 
-def _with_all_digits(value: object) -> object:
+def _noted[T](value: T, info: "ValidationInfo[_Numbers]") -> T:
+    """Returns what should be JSON text, after adding its numbers to the others."""
+    if isinstance(value, str):
+        _note_digits(value, info.context)
+    return value
+
+
+def _with_all_digits(value: object, info: "ValidationInfo[_Numbers]") -> object:
     """Returns a number with the digits of the text, of which a float may have lost some."""
     if isinstance(value, str):
         with suppress(ArithmeticError):  # pydantic's error is the better one
             return Decimal(value)
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, bool | list) else value
-    numbers = _numbers.get().get(value, {Decimal(repr(value))})
+    numbers = info.context.get(value, {Decimal(repr(value))})
     if len(numbers) > 1:
         raise ValueError("Several numbers here differ only in their last digits; send strings")
     (number,) = numbers
@@ -293,7 +311,7 @@ def _check_finite[T](value: T) -> T:
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
     """Returns the items sorted, so that equal sets have equal text."""
     if not isinstance(value, set | frozenset):
-        raise _unexpected("set")
+        raise PydanticSerializationUnexpectedValue("another type is declared")
     return sorted(dump_items(value), key=_sort_key)
 
 
@@ -304,29 +322,50 @@ def _sort_key(item: object) -> tuple[float, str]:
     return math.inf, json.dumps(item, sort_keys=True, default=str)
 
 
-def _dump_member(members: list[object], value: object) -> object:
-    if value not in members:
-        raise _unexpected("literal")
-    return _json_value(value)
-
-
-def _dump_flags(kind: type[Flag], value: object) -> AnyValue:
-    if not isinstance(value, kind):
-        raise _unexpected("enum")
-    return value.value
-
-
-def _dump_decimal(value: object) -> str:
-    if not isinstance(value, Decimal):
-        raise _unexpected("decimal")
+def _finite_text(value: Decimal) -> str:
     if not value.is_finite():
         raise ValueError(f"no JSON number is {value}")
     return str(value)
 
 
-def _unexpected(expected: str) -> Exception:
-    """Returns the error after which pydantic tries the next member of a union."""
-    return PydanticSerializationUnexpectedValue(f"Expected `{expected}`")
+# dumped as they are
+_PLAIN = frozenset({str, int, float, bool, type(None), object})
+
+
+# Causes that end a dump: a value within this one that cannot be dumped, too many levels, and
+# interrupts. A second attempt would double the time with each level.
+_FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
+
+
+def _dump_any(value: object, info: SerializationInfo) -> object:
+    """Dumps `value` by its own type; pydantic would leave sets unsorted and annotations unread."""
+    exclude_none = bool(info.exclude_none)
+
+    def walk(value: AnyValue) -> object:
+        kind = type_of(value)
+        if kind in _PLAIN:
+            return value
+        if kind is dict:
+            plain = _PLAIN.issuperset(map(type, value.values()))
+            return value if plain else {key: walk(item) for key, item in value.items()}
+        if kind is list or kind is tuple:
+            plain = _PLAIN.issuperset(map(type, value))
+            return value if plain else [walk(item) for item in value]
+        adapter = adapter_of_class(kind)
+        if adapter is None:
+            if isinstance(value, Iterator):
+                raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
+            return value
+        try:
+            return adapter.dump_python(
+                value, mode="json", by_alias=True, exclude_none=exclude_none, warnings="error"
+            )
+        except Exception as error:
+            if isinstance(cause := error.__cause__, _FINAL):
+                raise cause from error
+            return json.loads(write_again(adapter, value, error, exclude_none=exclude_none))
+
+    return walk(value)
 
 
 # --- JSON schemas

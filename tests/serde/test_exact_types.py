@@ -260,6 +260,51 @@ def test_enum_is_read_as_key_and_as_value_of_one_type() -> None:
         parse_json(Both, '{"rank": "1"}')
 
 
+type Key = Rank
+
+
+@dataclass(frozen=True)
+class Keyed:
+    first: dict[Key, int]
+    second: dict[Key, int]
+    rank: Key
+
+
+def test_enum_that_an_alias_names_is_read_as_key_and_as_value() -> None:
+    value = Keyed({Rank.ONE: 1}, {Rank.TWO: 2}, Rank.ONE)
+    written = dump_lossless(Keyed, value)
+    assert written == {"first": {"1": 1}, "second": {"2": 2}, "rank": 1}
+    assert parse(Keyed, written) == value
+
+
+class Model(BaseModel):
+    count: int
+    share: float = 0.0
+    data: bytes = b"\xff"
+
+
+@dataclass
+class Holder:
+    model: Model
+
+
+@pytest.mark.parametrize(
+    ("of", "text", "issue"),
+    [
+        (Holder, '{"model": {"count": "1"}}', "model.count: Input should be a valid integer"),
+        (Holder, '{"model": {"count": 1, "other": 2}}', "model.other: Extra inputs are not"),
+        (Model, '{"count": 1, "share": NaN}', "share: Input should be a finite number"),
+    ],
+    ids=["a text for a number", "an unknown key", "a NaN"],
+)
+def test_model_without_settings_is_read_as_strictly_as_a_dataclass(
+    of: Any, text: str, issue: str
+) -> None:
+    with pytest.raises(SerdeError, match=issue):
+        parse_json(of, text)
+    assert dump_lossless(Model, Model(count=1)) == {"count": 1, "share": 0.0, "data": "_w=="}
+
+
 # --------------------------------------------------------------------------------------------------
 # decimals
 
@@ -285,6 +330,11 @@ def test_number_keeps_its_digits_on_its_way_to_a_decimal(number: str) -> None:
     wanted = Decimal(number)
     assert parse_json(Transfer, text) == Transfer(wanted, {"a": wanted}, wanted, None, [wanted])
     assert parse_json(Transfer, text.encode()).amount == wanted
+
+
+def test_number_in_a_text_that_is_json_keeps_digits_of_its_own() -> None:
+    text = '{"amount": 1, "nested": "[1.234567890123456789]"}'
+    assert parse_json(Transfer, text).nested == [Decimal("1.234567890123456789")]
 
 
 def test_float_in_a_union_with_decimal_stays_a_float_unless_it_would_lose_digits() -> None:

@@ -1,0 +1,39 @@
+"""Values to JSON and back, and the JSON schemas of types: a thin layer over pydantic.
+
+pydantic is imported on first use, and dataclasses stay plain ones of the standard library.
+Descriptions come from `field(metadata={"description": …})` or `Annotated[…, pydantic.Field(…)]`.
+Scalars are read strictly: no text stands for a number or a truth value. Unknown keys are refused
+unless `allow_extra` is set. Dates, paths, enums, UUIDs and decimals become strings, bytes URL-safe
+base64, sets sorted arrays; NaN and infinities are refused, both ways. Where a type says `Any`, a
+value is dumped as it would be on its own. JSON leaves out fields with `init=False`.
+"""
+
+from .schemas import JsonSchema, json_schema, map_parts
+from .text import check_unique_keys, line_matcher, load_unique
+from .values import (
+    ByKind,
+    Json,
+    dump,
+    dump_json,
+    dump_json_lossless,
+    dump_lossless,
+    parse,
+    parse_json,
+)
+
+__all__ = [
+    "ByKind",
+    "Json",
+    "JsonSchema",
+    "check_unique_keys",
+    "dump",
+    "dump_json",
+    "dump_json_lossless",
+    "dump_lossless",
+    "json_schema",
+    "line_matcher",
+    "load_unique",
+    "map_parts",
+    "parse",
+    "parse_json",
+]

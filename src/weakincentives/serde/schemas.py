@@ -1,0 +1,88 @@
+"""JSON Schemas as dicts: that of a type, and the one walk of the schemas inside a schema.
+
+`map_parts` knows the keywords that hold schemas. Whatever visits or rewrites a schema calls it, and
+so meets no part twice and takes no value, such as a default, for a schema.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from ..errors import SerdeError, ValidationIssue, message_of
+from .values import adapter_of, cached_by_type, name_of
+
+__all__ = ["JsonSchema", "json_schema", "map_parts", "resolved", "target_name", "walk_parts"]
+
+# Any: readers look up single keys; typing the full grammar would help nobody.
+type JsonSchema = dict[str, Any]
+"""A JSON Schema (draft 2020-12) as a dict."""
+
+type AnyPart = Any  # Any: a part may also be `true` or `false`, or anything in an external schema
+
+
+def json_schema(of: object) -> JsonSchema:
+    """Returns the schema that instances of the type `of` satisfy once dumped.
+
+    The dict is shared: copy it before changing it. Raises `SerdeError` for a type that cannot cross
+    JSON.
+    """
+    return _json_schema(of)
+
+
+@cached_by_type
+def _json_schema(of: object) -> JsonSchema:
+    from .exact_types import JsonSchemas
+
+    adapter = adapter_of(of)
+    try:
+        schema = adapter.json_schema(schema_generator=JsonSchemas)
+    except Exception as error:  # pydantic names types without a schema, such as callables
+        message = f"has no JSON schema: {message_of(error).partition('\n')[0]}"
+        raise SerdeError(name_of(of), (ValidationIssue((), message),)) from error
+    return cast(JsonSchema, _without_titles(schema))
+
+
+def _without_titles(schema: AnyPart) -> AnyPart:
+    if not isinstance(schema, dict):
+        return schema
+    own = {keyword: value for keyword, value in schema.items() if keyword != "title"}
+    return map_parts(own, _without_titles)
+
+
+_PARTS_BY_NAME = {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
+_PARTS = {
+    *("items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedProperties"),
+    *("unevaluatedItems", "contains", "propertyNames", "anyOf", "oneOf", "allOf", "not", "if"),
+    *("then", "else"),
+}
+
+
+def map_parts(schema: JsonSchema, change: Callable[[Any], Any]) -> JsonSchema:
+    """Returns a copy of the schema, with `change` applied to each schema directly inside it."""
+    mapped = dict(schema)
+    for keyword, value in schema.items():
+        if keyword in _PARTS_BY_NAME and isinstance(value, dict):
+            mapped[keyword] = {name: change(part) for name, part in value.items()}
+        elif keyword in _PARTS and isinstance(value, dict):
+            mapped[keyword] = change(value)
+        elif keyword in _PARTS and isinstance(value, list):
+            mapped[keyword] = [change(part) for part in value]
+    return mapped
+
+
+def walk_parts(schema: JsonSchema, depth: int = 0) -> Iterator[tuple[JsonSchema, int]]:
+    """Yields a schema and all schemas inside it, each with the objects and arrays around it."""
+    yield schema, depth
+    inner: list[AnyPart] = []
+    map_parts(schema, inner.append)
+    for part in inner:
+        yield from walk_parts(part, depth + (schema.get("type") in ("object", "array")))
+
+
+def target_name(reference: str) -> str:
+    """Returns the name of the definition in `$defs` to which a reference of ours leads."""
+    return reference.rpartition("/")[2]
+
+
+def resolved(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
+    """Returns the schema, or the definition in `root` to which it refers."""
+    return root["$defs"][target_name(schema["$ref"])] if "$ref" in schema else schema

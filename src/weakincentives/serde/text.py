@@ -1,0 +1,71 @@
+"""JSON text whose objects have each key once, and patterns that are matched in linear time."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+from ..errors import SerdeError, ValidationIssue
+
+__all__ = ["check_unique_keys", "line_matcher", "load_unique"]
+
+type AnyValue = Any  # Any: JSON of every shape
+
+
+def load_unique(subject: str, text: str | bytes) -> AnyValue:
+    """Returns the values in JSON `text`; raises `SerdeError` if an object has a key twice.
+
+    Raises `ValueError` for text that is no JSON.
+    """
+    return json.loads(text, object_pairs_hook=partial(_unique_keys, subject))
+
+
+def check_unique_keys(subject: str, text: str | bytes) -> None:
+    """Raises `SerdeError` about `subject` if an object in the JSON `text` has a key twice.
+
+    Parsers silently keep the last value. Text that is no JSON passes: a parser explains it better.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        strings = text.split('"')[1::2]
+        # two objects may have the same keys, and values may be equal
+        if "\\" in text or len(set(strings)) < len(strings):
+            _unique_decoder(subject).raw_decode(text.lstrip())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return
+
+
+@lru_cache(maxsize=64)
+def _unique_decoder(subject: str) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=partial(_unique_keys, subject), parse_int=str)
+
+
+def _unique_keys(subject: str, pairs: list[tuple[str, AnyValue]]) -> dict[str, AnyValue]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        message = f"the key {key!r:.200} stands twice in one object; remove one of them"
+        raise SerdeError(subject, (ValidationIssue((), message),))
+    return values
+
+
+def line_matcher(pattern: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
+    """Returns a function that finds `pattern` in a text, in time linear in the text.
+
+    It uses the engine of pydantic's string patterns, which has neither look-around nor
+    back-references. Raises `ValueError` for a pattern that the engine does not take.
+    """
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+    regex = ("(?i)" if ignore_case else "") + pattern
+    try:
+        schema = core_schema.str_schema(pattern=regex, regex_engine="rust-regex", strict=True)
+        return SchemaValidator(schema).isinstance_python
+    except SchemaError as error:
+        reason = " ".join(f"{error}".split())
+        raise ValueError(
+            f"{pattern!r:.200} is no pattern here ({reason:.300}); "
+            "write it without look-around and back-references"
+        ) from error

@@ -1,0 +1,360 @@
+"""Dumps values to JSON and parses them back, each by pydantic's adapter of its type.
+
+`exact_types` makes the adapters keep the promises of this package.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from functools import lru_cache, wraps
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAliasType, cast, overload
+
+from ..errors import SerdeError, ValidationIssue, message_of
+from .lossless import Check, check_by_type, difference
+
+if TYPE_CHECKING:  # heavy: loaded on first use
+    import pydantic
+    from pydantic_core import CoreSchema
+    from typing_extensions import TypeForm
+
+__all__ = [
+    "ByKind",
+    "Json",
+    "UpgradedBy",
+    "adapter_of",
+    "adapter_of_class",
+    "cached_by_type",
+    "dump",
+    "dump_json",
+    "dump_json_lossless",
+    "dump_lossless",
+    "name_of",
+    "parse",
+    "parse_json",
+    "type_of",
+    "write_again",
+]
+
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
+"""What `json.loads` can return."""
+
+# Any, in the three: types known only at run time, values of them, and a ConfigDict of pydantic.
+type AnyType = Any
+type AnyValue = Any
+type PydanticConfig = Any
+
+
+def cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
+    """Caches what `function` returns for a type and options."""
+
+    @lru_cache(maxsize=4096)
+    def cached(of: AnyType, _: str, **options: bool) -> T:
+        return function(of, **options)
+
+    @wraps(function)
+    def find(of: AnyType, **options: bool) -> T:
+        # `A | B` equals `B | A`, and is read in another order.
+        return cached(of, "" if isinstance(of, type) else repr(of), **options)
+
+    return find
+
+
+# --- annotations
+
+
+class ByKind:
+    """Metadata of a union of classes that a field `kind` tells apart.
+
+    `Annotated[A | B, ByKind()]` is read by the class that `kind` names; pydantic would try all.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: AnyType, handler: "pydantic.GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        import pydantic
+
+        return handler.generate_schema(Annotated[source, pydantic.Field(discriminator="kind")])
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradedBy:
+    """Annotates a type whose JSON value `upgrade` receives before it is read.
+
+    `upgrade` returns the value in the present format, and other values as they are. The fields of
+    the type must be of types that JSON has: a tuple is not read from the list that it returns.
+    """
+
+    upgrade: Callable[[Any], Any]  # Any: JSON of any version
+
+    def __get_pydantic_core_schema__(
+        self, source: AnyType, handler: "pydantic.GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self.upgrade, handler(source))
+
+
+# --- writing
+
+
+def dump(value: object, *, exclude_none: bool = False) -> Json:
+    """Returns `value` as plain JSON values; raises `SerdeError` for what JSON cannot hold."""
+    text = dump_json(value, exclude_none=exclude_none)
+    try:
+        return cast(Json, json.loads(text))  # loads is typed Any
+    except ValueError as error:  # Python reads no integer of more than 4,300 digits
+        raise _unfit(value, ValidationIssue((), f"{error}")) from error
+
+
+def dump_json(value: object, *, exclude_none: bool = False) -> str:
+    """Returns `value` as compact JSON text.
+
+    Raises `SerdeError` for what JSON cannot hold, NaN and infinities included.
+    """
+    kind = type_of(value)
+    return _write(
+        lambda: adapter_of_class(kind) or adapter_of(object), value, exclude_none=exclude_none
+    )
+
+
+def dump_lossless(of: object, value: object) -> Json:
+    """Returns plain JSON values of which `parse(of, …)` makes an equal value.
+
+    Raises `SerdeError` as `dump_json_lossless` does.
+    """
+    return cast(Json, json.loads(dump_json_lossless(of, value)))  # loads is typed Any
+
+
+def dump_json_lossless(of: object, value: object) -> str:
+    """Returns JSON text of which `parse_json(of, …)` makes an equal value of the same types.
+
+    Raises `SerdeError` with path and type of what JSON would lose or change, such as an instance of
+    a subclass of the declared type, or a tuple in a field of type `Any`. An integer in a field of
+    type `float` comes back as the float that equals it.
+    """
+    text = _write(lambda: adapter_of(of), value, exclude_none=False)
+    check = _check_by_type(of)
+    if check is not None and check([value]):
+        return text
+    try:
+        parse_json(object, f"[[{text}]]")  # a snapshot nests it more deeply
+        issue = difference(value, parse_json(of, text))
+    except SerdeError as error:
+        issues = [
+            ValidationIssue(issue.path, f"cannot be read back from JSON: {issue.message}")
+            for issue in error.issues
+        ]
+        raise _unfit(value, *issues) from error
+    except Exception as error:  # a comparison of the user's type, or too many levels
+        reason = f"cannot be compared: {type(error).__name__}"
+        raise _unfit(value, ValidationIssue((), reason)) from error
+    if issue is not None:
+        raise _unfit(value, issue)
+    return text
+
+
+@cached_by_type
+def _check_by_type(of: AnyType) -> Check | None:
+    from .exact_types import CONFIG
+
+    config = {**CONFIG, "extra_fields_behavior": "forbid"}  # as pydantic writes it in a schema
+    return check_by_type(adapter_of(of).core_schema, config)
+
+
+def _write(
+    find_adapter: Callable[[], "pydantic.TypeAdapter[Any]"], value: object, *, exclude_none: bool
+) -> str:
+    try:
+        text = _to_json(find_adapter(), value, exclude_none=exclude_none, warnings="error")
+    except SerdeError as error:  # of the type
+        raise _unfit(value, ValidationIssue((), f"{error}")) from error
+    except Exception as error:  # pydantic, and any property or field serializer of the user's type
+        text = write_again(find_adapter(), value, error, exclude_none=exclude_none)
+    if "NaN" in text or "Infinity" in text:
+
+        def refuse(constant: str) -> NoReturn:
+            raise _unfit(value, ValidationIssue((), f"no JSON number is {constant}"))
+
+        json.loads(text, parse_constant=refuse, parse_int=len)
+    return text
+
+
+def _to_json(
+    adapter: "pydantic.TypeAdapter[Any]",
+    value: object,
+    *,
+    exclude_none: bool,
+    warnings: Literal["error", "none"],
+) -> str:
+    try:
+        return adapter.serializer.to_json(
+            value, exclude_none=exclude_none, by_alias=True, warnings=warnings
+        ).decode()
+    except Exception as error:
+        # which pydantic wraps as any other error
+        if f"{error}".rstrip(": ").endswith(": KeyboardInterrupt"):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def write_again(
+    adapter: "pydantic.TypeAdapter[Any]", value: object, error: Exception, *, exclude_none: bool
+) -> str:
+    """Returns the text of a value that pydantic refused, if it is read back as the same value.
+
+    Else raises `SerdeError`, whose issues come from reading the text: pydantic does not say where a
+    value is of another type than declared.
+    """
+    import pydantic
+
+    try:
+        text = _to_json(adapter, value, exclude_none=False, warnings="none")
+        issue = difference(value, adapter.validator.validate_json(text))
+        if issue is None:
+            return _to_json(adapter, value, exclude_none=exclude_none, warnings="none")
+        issues = [issue]
+    except pydantic.ValidationError as misfit:
+        issues = [
+            ValidationIssue(issue.path, f"is not of the declared type: {issue.message}")
+            for issue in _issues_of(misfit)
+        ]
+    except Exception:  # the same error once more
+        issues = [ValidationIssue((), _reason(error))]
+    raise _unfit(value, *issues) from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first line of an error's text without the names of errors before it."""
+    text = message_of(error).partition("\n")[0].rpartition("Error: ")[2]
+    if text.startswith(_UNFIT):  # of a value within this one
+        text = text.partition(": ")[2]
+    endless = text.endswith("RecursionError")
+    return "it contains itself or is nested too deeply" if endless else text
+
+
+_UNFIT = "JSON cannot hold this"
+
+
+def _unfit(value: object, *issues: ValidationIssue) -> SerdeError:
+    return SerdeError(f"{_UNFIT} {type(value).__name__}", issues)
+
+
+# --- reading
+
+
+@overload
+def parse[T](of: "TypeForm[T]", data: object, *, allow_extra: bool = False) -> T: ...
+@overload
+def parse(of: object, data: object, *, allow_extra: bool = False) -> object: ...
+def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
+    """Returns `data`, made of JSON values, as an instance of the type `of`.
+
+    Raises `SerdeError` with every issue.
+    """
+    from pydantic_core import to_json
+
+    # Through text, since pydantic reads Python values by other rules: a string that could be an
+    # int, for one.
+    try:
+        text = to_json(data, inf_nan_mode="constants")
+    except Exception as error:
+        raise SerdeError(name_of(of), _issues_of(error)) from error
+    return parse_json(of, text, allow_extra=allow_extra)
+
+
+@overload
+def parse_json[T](of: "TypeForm[T]", text: str | bytes, *, allow_extra: bool = False) -> T: ...
+@overload
+def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object: ...
+def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
+    """Returns JSON `text` as an instance of the type `of`; raises `SerdeError` with every issue."""
+    # without the option it is the adapter that dumps too
+    adapter = adapter_of(of, allow_extra=True) if allow_extra else adapter_of(of)
+    try:
+        return adapter.validator.validate_json(text)
+    except Exception as error:  # pydantic's, and those of an author's `__post_init__`
+        raise SerdeError(name_of(of), _issues_of(error)) from error
+
+
+# listing an issue takes pydantic 30 µs where paths are long; 10,000 still cover every `null`
+_MAX_ISSUES = 10_000
+
+
+def _issues_of(error: Exception) -> tuple[ValidationIssue, ...]:
+    """Returns every issue with its path, never the data, which may be secret or huge."""
+    import pydantic
+
+    if not isinstance(error, pydantic.ValidationError):
+        return (ValidationIssue((), message_of(error)),)
+    if (count := error.error_count()) > _MAX_ISSUES:
+        message = f"{count:,} faults, too many to list; compare the data with the schema"
+        return (ValidationIssue((), message),)
+    issues: list[ValidationIssue] = []
+    for detail in error.errors(include_url=False, include_input=False):
+        message, context = detail["msg"], detail.get("ctx", {})
+        if detail["type"] == "union_tag_invalid":  # the one message that quotes the input
+            tags = context.get("expected_tags")
+            message = f"Input should have as {context.get('discriminator')} one of {tags}"
+        issues.append(ValidationIssue(detail["loc"], message))
+    return tuple(issues)
+
+
+# --- types
+
+
+def name_of(of: object) -> str:
+    """Returns the name of a type of any form, as errors state it."""
+    return getattr(of, "__name__", None) or str(of)
+
+
+@cached_by_type
+def adapter_of(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
+    """Returns pydantic's adapter of a type, whose reading and dumping are made exact.
+
+    Raises `SerdeError` for a type that cannot cross JSON.
+    """
+    import pydantic
+
+    from .exact_types import CONFIG, make_exact
+
+    extra = "ignore" if allow_extra else "forbid"
+    config: PydanticConfig = {**CONFIG, "extra": extra}
+    try:
+        # An alias, since TypeAdapter takes no config beside a dataclass itself.
+        # Any and ignore: made at run time, no type that a checker could read.
+        root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
+        adapter = pydantic.TypeAdapter[Any](root, config=config)
+        adapter.rebuild()  # raises if a forward reference cannot be resolved
+        make_exact(adapter, extra)
+    except Exception as error:  # pydantic's, and whatever the author's annotations raise
+        message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
+        raise SerdeError(name_of(of), (ValidationIssue((), message),)) from error
+    return adapter
+
+
+@lru_cache(maxsize=4096)
+def adapter_of_class(kind: AnyType) -> "pydantic.TypeAdapter[Any] | None":
+    """Returns the adapter of a class; `None` for one that pydantic does not know.
+
+    pydantic then guesses, which suffices for a subclass of `str`, for one.
+    """
+    try:
+        return adapter_of(kind)
+    except SerdeError as error:
+        if isinstance(error.__cause__, NameError):  # of an annotation, which may be there later
+            raise
+        return None
+
+
+def type_of(value: AnyValue) -> AnyType:
+    """Returns the type to dump `value` by: its class, or a list of one dataclass.
+
+    The list is dumped at once, which is faster than item by item.
+    """
+    kind = type(value)
+    if kind is list and len(kinds := set(map(type, value))) == 1:
+        item = kinds.pop()
+        if is_dataclass(item):
+            return GenericAlias(list, item)
+    return kind
