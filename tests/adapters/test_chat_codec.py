@@ -272,7 +272,12 @@ def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
         "reasoning_content": "thought",
         "extra": {"signature": "abc", "n": [1, 2.5, None]},
         "tool_calls": [
-            {**CALL, "extra_content": {"google": {"thought_signature": "s"}}, "index": 0}
+            {
+                **CALL,
+                "function": {"name": "probe", "arguments": "{}", "x": 1},
+                "extra_content": {"google": {"thought_signature": "s"}},
+                "index": 0,
+            }
         ],
     }
     talk = Talk(codec(), "Go.")

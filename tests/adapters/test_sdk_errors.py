@@ -272,6 +272,8 @@ def test_the_sdk_s_retries_work_and_end_in_the_last_error(api: Any, run: Run) ->
     again = (("retry-after-ms", "1"),)
     with ScriptedServer(Fail(529, headers=again), Say("Hi.")) as server:
         run(connect(server, api, max_retries=1), prompt(), Session())
+        first, second = server.requests
+    assert first.json == second.json
     error = failure(api, run, Fail(500, headers=again), Fail(429, headers=again), max_retries=1)
     assert error.code == "throttled"
 
