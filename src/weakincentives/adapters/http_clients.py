@@ -131,20 +131,20 @@ def bound_reply(
     max_bytes: int,
     error: type[ReplyTooLargeError] = ReplyTooLargeError,
     *,
-    is_stream: bool = False,
+    is_stream: bool | None = None,
 ) -> None:
     """Bounds and decompresses an unread `response`, in chunks of at most 1 MiB as it is read.
 
     Reading it raises `error` beyond `max_bytes`, which may be a subclass that an SDK passes on, and
-    `zlib.error` for another encoding than `ACCEPTED_ENCODINGS`. If it `is_stream`, or says so,
-    asynchronous readers get small parts and pause for the event loop, so that a flood of events can
-    be cancelled.
+    `zlib.error` for another encoding than `ACCEPTED_ENCODINGS`. If it `is_stream`, by default as
+    its type says, asynchronous readers get small parts and pause for the event loop, so that a
+    flood of events can be cancelled.
     """
     if response.is_stream_consumed:  # a hook or a recorder has read it
         return
-    library = sys.modules[type(response.stream).__module__.partition(".")[0]]
-    kind = _bounded_stream(library.SyncByteStream, library.AsyncByteStream)
-    is_stream = is_stream or "event-stream" in response.headers.get("content-type", "")
+    if is_stream is None:
+        is_stream = "event-stream" in response.headers.get("content-type", "")
+    kind = _bounded_stream(type(response).__mro__[-2])  # its own class may be a transport's
     encoding = response.headers.get("content-encoding", "")
     response.stream = kind(
         response.stream,
@@ -157,9 +157,14 @@ def bound_reply(
 
 # Any: classes of httpx or httpx2, as the SDK has it
 @cache
-def _bounded_stream(sync_base: Any, async_base: Any) -> Any:
+def _bounded_stream(response_class: type[Any]) -> Any:
     """Returns the class of the bodies that `bound_reply` puts into responses of one library."""
+    library: Any = sys.modules[response_class.__module__.partition(".")[0]]
+    return _define_stream(library.SyncByteStream, library.AsyncByteStream)
 
+
+# Any: as above
+def _define_stream(sync_base: Any, async_base: Any) -> Any:
     class BoundedStream(sync_base, async_base):  # type: ignore[misc]  # chosen at run time
         def __init__(self, inner: Any, begin: Callable[[], _Decompress], part: int) -> None:
             self._inner = inner

@@ -166,7 +166,9 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         if stream:
             return _Events(client, response)
         try:
-            return response.read()
+            if response.is_stream_consumed:
+                return response.content
+            return b"".join(response.iter_raw())  # `read` would look for a decoder again
         finally:
             response.close()
 
@@ -179,7 +181,9 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         if stream:
             return _AsyncEvents(client, response)
         try:
-            return await response.aread()
+            if response.is_stream_consumed:
+                return response.content
+            return b"".join([chunk async for chunk in response.aiter_raw()])
         finally:
             await response.aclose()
 
