@@ -2,7 +2,6 @@
 meanwhile.
 """
 
-import asyncio
 import gc
 import logging
 import threading
@@ -20,6 +19,7 @@ import pytest
 
 from support.agents import prompt
 from support.deadlines import NEVER, SOON, with_growing_limit
+from support.doors import Door, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retry_later
 from support.scripted_server import Say, ScriptedServer
 from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
@@ -40,40 +40,19 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def evaluate(adapter: Any, deadline: Deadline) -> None:  # Any: an adapter of any output
-    adapter.evaluate(prompt(), session=Session(), deadline=deadline)
-
-
-def stream(adapter: Any, deadline: Deadline) -> None:  # Any: as above
-    for _ in adapter.stream(prompt(), session=Session(), deadline=deadline):
-        pass
-
-
-def evaluate_async(adapter: Any, deadline: Deadline) -> None:  # Any: as above
-    asyncio.run(adapter.evaluate_async(prompt(), session=Session(), deadline=deadline))
-
-
-def stream_async(adapter: Any, deadline: Deadline) -> None:  # Any: as above
-    async def main() -> None:
-        async for _ in adapter.stream_async(prompt(), session=Session(), deadline=deadline):
-            pass
-
-    asyncio.run(main())
-
-
-DOORS: list[Callable[[Any, Deadline], None]] = [evaluate, stream, evaluate_async, stream_async]
+DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
 
 
 def at_once(
-    doors: list[Callable[[Any, Deadline], None]],
+    doors: list[Door],
     adapter: Any,  # Any: as above
     seconds: float,
 ) -> list[tuple[str, int]]:
     """Codes and turns of evaluations that must end by a deadline."""
 
-    def evaluate_by(door: Callable[[Any, Deadline], None]) -> tuple[str, int]:
+    def evaluate_by(door: Door) -> tuple[str, int]:
         with pytest.raises(DeadlineExceededError) as caught:
-            door(adapter, Deadline.after(seconds))
+            door(adapter, Session(), Deadline.after(seconds))
         return caught.value.code, caught.value.turns
 
     with ThreadPoolExecutor(len(doors)) as pool:
@@ -164,7 +143,7 @@ def test_an_abandoned_ready_client_asks_no_second_time(api: str, given: list[Any
         given.append(sdk_client(api, server.url, api_key="test"))
         adapter = sdk_adapter(api, client=given[0])
         with pytest.raises(Exception, match="throttled"):
-            evaluate(adapter, Deadline.after(SOON))
+            evaluate(adapter, Session(), Deadline.after(SOON))
         assert not server.asked(2, timeout=1.5)
 
 
@@ -256,7 +235,7 @@ def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., AnyAda
         try:
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
-                evaluate(adapter, Deadline.after(NEVER))
+                evaluate(adapter, Session(), Deadline.after(NEVER))
             ended.set()
             interrupting.join()
         finally:
@@ -281,8 +260,8 @@ def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., AnyAdapter]
     try:
         with ScriptedServer(Say("Hello."), Say("Hello.")) as server:
             adapter = connect(server)
-            evaluate(adapter, Deadline.after(60))
-            stream(adapter, Deadline.after(60))
+            evaluate(adapter, Session(), Deadline.after(60))
+            stream(adapter, Session(), Deadline.after(60))
     finally:
         logger.removeHandler(listener)
         logger.setLevel(level)

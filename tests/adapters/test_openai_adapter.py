@@ -18,12 +18,11 @@ import openai
 import pytest
 
 from support.agents import Args, nested_adapter, prompt, tool
-from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
+from support.scripted_server import Call, Raw, Request, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
 from weakincentives.errors import missing_extra
-from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.limits import TokenUsage
@@ -225,13 +224,6 @@ def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
     assert tools[0]["parameters"]["additionalProperties"] is False
 
 
-@apis
-def test_a_prompt_without_tools_sends_none(api: Any) -> None:
-    with ScriptedServer(Say("done")) as server:
-        evaluate(connect(server, api=api), prompt())
-        assert "tools" not in server.requests[0].json
-
-
 def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
     items = [
         {
@@ -258,26 +250,6 @@ def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
     ) as server:
         evaluate(connect(server), prompt(tool()))
         assert server.requests[1].json["input"][1:4] == items
-
-
-def test_unknown_fields_of_a_chat_message_come_back_unchanged() -> None:
-    message = {
-        "role": "assistant",
-        "content": "thinking",
-        "reasoning_content": "hm",
-        "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "probe", "arguments": "{}", "x": 1},
-                "extra_content": {"google": {"thought_signature": "s"}},
-            }
-        ],
-    }
-    reply = {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
-    with ScriptedServer(Raw.json(reply), Say("done")) as server:
-        evaluate(connect(server, api="chat"), prompt(tool()))
-        assert server.requests[1].json["messages"][1] == message
 
 
 @pytest.mark.parametrize("placed", [False, True])
@@ -500,30 +472,6 @@ def test_null_for_a_left_out_default_is_the_default(api: Any) -> None:
         assert evaluate(connect(server, api=api), typed(list[Answer])).output == [Answer("hi", 0)]
 
 
-@apis
-def test_a_wrong_answer_is_repaired_over_the_wire(api: Any) -> None:
-    with ScriptedServer(
-        Say('{"score": "x"}'), Say('```json\n{"text": "ok", "score": 1}\n```')
-    ) as server:
-        response = evaluate(connect(server, api=api), typed(Answer))
-        message = history(server.requests[1])[-1]
-    assert response.output == Answer("ok", 1)
-    assert message["role"] == "user"
-    assert "text: " in message["content"]
-    assert "score: " in message["content"]
-
-
-@apis
-def test_repairs_that_do_not_help_end_it(api: Any) -> None:
-    with (
-        ScriptedServer(Say("no"), Say("no"), Say("no")) as server,
-        pytest.raises(PromptEvaluationError) as caught,
-    ):
-        evaluate(connect(server, api=api), typed(Answer))
-    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("response", "output", 3)
-    assert type(caught.value.__cause__).__name__ == "OutputParseError"
-
-
 # --- Many at once
 
 
@@ -588,15 +536,6 @@ def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None
 
 
 # --- Transport
-
-
-@apis
-@drivers
-def test_the_sdk_s_retries_work(api: Any, run: Run) -> None:
-    with ScriptedServer(Fail(500, headers=(("retry-after-ms", "1"),)), Say("done")) as server:
-        assert run(connect(server, api=api, max_retries=1), prompt()).text == "done"
-        first, second = server.requests
-    assert first.json == second.json
 
 
 def test_a_long_conversation_encodes_each_message_once() -> None:

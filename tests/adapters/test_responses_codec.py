@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 
 from support.agents import tool
-from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
+from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded, read_and_send_back
 from support.sent_schemas import sent_spec
 from weakincentives.adapters.codec import CodecOptions, decode_reply
 from weakincentives.adapters.openai.responses import ResponsesCodec
@@ -226,8 +226,10 @@ def test_a_response_that_did_not_complete_is_a_failure(status: str) -> None:
 
 
 def test_a_failure_tells_the_provider_s_message() -> None:
-    with pytest.raises(PromptEvaluationError, match="The model broke"):
-        codec().decode(reply(status="failed", error={"message": "The model broke"}))
+    error = {"code": "server_error", "message": "The model broke"}
+    with pytest.raises(PromptEvaluationError, match="The model broke") as caught:
+        codec().decode(reply(status="failed", error=error))
+    assert (caught.value.phase, caught.value.code) == ("response", "server_error")
 
 
 @pytest.mark.parametrize(
@@ -286,19 +288,7 @@ WHOLE: dict[str, Any] = reply(
 
 @given(broken(WHOLE))
 def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None:
-    talk = Talk(codec(), "Go.")
-    talk.request()
-    try:
-        answer = talk.hear(value)
-    except PromptEvaluationError as error:
-        assert error.phase == "response"  # noqa: PT017 - either end will do
-        return
-    assert isinstance(answer.text, str)
-    assert all(
-        isinstance(call.arguments, str) and isinstance(call.name, str) for call in answer.tool_calls
-    )
-    talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
-    encoded(talk.request())
+    read_and_send_back(codec(), value)
 
 
 @example(name="\ud800", arguments={"\ud800": "\ud800"})

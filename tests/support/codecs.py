@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from weakincentives.adapters.codec import Codec, decode_reply
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
@@ -52,6 +53,24 @@ class Talk:
 
     def say(self, *messages: Message) -> None:
         self.transcript.extend(messages)
+
+
+def read_and_send_back(codec: Codec, reply: object) -> None:
+    """Checks that `reply` is malformed, or a plain message that the next request sends back."""
+    talk = Talk(codec, "Go.")
+    talk.request()
+    try:
+        answer = talk.hear(reply)
+    except PromptEvaluationError as error:
+        assert error.phase == "response"  # noqa: PT017 - either end will do
+        return
+    assert isinstance(answer.text, str)
+    for call in answer.tool_calls:
+        assert isinstance(call.arguments, str)
+        assert isinstance(call.name, str)
+        talk.say(ToolMessage(call.call_id, "ok"))
+    talk.say(UserMessage("Go on."))
+    encoded(talk.request())
 
 
 # lone surrogates included, which `st.text()` leaves out and JSON can spell

@@ -11,7 +11,6 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
 )
 from contextlib import suppress
 from functools import cache, partial
@@ -26,16 +25,12 @@ __all__ = [
     "ACCEPTED_ENCODINGS",
     "MAX_REPLY_BYTES",
     "LoopClients",
-    "Pauses",
     "RedirectError",
     "ReplyTooLargeError",
     "bound_reply",
     "check_max_reply_bytes",
-    "decompressor",
     "error_from_http",
     "read_address",
-    "read_body",
-    "read_body_async",
     "read_origin",
 ]
 
@@ -43,7 +38,7 @@ MAX_REPLY_BYTES = 64 * 1024 * 1024
 """The default of `max_reply_bytes`; a streamed answer of 128,000 tokens takes some 45 MB."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
-"""The value for a request's `Accept-Encoding`: `read_body` reads no other encodings."""
+"""The value for a request's `Accept-Encoding`: `bound_reply` reads no other encodings."""
 
 _BROKEN = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectionResetError"}
 _CHUNK = 1024 * 1024
@@ -131,55 +126,45 @@ def check_max_reply_bytes(max_reply_bytes: int) -> int:
     return max_reply_bytes
 
 
-def read_body(response: AnyResponse, max_bytes: int) -> Iterator[bytes]:
-    """Yields the body of an unread `response`, decompressed, in chunks of at most 1 MiB.
+def bound_reply(
+    response: AnyResponse,
+    max_bytes: int,
+    error: type[ReplyTooLargeError] = ReplyTooLargeError,
+    *,
+    is_stream: bool | None = None,
+) -> None:
+    """Bounds and decompresses an unread `response`, in chunks of at most 1 MiB as it is read.
 
-    Raises `ReplyTooLargeError` beyond `max_bytes`, and `zlib.error` for another encoding than
-    `ACCEPTED_ENCODINGS`.
+    Reading it raises `error` beyond `max_bytes`, which may be a subclass that an SDK passes on, and
+    `zlib.error` for another encoding than `ACCEPTED_ENCODINGS`. If it `is_stream`, by default as
+    its type says, asynchronous readers get small parts and pause for the event loop, so that a
+    flood of events can be cancelled.
     """
     if response.is_stream_consumed:  # a hook or a recorder has read it
-        yield response.content
         return
-    decompress = decompressor(response.headers, max_bytes, ReplyTooLargeError)
-    for raw in response.iter_raw():
-        yield from decompress(raw)
-
-
-async def read_body_async(response: AnyResponse, max_bytes: int) -> AsyncIterator[bytes]:
-    """Like `read_body`, without blocking the event loop."""
-    if response.is_stream_consumed:
-        yield response.content
-        return
-    decompress = decompressor(response.headers, max_bytes, ReplyTooLargeError)
-    async for raw in response.aiter_raw():
-        for chunk in decompress(raw):
-            yield chunk
-
-
-def bound_reply(
-    response: AnyResponse, max_bytes: int, error: type[ReplyTooLargeError] = ReplyTooLargeError
-) -> None:
-    """Bounds an unread `response` that another library reads, as `read_body` does.
-
-    `error` may be a subclass that an SDK passes on. Asynchronous readers get a stream of events in
-    small parts and pause for the event loop, so that a flood of events can be cancelled.
-    """
-    library = sys.modules[type(response).__module__.partition(".")[0]]
-    kind = _bounded_stream(library.SyncByteStream, library.AsyncByteStream)
-    is_stream = "event-stream" in response.headers.get("content-type", "")
+    if is_stream is None:
+        is_stream = "event-stream" in response.headers.get("content-type", "")
+    kind = _bounded_stream(type(response).__mro__[-2])  # its own class may be a transport's
+    encoding = response.headers.get("content-encoding", "")
     response.stream = kind(
         response.stream,
-        partial(decompressor, dict(response.headers), max_bytes, error),
+        partial(_decompressor, encoding.strip().lower(), max_bytes, error),
         _PART if is_stream else _CHUNK,
     )
-    response.headers.pop("content-encoding", None)
+    if encoding:
+        del response.headers["content-encoding"]
 
 
 # Any: classes of httpx or httpx2, as the SDK has it
 @cache
-def _bounded_stream(sync_base: Any, async_base: Any) -> Any:
+def _bounded_stream(response_class: type[Any]) -> Any:
     """Returns the class of the bodies that `bound_reply` puts into responses of one library."""
+    library: Any = sys.modules[response_class.__module__.partition(".")[0]]
+    return _define_stream(library.SyncByteStream, library.AsyncByteStream)
 
+
+# Any: as above
+def _define_stream(sync_base: Any, async_base: Any) -> Any:
     class BoundedStream(sync_base, async_base):  # type: ignore[misc]  # chosen at run time
         def __init__(self, inner: Any, begin: Callable[[], _Decompress], part: int) -> None:
             self._inner = inner
@@ -192,12 +177,14 @@ def _bounded_stream(sync_base: Any, async_base: Any) -> Any:
                 yield from decompress(raw)
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            decompress, part, pause = self._begin(), self._part, Pauses()
+            decompress, part, paused_at = self._begin(), self._part, monotonic()
             async for raw in self._inner:
                 for chunk in decompress(raw):
                     for start in range(0, len(chunk), part):
                         yield chunk[start : start + part]
-                        await pause.if_due()
+                        if monotonic() - paused_at > _LONGEST_TURN:
+                            await asyncio.sleep(0)
+                            paused_at = monotonic()
 
         def close(self) -> None:
             self._inner.close()
@@ -208,29 +195,8 @@ def _bounded_stream(sync_base: Any, async_base: Any) -> Any:
     return BoundedStream
 
 
-class Pauses:
-    """Lets other tasks of an event loop run while one reads what has already arrived."""
-
-    def __init__(self) -> None:
-        self._paused_at = monotonic()
-
-    async def if_due(self) -> None:
-        """Pauses if the last pause was more than 0.05 seconds ago."""
-        if monotonic() - self._paused_at > _LONGEST_TURN:
-            await asyncio.sleep(0)
-            self._paused_at = monotonic()
-
-
-def decompressor(
-    headers: Mapping[str, str],
-    max_bytes: int,
-    error: type[ReplyTooLargeError] = ReplyTooLargeError,
-) -> _Decompress:
-    """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`.
-
-    Raises `zlib.error` for another encoding than `ACCEPTED_ENCODINGS`.
-    """
-    encoding = headers.get("content-encoding", "").strip().lower()
+def _decompressor(encoding: str, max_bytes: int, error: type[ReplyTooLargeError]) -> _Decompress:
+    """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`."""
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")
     size = 0

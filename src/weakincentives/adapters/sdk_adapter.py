@@ -9,10 +9,11 @@ that its body can be bounded while it is read. Retries are the SDK's own.
 import asyncio
 import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -29,13 +30,10 @@ from .event_stream import EventDecoder, read_events
 from .http_clients import (
     ACCEPTED_ENCODINGS,
     LoopClients,
-    Pauses,
     bound_reply,
     check_max_reply_bytes,
     error_from_http,
     read_address,
-    read_body,
-    read_body_async,
 )
 from .provider_errors import (
     check_key,
@@ -91,7 +89,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         self._lock = Lock()
         self._async_client: AnySDK = async_client
         self._async_clients = LoopClients(
-            partial(_client, self.sdk, f"Async{self.sdk_name}", arguments, max_reply_bytes)
+            partial(_client, self.name, f"Async{self.sdk_name}", arguments, max_reply_bytes)
         )
         self._has_ready_client = client is not None or async_client is not None
         self._check_clients(client, async_client)
@@ -111,10 +109,9 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 f" {own[0]} or client= and async_client="
             )
 
-    @staticmethod
-    @abstractmethod
-    def sdk() -> AnySDK:
+    def sdk(self) -> AnySDK:
         """Imports and returns the SDK's module."""
+        return import_module(self.name)
 
     def client(self) -> Client:
         """Returns the client, made on first use.
@@ -126,7 +123,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
             if self._client is None:
                 self._check_missing("client", "synchronous")
                 self._client = _client(
-                    self.sdk, self.sdk_name, self._client_arguments, self._max_reply_bytes
+                    self.name, self.sdk_name, self._client_arguments, self._max_reply_bytes
                 )
             client: Client = self._client
             return client
@@ -165,10 +162,13 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         reply = client.post(self.path, **self._arguments(client, body, left, stream=stream))
         if (response := getattr(reply, "http_response", None)) is None:
             return _plain(reply)
+        bound_reply(response, self._max_reply_bytes, is_stream=stream)
         if stream:
-            return _Events(client, response, self._max_reply_bytes)
+            return _Events(client, response)
         try:
-            return b"".join(read_body(response, self._max_reply_bytes))
+            if response.is_stream_consumed:
+                return response.content
+            return b"".join(response.iter_raw())  # `read` would look for a decoder again
         finally:
             response.close()
 
@@ -177,11 +177,13 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         reply = await client.post(self.path, **self._arguments(client, body, left, stream=stream))
         if (response := getattr(reply, "http_response", None)) is None:
             return _plain(reply)
+        bound_reply(response, self._max_reply_bytes, is_stream=stream)
         if stream:
-            return _AsyncEvents(client, response, self._max_reply_bytes)
+            return _AsyncEvents(client, response)
         try:
-            chunks = read_body_async(response, self._max_reply_bytes)
-            return b"".join([chunk async for chunk in chunks])
+            if response.is_stream_consumed:
+                return response.content
+            return b"".join([chunk async for chunk in response.aiter_raw()])
         finally:
             await response.aclose()
 
@@ -284,10 +286,9 @@ class _Events:
 
     client: AnySDK
     response: AnySDK
-    max_bytes: int
 
     def __iter__(self) -> Iterator[AnyJson]:
-        chunks = read_body(self.response, self.max_bytes)
+        chunks = self.response.iter_bytes()
         if not _is_framed(self.response):
             return read_events(chunks)
         return (json.loads(event.data) for event in _sdk_decoder(self.client).iter_bytes(chunks))
@@ -302,20 +303,17 @@ class _AsyncEvents:
 
     client: AnySDK
     response: AnySDK
-    max_bytes: int
 
     async def __aiter__(self) -> AsyncIterator[AnyJson]:
-        chunks = read_body_async(self.response, self.max_bytes)
+        chunks = self.response.aiter_bytes()
         if _is_framed(self.response):
             async for event in _sdk_decoder(self.client).aiter_bytes(chunks):
                 yield json.loads(event.data)
             return
-        decoder, pauses = EventDecoder(), Pauses()
+        decoder = EventDecoder()
         async for chunk in chunks:
             for event in decoder.feed(chunk):
                 yield event
-                await pauses.if_due()
-            await pauses.if_due()
             if decoder.done:
                 await _read_rest(chunks)
                 return
@@ -331,11 +329,10 @@ async def _read_rest(chunks: AsyncIterator[bytes]) -> None:
 
     Waits for 0.1 seconds at most, as OpenAI's SDK does: a server may leave the reply open.
     """
-    pauses = Pauses()
     with suppress(Exception):  # the reply is whole, whatever follows
         async with asyncio.timeout(_REST_SECONDS):
             async for _ in chunks:
-                await pauses.if_due()
+                pass
 
 
 def _is_framed(response: AnySDK) -> bool:
@@ -361,14 +358,15 @@ def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
 
 
 def _client(
-    sdk: Callable[[], AnySDK], class_name: str, arguments: Mapping[str, object], max_bytes: int
+    sdk_module: str, class_name: str, arguments: Mapping[str, object], max_bytes: int
 ) -> AnySDK:
     """Makes a client that bounds the bodies of error replies, which the SDK reads whole.
 
     The hook goes on the SDK's own HTTP client: the SDK would not close one that we pass.
     """
-    timeout = _timeout(sdk(), arguments["timeout"])
-    client: AnySDK = getattr(sdk(), class_name)(**{**arguments, "timeout": timeout})
+    sdk: AnySDK = import_module(sdk_module)
+    timeout = _timeout(sdk, arguments["timeout"])
+    client: AnySDK = getattr(sdk, class_name)(**{**arguments, "timeout": timeout})
 
     def bound(response: AnySDK) -> None:
         if response.is_error:

@@ -2,35 +2,27 @@
 
 import asyncio
 import json
-import pickle
-import socket
 import traceback
 from collections.abc import Callable
-from datetime import timedelta
-from threading import Event as Signal
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from support.agents import answers, prompt, tool
+from support.agents import prompt, tool
 from support.codecs import Talk, broken, encoded
-from support.deadlines import NEVER, SOON, with_growing_limit
 from support.hostile_server import SSE, Connection, HostileServer
-from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer
+from support.scripted_server import Raw, ScriptedServer
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
 from weakincentives.adapters.codec import decode_reply
 from weakincentives.evaluation.errors import (
-    DeadlineExceededError,
     PromptEvaluationError,
-    ThrottleError,
 )
 from weakincentives.evaluation.messages import ToolMessage, UserMessage
 from weakincentives.evaluation.response import Completed
-from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Prompt
-from weakincentives.runtime.events import Event
 from weakincentives.runtime.session import Session
 
 KEY = "sk-ant-marked-0123456789-secret"
@@ -300,151 +292,10 @@ def test_a_stream_of_another_type_is_malformed(door: Door) -> None:
         assert (error.phase, error.code) == ("response", "malformed")
 
 
-# --- Statuses and time
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("7", 7),
-        ("0.5", 0.5),
-        *[(header, None) for header in ("0", "-3", "nan", "inf", "1e300", "soon", "", "9" * 5000)],
-        ("Wed, 21 Oct 2015 07:28:00 GMT", None),
-    ],
-)
-def test_throttling_tells_how_long_to_wait_where_that_is_a_time(
-    header: str, seconds: float | None
-) -> None:
-    error = failure(evaluate, Fail(429, headers=(("retry-after", header),)))
-    assert isinstance(error, ThrottleError)
-    assert error.retry_after == (None if seconds is None else timedelta(seconds=seconds))
-
-
-@doors
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"null",
-        b"[1]",
-        b"[]",
-        b'"text"',
-        b'{"error": "text"}',
-        b'{"error": {"message": 7, "type": []}}',
-        b'[{"error": {"message": null}}]',
-        b'{"message": ["x"]}',
-        b"\xff",
-        b"[" * 100_000,
-    ],
-)
-def test_an_error_without_the_usual_envelope_is_typed_by_its_status(
-    door: Door, sent: bytes
-) -> None:
-    error = failure(door, Raw(sent, "application/json", status=502))
-    assert (error.code, error.status) == ("server_error", 502)
-    assert error.message
-    assert len(error.message) <= 500
-    pickle.loads(pickle.dumps(error))
-
-
-@doors
-def test_the_sdk_s_retries_work_and_end_in_the_last_error(door: Door) -> None:
-    again = (("retry-after-ms", "1"),)
-    with ScriptedServer(Fail(529, headers=again), Say("Hi.")) as server:
-        assert door(connect(server.url, max_retries=1), prompt()) == "Hi."
-    error = failure(door, Fail(529, headers=again), Fail(429, headers=again), max_retries=1)
-    assert error.code == "throttled"
-
-
-@doors
-def test_a_refused_connection_is_a_connection_error(door: Door) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    with pytest.raises(PromptEvaluationError, match="ConnectError") as caught:
-        door(connect(f"http://127.0.0.1:{port}"), prompt())
-    assert (caught.value.phase, caught.value.code) == ("request", "connection")
-
-
-@doors
-def test_a_slow_answer_is_a_time_out(door: Door) -> None:
-    with (
-        ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server,
-        pytest.raises(PromptEvaluationError) as caught,
-    ):
-        door(connect(server.url, timeout=0.2), prompt(tool()))
-    error = caught.value
-    assert (error.phase, error.code) == ("request", "timeout")
-
-
-@doors
-def test_a_deadline_passes_during_a_later_request(door: Door) -> None:
-    def attempt(seconds: float) -> DeadlineExceededError | None:
-        steps = Say(calls=(Call("probe"),)), Raw(b"{}", delay=NEVER)
-        with (
-            ScriptedServer(*steps, strict=False) as server,
-            pytest.raises(DeadlineExceededError) as caught,
-        ):
-            door(connect(server.url), prompt(tool()), deadline=Deadline.after(seconds))
-        return caught.value if len(server.requests) == 2 else None
-
-    error = with_growing_limit(attempt)
-    assert (error.turns, error.usage) == (2, TokenUsage(10, 5))
-    assert [message.content for message in answers(error.transcript)] == ["ok"]
-
-
-def test_a_deadline_before_the_start_sends_nothing() -> None:
-    with ScriptedServer() as server, pytest.raises(DeadlineExceededError):
-        evaluate(connect(server.url), prompt(), deadline=Deadline.after(-1))
-    assert server.requests == ()
-
-
-def test_cancelling_a_request_leaves_the_adapter_usable() -> None:
-    asked = Signal()
-
-    def slow(request: Request) -> Raw:
-        asked.set()
-        return Raw(b"{}", delay=NEVER)
-
-    async def main(adapter: AnthropicAdapter) -> str:
-        running = asyncio.create_task(adapter.evaluate_async(prompt(), session=Session()))
-        assert await asyncio.to_thread(asked.wait, SOON)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        return (await adapter.evaluate_async(prompt(), session=Session())).text
-
-    with ScriptedServer(slow, Say("Still here.")) as server:
-        assert asyncio.run(main(connect(server.url))) == "Still here."
-
-
-@doors
-def test_options_that_cannot_be_sent_are_named(door: Door) -> None:
-    with (
-        ScriptedServer() as server,
-        pytest.raises(PromptEvaluationError, match="not JSON serializable") as caught,
-    ):
-        door(connect(server.url, options={"metadata": {"user_id": object()}}), prompt())
-    assert caught.value.code == "client_error"
-
-
 @pytest.mark.parametrize("betas", ["mine-2026", [7], ["mine\r\nx-key: 7"], [""], None, 5])
 def test_betas_that_are_no_names_are_refused(betas: Any) -> None:
     with pytest.raises(ValueError, match="pass a list of names"):
         AnthropicAdapter(MODEL, options={"betas": betas})
-
-
-def test_an_event_of_a_failed_request_tells_no_key() -> None:
-    session = Session()
-    events: list[Event] = []
-    session.bus.subscribe(Event, events.append)
-    said = {"type": "error", "error": {"type": "api_error", "message": f"Bearer {KEY}"}}
-    with (
-        ScriptedServer(Raw(body(said), "text/event-stream")) as server,
-        pytest.raises(PromptEvaluationError),
-    ):
-        list(connect(server.url).stream(prompt(), session=session))
-    assert KEY not in repr(events)
 
 
 @streams
