@@ -9,20 +9,11 @@ import time
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-__all__ = [
-    "TRY_LOCK",
-    "UNLOCK",
-    "libpq_url",
-    "lock_executor",
-    "lock_key",
-    "locked_by_failover",
-    "release",
-]
+from .database import Extra, sqlalchemy
 
-TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weakincentives ' || %s, 0))"
-UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('weakincentives ' || %s, 0))"
+__all__ = ["AdvisoryLocks", "lock_executor", "lock_key", "locked_by_failover", "release"]
 
 # The server sees a death a moment later, and a `WorkerFailover` that looks has the lock briefly.
 _TIMEOUT_SECONDS = 2.0
@@ -40,6 +31,49 @@ type _Key = tuple[int, str, str]
 _locks: dict[_Key, _Lock] = {}
 locked_by_failover: set[_Key] = set()
 """The locks that a `WorkerFailover` of this process has on a connection of its own."""
+
+
+class AdvisoryLocks:
+    """A connection to PostgreSQL that locks executor ids until it closes.
+
+    The server closes it if it is silent for `silent` seconds, unless these are 0; then it locks
+    nothing, and the next use opens another one.
+    """
+
+    def __init__(self, database_url: str, *, silent: float = 0) -> None:
+        self._url, self._silent = _libpq_url(database_url), silent
+        self._connection = self._connect()
+
+    def _connect(self) -> Extra:
+        connection = import_module("psycopg").connect(self._url, autocommit=True)
+        connection.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
+        # The server notices within a quarter of a minute that a machine is gone.
+        connection.execute("SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 3")
+        connection.execute("SET tcp_keepalives_count = 3")
+        return connection
+
+    def lock(self, executor_id: str, seconds: float = 0) -> bool:
+        """Locks an id, and returns whether it could; tries for some `seconds`."""
+        until = time.monotonic() + seconds
+        while not self._ask("pg_try_advisory_lock", executor_id):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def unlock(self, executor_id: str) -> None:
+        """Unlocks an id once."""
+        self._ask("pg_advisory_unlock", executor_id)
+
+    def close(self) -> None:
+        """Closes the connection, which unlocks all ids."""
+        self._connection.close()
+
+    def _ask(self, function: str, executor_id: str) -> bool:
+        if self._connection.closed:
+            self._connection = self._connect()
+        statement = f"SELECT {function}(hashtextextended('weakincentives ' || %s, 0))"
+        return bool(self._connection.execute(statement, [executor_id]).fetchone()[0])
 
 
 def lock_executor(database_url: str, executor_id: str) -> None:
@@ -68,10 +102,10 @@ def release(database_url: str, executor_id: str) -> None:
 
 def lock_key(database_url: str, executor_id: str) -> _Key:
     """Returns the key of a lock within this process."""
-    return os.getpid(), libpq_url(database_url), executor_id
+    return os.getpid(), _libpq_url(database_url), executor_id
 
 
-def libpq_url(database_url: str) -> str:
+def _libpq_url(database_url: str) -> str:
     """Returns the URL without SQLAlchemy's name of the driver."""
     return database_url.replace("postgresql+psycopg:", "postgresql:")
 
@@ -81,7 +115,7 @@ def _lock_file(database_url: str, executor_id: str) -> _Lock | None:
         import fcntl
     except ImportError:
         return None
-    name = import_module("sqlalchemy").make_url(database_url).database
+    name = sqlalchemy().make_url(database_url).database
     if not name or ":memory:" in name:
         return None
     # A POSIX lock belongs to the process, so a child that outlives it does not keep it. Each id
@@ -97,18 +131,11 @@ def _lock_file(database_url: str, executor_id: str) -> _Lock | None:
 
 
 def _lock_advisory(database_url: str, executor_id: str) -> _Lock:
-    connection: Any = import_module("psycopg").connect(libpq_url(database_url), autocommit=True)
-    # The server notices within a quarter of a minute that a machine is gone.
-    connection.execute("SET idle_session_timeout = 0; SET tcp_keepalives_idle = 5")
-    connection.execute("SET tcp_keepalives_interval = 3; SET tcp_keepalives_count = 3")
-    until = time.monotonic() + _TIMEOUT_SECONDS
-    while not connection.execute(TRY_LOCK, [executor_id]).fetchone()[0]:
-        if time.monotonic() > until:
-            connection.close()
-            raise _refusal(executor_id)
-        time.sleep(0.1)
-    lock: _Lock = connection
-    return lock
+    locks = AdvisoryLocks(database_url)
+    if not locks.lock(executor_id, _TIMEOUT_SECONDS):
+        locks.close()
+        raise _refusal(executor_id)
+    return locks
 
 
 def _refusal(executor_id: str) -> RuntimeError:

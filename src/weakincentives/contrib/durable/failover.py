@@ -9,10 +9,10 @@ from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from threading import Event, Thread
-from typing import Any, Self
+from typing import Self
 
-from .database import dbos
-from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_failover, release
+from .database import Extra, dbos
+from .executor_lock import AdvisoryLocks, lock_key, locked_by_failover, release
 from .waiting import WORKFLOW
 
 __all__ = ["WorkerFailover"]
@@ -35,25 +35,21 @@ class WorkerFailover:
     def __init__(
         self, database_url: str, executor_id: str, *, every: float = 1, silent: float = 10
     ) -> None:
-        self._database_url = database_url
-        self._executor_id = executor_id
+        self._key, self._executor_id = lock_key(database_url, executor_id), executor_id
         self._every = every
-        self._silent = silent
         self._absent: Counter[str] = Counter()  # checks without a lock, by executor id
         self._lost: Counter[str] = Counter()  # checks of own runs that do not run, by run id
         self._over = Event()
         self._thread = Thread(target=self._watch, name="failover", daemon=True)
-        self._connection = self._connect()
+        self._locks = AdvisoryLocks(database_url, silent=silent)
         release(database_url, executor_id)  # the lock of `config`, which a frozen worker would keep
-        for _ in range(_CHECKS):  # a peer that checks has the lock for a moment
-            if self._lock(executor_id):
-                locked_by_failover.add(lock_key(database_url, executor_id))
-                return
-            self._over.wait(every)
-        self._connection.close()
-        raise RuntimeError(
-            f"another worker of executor_id {executor_id!r} is alive; give each an id of its own"
-        )
+        if not self._locks.lock(executor_id, _CHECKS * every):  # a peer that checks has it briefly
+            self._locks.close()
+            raise RuntimeError(
+                f"another worker of executor_id {executor_id!r} is alive; give each an id of its "
+                "own"
+            )
+        locked_by_failover.add(self._key)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -62,8 +58,8 @@ class WorkerFailover:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        locked_by_failover.discard(lock_key(self._database_url, self._executor_id))
-        self._connection.close()
+        locked_by_failover.discard(self._key)
+        self._locks.close()
 
     def _watch(self) -> None:
         while not self._over.wait(self._every):
@@ -76,13 +72,11 @@ class WorkerFailover:
                     extra={"executor_id": self._executor_id},
                     exc_info=True,
                 )
-                with suppress(Exception):
-                    if self._connection.closed:
-                        self._connection = self._connect()
-                        self._lock(self._executor_id)
+                with suppress(Exception):  # at once, where its connection broke
+                    self._locks.lock(self._executor_id)
 
     def _check_workers(self) -> None:
-        self._lock(self._executor_id)  # a peer may just have had it
+        self._locks.lock(self._executor_id)  # a peer may just have had it
         engine = dbos().DBOS
         version = engine.application_version  # runs of other versions wait for their own workers
         pending = engine.list_workflows(
@@ -90,7 +84,7 @@ class WorkerFailover:
         )
         absent: Counter[str] = Counter()
         for other in {run.executor_id for run in pending} - {self._executor_id}:
-            if not self._lock(other):
+            if not self._locks.lock(other):
                 continue
             try:
                 absent[other] = self._absent[other] + 1
@@ -98,11 +92,11 @@ class WorkerFailover:
                     _log.warning("Taking over runs", extra={"executor_id": other})
                     engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
             finally:
-                self._ask(UNLOCK, other)
+                self._locks.unlock(other)
         self._absent = absent
         self._recover_lost([run for run in pending if run.executor_id == self._executor_id])
 
-    def _recover_lost(self, own: list[Any]) -> None:  # Any: DBOS's status of a run
+    def _recover_lost(self, own: list[Extra]) -> None:
         """Returns to their queue the runs that this worker has claimed and does not run.
 
         DBOS claims queued runs and starts them when the server confirms it. If the connection
@@ -124,16 +118,3 @@ class WorkerFailover:
             _log.warning("Taking up a lost run", extra={"run_id": run_id})
             instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], queue)  # noqa: SLF001 - as above
             del self._lost[run_id]  # the next claim is another one
-
-    def _lock(self, executor_id: str) -> bool:
-        return self._ask(TRY_LOCK, executor_id)
-
-    def _ask(self, statement: str, executor_id: str) -> bool:
-        return bool(self._connection.execute(statement, [executor_id]).fetchone()[0])
-
-    def _connect(self) -> Any:  # Any: psycopg is not always installed
-        connection = import_module("psycopg").connect(
-            libpq_url(self._database_url), autocommit=True
-        )
-        connection.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
-        return connection
