@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ import pytest
 from support.durable_processes import (
     ENGINE,
     Kill,
+    NewRunStore,
     RunStore,
     Work,
     actions,
@@ -33,9 +34,7 @@ from support.durable_processes import (
 from support.durable_runs import STORY, Job, calls
 from support.sizes import FULL, KILLS, todays
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.messages import UserMessage
 
-type NewRunStore = Callable[[], RunStore]
 type Story = Generator[int, int, None]
 
 
@@ -121,35 +120,14 @@ def chat_turn(store: RunStore, run_id: str, before: str | None) -> Work:
     return work
 
 
-def chat(store: RunStore, place: str) -> Story:
-    """Each turn is killed once, and ends in the next process."""
+def chat(store: RunStore) -> Story:
+    """Nobody disturbs the turns, each of which is a process."""
     whole: str | None = None
     for turn in ("Hi", "So?"):
-        if place:
-            killed = replace(store, hook=Kill(place, 2))
-            code = yield start_process(chat_turn(killed, turn, whole), store.log)
-            assert code == -signal.SIGKILL, store.log.read_text()
         assert (yield start_process(chat_turn(store, turn, whole), store.log)) == 0, (
             store.log.read_text()
         )
         whole = (store.folder / turn).read_text()
-
-
-def test_a_chat_goes_on_in_other_processes_and_kills_leave_no_trace_in_it(
-    new_store: NewRunStore,
-) -> None:
-    story = (*STORY, calls(("note", '{"a": 8}')), *STORY[-2:])
-    stores = [replace(new_store(), story=story) for _ in range(3)]
-    together(
-        chat(store, place)
-        for store, place in zip(stores, ["", "before commit", "after commit"], strict=True)
-    )
-    undisturbed, *others = [(store.folder / "So?").read_text() for store in stores]
-    assert others == [undisturbed] * 2
-    messages = Conversation.from_json(undisturbed).messages
-    assert [message.content for message in messages if isinstance(message, UserMessage)][::2] == [
-        *("Hi", "So?"),
-    ]
 
 
 # --- Killed from outside, at any time
@@ -186,7 +164,7 @@ def chat_killed_at_random(store: RunStore, chance: random.Random, kills: list[st
 def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
     """Kills processes of chats `kills` times or some more."""
     plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - no secret
-    together([chat(plain, "")])
+    together([chat(plain)])
     disturbed: list[tuple[RunStore, list[str]]] = []
 
     def chats() -> Iterator[Story]:
@@ -211,19 +189,27 @@ def test_chats_killed_at_random_moments_are_the_chat_that_nobody_disturbs(
     check_chats_killed_at_random(new_store, KILLS // 2)
 
 
-def killed_at_random(
-    store: RunStore, kills: int, chance: random.Random, repeated: list[int]
-) -> Story:
-    run_ids = [f"run-{number}" for number in range(kills * 4)]
-    store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
+def kill_often(
+    store: RunStore, run_ids: Sequence[str], kills: int, chance: random.Random
+) -> Generator[int, int, list[str]]:
+    """Kills processes at random, ends the runs that have begun, and returns their ids."""
     for number in range(kills):
         pid = start_process(store.work(run_ids), store.log)
         start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
         assert (yield pid) == -signal.SIGKILL, store.log.read_text()
-    started_ids = [run_id for run_id in run_ids if store.done([run_id]) or actions(store, run_id)]
-    assert len(started_ids) < len(run_ids), "there was nothing left to kill"
-    assert (yield start_process(store.work(started_ids), store.log)) == 0, store.log.read_text()
-    repeated.append(sum(check(store, run_id) for run_id in started_ids))
+    begun = [run_id for run_id in run_ids if store.done([run_id]) or actions(store, run_id)]
+    assert len(begun) < len(run_ids), "there was nothing left to kill"
+    assert (yield start_process(store.work(begun), store.log)) == 0, store.log.read_text()
+    return begun
+
+
+def killed_at_random(
+    store: RunStore, kills: int, chance: random.Random, repeated: list[int]
+) -> Story:
+    store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
+    run_ids = [f"run-{number}" for number in range(kills * 4)]
+    begun = yield from kill_often(store, run_ids, kills, chance)
+    repeated.append(sum(check(store, run_id) for run_id in begun))
     assert repeated[-1] <= kills  # two of which may hit the same effect
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from support.durable_processes import (
     LOG,
+    NewRunStore,
     Postgres,
     RunStore,
     check,
@@ -23,12 +24,12 @@ from support.durable_processes import (
     start_process,
     until,
     wait_for_process,
+    with_runs,
 )
 from support.durable_runs import STORY, Job, calls
+from weakincentives.contrib.durable import DurableRuns
 from weakincentives.contrib.durable.sql_log_table import SqlLogTable
 from weakincentives.contrib.durable.stored_log import NewAttempt, Row, StoppedAttempt
-
-type NewRunStore = Callable[[], RunStore]
 
 
 def listen(engine: Any, name: str, tell: Callable[..., None]) -> None:
@@ -116,9 +117,7 @@ def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
     story = [*[calls(("book", f'{{"a": {a}}}'), ("note", "{}")) for a in range(0, 8, 2)], STORY[-1]]
     store = RunStore(url, tmp_path, books=url, story=story)
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         storing = list[Any]()
 
         def before(connection: Any, _cursor: object, statement: str, *_rest: object) -> None:
@@ -134,7 +133,7 @@ def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
         listen(runs.table.engine, "commit", commit)
         store.keep(runs.start("agent", Job("run"), run_id="run"))
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert store.result()["text"] == STORY[-1].text
     assert read_books(url) == [(f"run:{turn}/c0", 2 * turn - 2) for turn in range(1, 5)]
     effects = [words for words in store.facts.read() if words[0] == "tool"]
@@ -167,9 +166,7 @@ def test_transactional_call_whose_connection_breaks_in_its_handler_is_tried_agai
     make_books(url)
     store = RunStore(url, tmp_path, books=url, story=[calls((name, '{"a": 200}')), STORY[-1]])
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         broken = list[Any]()
 
         def before(connection: Any, _cursor: object, statement: str, *_rest: object) -> None:
@@ -181,7 +178,7 @@ def test_transactional_call_whose_connection_breaks_in_its_handler_is_tried_agai
         store.keep(runs.start("agent", Job("run"), run_id="run"))
         assert len(broken) == 2
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert store.result()["text"] == STORY[-1].text
     keys = {"book": ["run:1/c0"], "order": ["run:1/c0", "run:1/c0/1:2/c1"]}[name]
     assert read_books(url) == [(key, 200) for key in keys]

@@ -5,7 +5,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from contrib.dbos.test_nested_runs import PARALLEL, check_nested
 from support.durable_processes import (
     AT_MOST_ONCE,
     Kill,
+    NewRunStore,
     Postgres,
     RunStore,
     Work,
@@ -33,8 +33,6 @@ from support.durable_processes import (
 from support.durable_runs import STORY, Job, calls
 from support.sizes import todays
 from weakincentives.contrib.durable.stored_log import Row
-
-type NewRunStore = Callable[[], RunStore]
 
 
 def stopped_attempts(store: RunStore) -> int:

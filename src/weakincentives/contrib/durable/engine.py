@@ -21,7 +21,7 @@ from ...runtime.session import Session
 from .agent import AnyAgent, combined_version
 from .database import Extra, SqliteConnection, dbos
 from .execution import Record, execute_run, to_execution, to_input
-from .executor_lock import lock_executor
+from .failover import lock_executor
 from .sql_log_table import SqlLogTable
 from .stored_log import StoppedAttempt
 from .waiting import UNFINISHED, WORKFLOW, WaitingRuns, keep_waiting, last_status

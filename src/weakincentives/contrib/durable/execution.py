@@ -76,16 +76,33 @@ class _Part[Out](NamedTuple):
 
     def end(self, error: RunSuspended | PromptEvaluationError | None = None) -> Record:
         """Returns the result, also of a run that waits or has failed."""
-        if error is None:
-            return _execution_to_json(self.run.execution, self.session)
-        if isinstance(error, PromptEvaluationError):
-            return _failure_to_json(error, self.session)
-        deadline, resumed = self.deadline, self.resumed
+        if isinstance(error, RunSuspended):
+            deadline, resumed = self.deadline, self.resumed
+            return {
+                "suspension": error.suspension.to_json(),
+                "run_id": self.first_id,
+                "seconds_left": deadline and deadline.remaining(utc_now()).total_seconds(),
+                "waits": 1 if resumed is None else resumed["waits"] + 1,
+            }
+        session = self.session.snapshot().to_json()
+        if error is not None:
+            return {
+                "error": _error_to_json(error),
+                "usage": serde.dump(error.usage),
+                "turns": error.turns,
+                "conversation": error.conversation and error.conversation.to_json(),
+                "session": session,
+            }
+        execution, response = self.run.execution, self.run.execution.response
         return {
-            "suspension": error.suspension.to_json(),
-            "run_id": self.first_id,
-            "seconds_left": deadline and deadline.remaining(utc_now()).total_seconds(),
-            "waits": 1 if resumed is None else resumed["waits"] + 1,
+            "text": response.text,
+            "output": serde.dump(response.output),
+            "turns": response.turns,
+            "expansions": serde.dump(execution.expansions),
+            "usage": serde.dump(execution.usage),
+            "last_usage": serde.dump(response.usage),
+            "conversation": response.conversation and response.conversation.to_json(),
+            "session": session,
         }
 
 
@@ -206,30 +223,6 @@ def _limits(
     elif budget is not None and (bound := budget.deadline(now)):
         deadline = min(deadline or bound, bound)
     return deadline, budget and replace(budget, max_seconds=None)
-
-
-def _failure_to_json(error: PromptEvaluationError, session: Session) -> Record:
-    return {
-        "error": _error_to_json(error),
-        "usage": serde.dump(error.usage),
-        "turns": error.turns,
-        "conversation": error.conversation and error.conversation.to_json(),
-        "session": session.snapshot().to_json(),
-    }
-
-
-def _execution_to_json(execution: Execution[object], session: Session) -> Record:
-    response, conversation = execution.response, execution.conversation
-    return {
-        "text": response.text,
-        "output": serde.dump(response.output),
-        "turns": response.turns,
-        "expansions": serde.dump(execution.expansions),
-        "usage": serde.dump(execution.usage),
-        "last_usage": serde.dump(response.usage),
-        "conversation": conversation and conversation.to_json(),
-        "session": session.snapshot().to_json(),
-    }
 
 
 def to_resumed(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:

@@ -48,10 +48,8 @@ _DELETE = (
     "DELETE FROM weakincentives_log WHERE run_id = :run_id",
     "DELETE FROM weakincentives_runs WHERE run_id = :run_id",
 )
-_REPLACE = """DELETE FROM weakincentives_log
-    WHERE run_id = :run_id AND path = :path AND position >= :position"""
-_RESTART = """DELETE FROM weakincentives_log
-    WHERE run_id = :run_id AND path > :path AND path < :end"""
+_REPLACE = """DELETE FROM weakincentives_log WHERE run_id = :run_id
+    AND path BETWEEN :path AND :end AND (path > :path OR position >= :position)"""
 _APPEND = """INSERT INTO weakincentives_log VALUES (:run_id, :path, :position, :attempt, :line)
     ON CONFLICT (run_id, path, position)
     DO UPDATE SET attempt = excluded.attempt, line = excluded.line"""
@@ -272,10 +270,9 @@ def _append(
         raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
     path, position, _ = rows[0]
     if first and path:
-        _execute(connection, _REPLACE, run_id=run_id, path=path, position=position)
-    if first and path and position == 0:
-        end = f"{path[:-1]};"  # the next text after all that begin with the path and its colon
-        _execute(connection, _RESTART, run_id=run_id, path=path, end=end)
+        # those of runs inside begin with the path and its colon, after which comes the semicolon
+        end = path if position else f"{path[:-1]};"
+        _execute(connection, _REPLACE, run_id=run_id, path=path, position=position, end=end)
     for row in rows:  # not all at once: after psycopg's pipeline the server's timeout is off
         _execute(connection, _APPEND, run_id=run_id, attempt=attempt, **row._asdict())
 

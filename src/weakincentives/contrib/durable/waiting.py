@@ -29,6 +29,7 @@ from .sql_log_table import SqlLogTable
 from .stored_log import read_rows
 
 __all__ = [
+    "ANY_WORKER",
     "UNFINISHED",
     "WORKFLOW",
     "RunStatus",
@@ -47,8 +48,8 @@ WORKFLOW = "weakincentives.run"
 _WAITING = "weakincentives.waiting"  # the queue of rows that wait, and their workflow
 _ROW = ":waiting"
 
-# DBOS's own queue, on which it puts runs that it recovers; every process serves it.
-_ANY_WORKER = "_dbos_internal_queue"
+ANY_WORKER = "_dbos_internal_queue"
+"""DBOS's own queue, on which it puts runs that it recovers; every process serves it."""
 
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 """DBOS's states of a part that goes on or is to start."""
@@ -282,7 +283,7 @@ class WaitingRuns:
             "workflow_name": WORKFLOW,
             "workflow_id": wait_id,
             "workflow_id_reuse_policy": "reject",  # so one decision starts the rest
-            "queue_name": run_input.get("queue") or _ANY_WORKER,
+            "queue_name": run_input.get("queue") or ANY_WORKER,
             "app_version": row.app_version,
             "application_name": row.application_name,
             **more_options,
