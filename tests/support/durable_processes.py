@@ -444,18 +444,9 @@ def booking(datasource: Extra, facts: Facts, hook: Hook) -> list[AnyTool]:
         facts.add("tool", "order", context.idempotency_key)
         return ToolResult(text, success=params.a % 2 == 0)
 
-    def tool(handler: Any) -> AnyTool:
-        return Tool(
-            name=handler.__name__,
-            description="x",
-            handler=handler,
-            params_type=Amount,
-            result_type=object,
-            effect="transactional",
-        )
-
-    helper = helper_template(facts, hook, tool(book))
-    return [tool(book), tool(order)]
+    booking = Tool(name="book", handler=book, effect="transactional")
+    helper = helper_template(facts, hook, booking)
+    return [booking, Tool(name="order", handler=order, effect="transactional")]
 
 
 def make_books(url: str) -> None:

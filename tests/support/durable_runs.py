@@ -36,7 +36,7 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.prompt.renderer import RenderedPrompt
-from weakincentives.prompt.tool import AnyTool, Effect
+from weakincentives.prompt.tool import AnyTool
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Append, Replace, Session
 from weakincentives.visibility import SectionVisibility
@@ -237,25 +237,14 @@ def own_tools(facts: Facts, hook: Hook) -> dict[str, AnyTool]:
         context.session[Amount].append(params)
         return ToolResult("Later.")
 
-    def tool(handler: Any, how: Effect = "repeatable") -> AnyTool:
-        name = handler.__name__
-        return Tool(
-            name=name,
-            description="x",
-            handler=handler,
-            params_type=Amount,
-            result_type=object,
-            effect=how,
-        )
-
-    tools = [
-        tool(note),
-        tool(fail),
-        tool(send, "at_most_once"),
-        tool(look, "pure"),
-        tool(replace),
-        tool(late),
-        tool(later, "at_most_once"),
+    tools: list[AnyTool] = [
+        Tool(name="note", handler=note, effect="repeatable"),
+        Tool(name="fail", handler=fail, effect="repeatable"),
+        Tool(name="send", handler=send, effect="at_most_once"),
+        Tool(name="look", handler=look, effect="pure"),
+        Tool(name="replace", handler=replace, effect="repeatable"),
+        Tool(name="late", handler=late, effect="repeatable"),
+        Tool(name="later", handler=later, effect="at_most_once"),
     ]
     return {made.name: made for made in tools}
 
@@ -304,17 +293,11 @@ def helping(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
         context.session.dispatch(Note(f"delegated {params.a}"))
         return ToolResult(response.text)
 
-    own: dict[str, Any] = {
-        "description": "x",
-        "params_type": Amount,
-        "result_type": object,
-        "effect": "repeatable",
-    }
-    further = Tool(name="delegate", handler=delegate, **own)
+    further = Tool(name="delegate", handler=delegate, effect="repeatable")
     helper = helper_template(facts, hook, further)
     return [
         further,
-        Tool(name="delegate_async", handler=delegate_async, **own),
+        Tool(name="delegate_async", handler=delegate_async, effect="repeatable"),
         Tool.from_prompt(helper, name="consult", description="x"),
     ]
 
@@ -335,10 +318,9 @@ def asking(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
         hook("in tool")
         return ToolResult("Drafted.")
 
-    own: dict[str, Any] = {"description": "x", "params_type": Amount, "result_type": object}
     return [
-        Tool(name="pay", handler=pay, effect="at_most_once", approval="arguments", **own),
-        Tool(name="draft", handler=draft, approval="effects", effect="repeatable", **own),
+        Tool(name="pay", handler=pay, effect="at_most_once", approval="arguments"),
+        Tool(name="draft", handler=draft, approval="effects", effect="repeatable"),
     ]
 
 

@@ -102,14 +102,7 @@ def test_what_a_tool_does_with_dbos_is_no_step_of_its_run(new_store: NewRunStore
             return ToolResult(f"It is {value}.")
 
         def run() -> None:
-            tool = Tool(
-                name="square",
-                description="x",
-                handler=square,
-                params_type=Amount,
-                result_type=object,
-                effect="repeatable",
-            )
+            tool = Tool(name="square", handler=square, effect="repeatable")
             runs = install({"agent": agent(store.facts, story=story, extra=[tool])})
             dbos.DBOS(config=runs.config("tests", store.url))
             dbos.DBOS.launch()
@@ -210,12 +203,7 @@ def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqli
 
 def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> None:
     book = Tool(
-        name="book",
-        description="x",
-        handler=None,
-        params_type=Job,
-        result_type=object,
-        effect="transactional",
+        name="book", handler=None, params_type=Job, result_type=object, effect="transactional"
     )
     with pytest.raises(
         ValueError, match="tool 'book' of agent 'agent' is transactional; pass datasource="

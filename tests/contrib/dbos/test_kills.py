@@ -34,6 +34,7 @@ from support.durable_processes import (
 from support.durable_runs import STORY, Job, calls
 from support.sizes import FULL, KILLS, todays
 from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.messages import AssistantMessage
 
 type Story = Generator[int, int, None]
 
@@ -286,29 +287,32 @@ def assert_entries_and_writes_agree(store: RunStore) -> None:
     assert sorted(booked) == sorted(key for key, _ in read_books(store.books))
 
 
+BOOKS = [("run:1/c0", 2), ("run:2/c1", 4)]
+ORDERS = [
+    *[("run:1/c0", 200), ("run:1/c0/1:2/c1", 200)],
+    *[("run:2/c1", 202), ("run:2/c1/1:2/c1", 202)],
+]
+
+
+@pytest.mark.parametrize(
+    ("story", "places", "books", "file"),
+    [
+        (BOOKED, BOOK_PLACES, BOOKS, "books.db"),
+        (ORDERED, ORDER_PLACES, ORDERS, "runs.db"),  # in the database of DBOS, also on SQLite
+    ],
+    ids=["alone", "with a run inside"],
+)
 def test_the_effect_of_a_transactional_tool_is_there_exactly_with_its_entry(
     new_store: NewRunStore,
+    story: Sequence[AssistantMessage],
+    places: Sequence[tuple[str, int]],
+    books: list[tuple[str, int]],
+    file: str,
 ) -> None:
-    books = [("run:1/c0", 2), ("run:2/c1", 4)]
-
     def stories() -> Iterator[Story]:
-        for place, passed in todays(BOOK_PLACES):
-            store = replace(new_store(), story=BOOKED)
-            url = store.url.replace("runs.db", "books.db")
-            yield kill_while_booking(replace(store, books=url), place, passed, books)
-
-    together(stories())
-
-
-def test_what_runs_inside_a_transactional_call_commits_with_it(new_store: NewRunStore) -> None:
-    books = [
-        *[("run:1/c0", 200), ("run:1/c0/1:2/c1", 200)],
-        *[("run:2/c1", 202), ("run:2/c1/1:2/c1", 202)],
-    ]
-
-    def stories() -> Iterator[Story]:
-        for place, passed in todays(ORDER_PLACES):
-            store = replace(new_store(), story=ORDERED)  # in the database of DBOS, also on SQLite
-            yield kill_while_booking(replace(store, books=store.url), place, passed, books)
+        for place, passed in todays(places):
+            store = replace(new_store(), story=story)
+            store = replace(store, books=store.url.replace("runs.db", file))
+            yield kill_while_booking(store, place, passed, books)
 
     together(stories())

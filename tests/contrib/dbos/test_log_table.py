@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from support.durable_processes import (
     LOG,
+    Extra,
     NewRunStore,
     Postgres,
     RunStore,
@@ -32,7 +32,7 @@ from weakincentives.contrib.durable.sql_log_table import SqlLogTable
 from weakincentives.contrib.durable.stored_log import NewAttempt, Row, StoppedAttempt
 
 
-def listen(engine: Any, name: str, tell: Callable[..., None]) -> None:
+def listen(engine: Extra, name: str, tell: Callable[..., None]) -> None:
     sqlalchemy.event.listen(engine, name, tell)
 
 
@@ -118,13 +118,13 @@ def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
     store = RunStore(url, tmp_path, books=url, story=story)
 
     def use(runs: DurableRuns) -> None:
-        storing = list[Any]()
+        storing = list[Extra]()
 
-        def before(connection: Any, _cursor: object, statement: str, *_rest: object) -> None:
+        def before(connection: Extra, _cursor: object, statement: str, *_rest: object) -> None:
             if f"INSERT INTO {LOG}" in statement:
                 storing.append(connection)
 
-        def commit(connection: Any) -> None:
+        def commit(connection: Extra) -> None:
             if storing[-1:] == [connection] and len(storing) % 2:
                 connection.connection.dbapi_connection.commit()
                 connection.connection.dbapi_connection.close()
@@ -167,9 +167,9 @@ def test_transactional_call_whose_connection_breaks_in_its_handler_is_tried_agai
     store = RunStore(url, tmp_path, books=url, story=[calls((name, '{"a": 200}')), STORY[-1]])
 
     def use(runs: DurableRuns) -> None:
-        broken = list[Any]()
+        broken = list[Extra]()
 
-        def before(connection: Any, _cursor: object, statement: str, *_rest: object) -> None:
+        def before(connection: Extra, _cursor: object, statement: str, *_rest: object) -> None:
             if "INSERT INTO books" in statement and len(broken) < 2:
                 broken.append(connection)
                 connection.connection.dbapi_connection.close()

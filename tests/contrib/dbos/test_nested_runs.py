@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from support.durable_processes import (
     read_log,
     start_process,
 )
-from support.durable_runs import NESTED, STORY, calls, kind_of
+from support.durable_runs import NESTED, STORY, Json, calls, kind_of
 from support.sizes import KILLS, todays
 
 PARALLEL = (
@@ -91,8 +90,8 @@ def check_nested(store: RunStore) -> Actions:
     return repeated
 
 
-def notes(result: Any) -> list[str]:
-    slices: dict[str, Any] = json.loads(result["session"])["slices"]
+def notes(result: Json) -> list[str]:
+    slices: Json = json.loads(result["session"])["slices"]
     return [item["text"] for item in slices["support.agents:Note"]]
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -28,7 +27,7 @@ from support.durable_processes import (
     wait_for_process,
     with_runs,
 )
-from support.durable_runs import PAID, Facts, Job, agent, asking
+from support.durable_runs import PAID, Facts, Job, Json, agent, asking
 from support.sizes import todays
 from weakincentives.contrib.durable import (
     DurableRuns,
@@ -74,12 +73,12 @@ def payments(store: RunStore, run_id: str = "run") -> list[str]:
 
 
 def notes(store: RunStore, run_id: str = "run") -> list[str]:
-    slices: dict[str, Any] = json.loads(store.result(run_id)["session"])["slices"]
+    slices: Json = json.loads(store.result(run_id)["session"])["slices"]
     return [item["text"] for item in slices["support.agents:Note"]]
 
 
 @cache
-def whole(run_id: str = "run") -> Any:
+def whole(run_id: str = "run") -> Json:
     """The result of a run that nobody disturbs."""
     with TemporaryDirectory() as folder:
         facts = Facts(Path(folder) / "facts")
@@ -175,25 +174,15 @@ def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> N
 def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStore) -> None:
     store = new()
 
-    class FullClient:
-        """A client whose database takes no row."""
-
-        enqueue_workflow_with_options: Any = None
-
-        def __init__(self, client: Any) -> None:
-            self._client = client
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
-        def enqueue(self, *_: object) -> None:
-            raise OSError("disk full")
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
 
     def use(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         [waiting] = until(runs.waiting)
+        full = type("Full", (dbos.DBOS,), {"enqueue_workflow_with_options": fail})
         with pytest.raises(OSError, match="disk full"):
-            WaitingRuns(FullClient(dbos.DBOS)).decide(waiting.wait_id, everything(waiting))
+            WaitingRuns(full).decide(waiting.wait_id, everything(waiting))
         assert runs.waiting() == [waiting]
 
     with_runs(store, use)
@@ -203,13 +192,11 @@ def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStor
 def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
     store = new()
 
-    def start() -> None:
-        runs = store.open()
-        store.launch()
+    def start(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         until(runs.waiting)
 
-    run_in_process(store, start)
+    with_runs(store, start)
 
     def decide(decision: Decision) -> Work:
         def work() -> None:
@@ -245,22 +232,12 @@ def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
 def test_a_decider_killed_between_its_writes_has_decided(new: NewRunStore) -> None:
     store = new()
 
-    class DyingClient:
-        """A client that is killed when a row is to go."""
-
-        def __init__(self, client: Any) -> None:
-            self._client = client
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
-        def cancel_workflow(self, _: str) -> None:
-            kill_me()
-
     def die(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         [waiting] = until(runs.waiting)
-        WaitingRuns(DyingClient(dbos.DBOS)).decide(waiting.wait_id, everything(waiting))
+        # killed when the row of the run that waits is to go
+        dying = type("Dying", (dbos.DBOS,), {"cancel_workflow": lambda _: kill_me()})
+        WaitingRuns(dying).decide(waiting.wait_id, everything(waiting))
 
     assert wait_for_process(start_process(serving(store, die), store.log)) == -signal.SIGKILL
 

@@ -2,12 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ from support.durable_processes import (
     wait_for_process,
     with_runs,
 )
-from support.durable_runs import PAID, STORY, Job, calls
+from support.durable_runs import PAID, STORY, Job, Json, calls
 from weakincentives.contrib.durable import DurableRuns
 from weakincentives.limits import Deadline, utc_now
 
@@ -73,7 +72,7 @@ def start_runs_of_each_status(store: RunStore) -> None:
     run_in_process(store, work)
 
 
-def listed(wink: Wink, url: str, *options: str) -> dict[str, Mapping[str, Any]]:
+def listed(wink: Wink, url: str, *options: str) -> dict[str, Json]:
     done = wink("runs", "list", url, "--json", *options)
     assert done.returncode == 0, done.stderr
     return {run["run_id"]: run for run in json.loads(done.stdout)}

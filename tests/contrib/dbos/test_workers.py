@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.durable_processes import (
     AT_MOST_ONCE,
+    Extra,
     Postgres,
     RunStore,
     check,
@@ -52,11 +52,8 @@ def store(postgres: Postgres, tmp_path: Path) -> RunStore:
     return RunStore(postgres.database(), tmp_path)
 
 
-# Any below: SQLAlchemy's and its driver's objects
-
-
 def worker(
-    store: RunStore, executor_id: str, prepare: Callable[[Any], object] = lambda engine: None
+    store: RunStore, executor_id: str, prepare: Callable[[Extra], object] = lambda engine: None
 ) -> None:
     """Runs what is queued until there is a file named `over`; `prepare` takes the engine."""
 
@@ -99,14 +96,14 @@ def clumsy(store: RunStore, executor_id: str) -> None:
 def deaf(store: RunStore, executor_id: str) -> None:
     """A worker whose connection breaks before it hears that its first claim has been committed."""
 
-    def hear_nothing(engine: Any) -> None:
-        claiming: list[Any] = []
+    def hear_nothing(engine: Extra) -> None:
+        claiming: list[Extra] = []
 
-        def before(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        def before(connection: Extra, _cursor: object, statement: str, *_rest: object) -> None:
             if statement.startswith("UPDATE") and "recovery_attempts +" in statement:
                 claiming.append(connection)
 
-        def commit(connection: Any) -> None:
+        def commit(connection: Extra) -> None:
             if claiming == [connection]:
                 connection.connection.commit()
                 connection.connection.close()

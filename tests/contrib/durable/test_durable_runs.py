@@ -323,7 +323,7 @@ def test_runs_inside_a_call_have_rows_and_usage_of_their_own() -> None:
         texts = [context.evaluate(inner.bind()).text for _ in range(2)]
         return ToolResult(" and ".join(texts))
 
-    own = Tool(name="nest", description="x", handler=nest, params_type=Job, result_type=object)
+    own = Tool(name="nest", handler=nest)
     script = [calls(("nest", '{"name": "x"}')), say("one"), say("two"), say("done")]
     durable_agent = durable(MainLoop(ScriptedAdapter(script)), lambda: prompt(own))
     result, table = attempt(durable_agent, run_input=to_input())
@@ -483,7 +483,7 @@ def test_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path
     assert durable_agent.version == same.version
 
     def other(effect: Effect) -> AnyAgent:
-        own = Tool(name="t", description="x", params_type=Job, result_type=object, effect=effect)
+        own = Tool(name="t", params_type=Job, result_type=object, effect=effect)
         return agent(Facts(tmp_path / "a"), extra=[own])
 
     assert len({durable_agent.version, other("pure").version, other("at_most_once").version}) == 3
@@ -1131,7 +1131,7 @@ def test_state_that_no_attempt_could_read_back_is_refused_when_it_is_stored() ->
         context.session.dispatch(Stray("x"))
         return ToolResult("ok")
 
-    own = Tool(name="stray", description="x", handler=stray, params_type=Job, result_type=object)
+    own = Tool(name="stray", handler=stray)
     script = [calls(("stray", '{"name": "x"}')), say("{}")]
     durable_agent = durable(MainLoop(ScriptedAdapter(script)), lambda: prompt(own))
     table = WatchedTable()
@@ -1161,7 +1161,7 @@ def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> AnyAgent
         session[Loose].seed(*state)
         return session
 
-    own = Tool(name="keep", description="x", handler=keep, params_type=Job, result_type=object)
+    own = Tool(name="keep", handler=keep)
     script = [calls(("keep", '{"name": "x"}')), say("1")]
     if inside:
         script = [calls(("delegate", '{"message": "x"}')), *script, say("2")]

@@ -14,7 +14,6 @@ from support.agents import Args, Note, answers, prompt, tool
 from support.durable_cuts import perform
 from support.durable_runs import Held, Json, WatchedTable, has_unknown, kind_of
 from support.programs import STATE, Program, programs, run, session
-from weakincentives.adapters.core import PromptResponse
 from weakincentives.contrib.durable import (
     durable,
     execute_run,
@@ -40,7 +39,7 @@ from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.limits import Budget, Deadline, utc_now
-from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -114,7 +113,7 @@ class Attempts:
         self.part += 1
         return self.attempt()
 
-    def ended(self) -> Execution[Any]:
+    def ended(self) -> Execution[Json]:
         return to_execution(self.agent, self.result)
 
     @property
@@ -128,8 +127,8 @@ class Attempts:
         return made
 
 
-def whole(execution: Execution[Any]) -> object:
-    response: PromptResponse[Any] = execution.response
+def whole(execution: Execution[Json]) -> object:
+    response = execution.response
     return response.text, response.conversation, response.usage, response.turns, execution.usage
 
 
@@ -226,7 +225,7 @@ def three() -> AssistantMessage:
 
 
 def sending(
-    *turns: AssistantMessage, approval: Mode = "arguments", **options: Any
+    *turns: AssistantMessage, approval: Mode = "arguments", **options: Json
 ) -> tuple[Sent, Attempts]:
     sent = Sent()
     attempts = Attempts(sent.agent(*turns, approval=approval), to_input(**options))
@@ -362,7 +361,7 @@ class Delegating:
         self.adapter = ScriptedAdapter(cycle([conversing]), config=config)
         self.agent = durable(MainLoop(self.adapter), self.prompt, types=[Note])
 
-    def prompt(self) -> Any:
+    def prompt(self) -> Prompt[Json]:
         def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
             self.keys.append(context.idempotency_key)
             context.session[Note].append(Note(f"sent {params.a}"))
@@ -465,7 +464,7 @@ def test_run_inside_a_call_that_must_not_run_twice_cannot_wait_and_the_model_rea
 
 
 def test_time_in_which_a_run_waits_does_not_count() -> None:
-    limits: list[Any] = [{"deadline": Deadline.after(3600)}, {"budget": Budget(max_seconds=3600)}]
+    limits: list[Json] = [{"deadline": Deadline.after(3600)}, {"budget": Budget(max_seconds=3600)}]
     for limit in limits:
         sent, attempts = sending(three(), say("done"), **limit)
         assert 3500 < attempts.result["seconds_left"] <= 3600
@@ -501,7 +500,7 @@ def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
     _, attempts = sending(three(), say("done"))
     with pytest.raises(ValueError, match=r"call 'x' does not wait; decide on \['call_1'"):
         to_resumed(attempts.run_input, attempts.result, {"x": Approve()})
-    no_decision: Any = "yes"
+    no_decision: Json = "yes"
     with pytest.raises(TypeError, match=r"'call_1' is 'yes'; pass Approve\(\)"):
         to_resumed(attempts.run_input, attempts.result, {"call_1": no_decision})
 

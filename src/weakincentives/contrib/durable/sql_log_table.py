@@ -176,7 +176,10 @@ class SqlLogTable:
         def work() -> None:
             session = source.sql_session()
             connection = session.connection()
-            _begin(connection)
+            # The module sqlite3 begins no transaction before a SAVEPOINT, whose RELEASE would then
+            # commit a tool's writes before its entry.
+            if _is_sqlite(connection) and not connection.connection.dbapi_connection.in_transaction:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
             if next(tries) and _execute(connection, _STORED, **place._asdict()).first():
                 return  # the connection broke when the first try had committed
             token = _open.set(session)
@@ -275,13 +278,3 @@ def _append(
         _execute(connection, _REPLACE, run_id=run_id, path=path, position=position, end=end)
     for row in rows:  # not all at once: after psycopg's pipeline the server's timeout is off
         _execute(connection, _APPEND, run_id=run_id, attempt=attempt, **row._asdict())
-
-
-def _begin(connection: Extra) -> None:
-    """Begins the transaction that SQLAlchemy assumes.
-
-    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would
-    then commit a tool's writes before its entry.
-    """
-    if _is_sqlite(connection) and not connection.connection.dbapi_connection.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
