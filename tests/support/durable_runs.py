@@ -5,6 +5,7 @@ Its model decides by the conversation alone, as a provider does, so all attempts
 same steps.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +36,12 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.prompt.renderer import RenderedPrompt
-from weakincentives.prompt.tool import Effect
+from weakincentives.prompt.tool import AnyTool
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Append, Replace, Session
 from weakincentives.visibility import SectionVisibility
+
+type Json = Any  # JSON that is read key by key
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,13 @@ NESTED: tuple[AssistantMessage, ...] = (
 )
 
 
+PAID: tuple[AssistantMessage, ...] = (
+    calls(("note", '{"a": 1}'), ("pay", '{"a": 2}'), ("draft", '{"a": 3}')),
+    calls(("pay", '{"a": 4}')),
+    STORY[-1],
+)
+
+
 def help_with(a: int) -> tuple[AssistantMessage, ...]:
     """What the model says in a run inside a call: an odd one delegates further, once, and one from
     200 on books.
@@ -185,7 +195,7 @@ class Model(LoopAdapter, Connection):
         return self.ask(request)
 
 
-def own_tools(facts: Facts, hook: Hook) -> dict[str, Tool[Any, Any]]:
+def own_tools(facts: Facts, hook: Hook) -> dict[str, AnyTool]:
     """Tools that tell what they do, by name."""
 
     def effect(name: str, context: ToolContext) -> None:
@@ -227,31 +237,20 @@ def own_tools(facts: Facts, hook: Hook) -> dict[str, Tool[Any, Any]]:
         context.session[Amount].append(params)
         return ToolResult("Later.")
 
-    def tool(handler: Any, how: Effect = "repeatable") -> Tool[Any, Any]:
-        name = handler.__name__
-        return Tool[Any, Any](
-            name=name,
-            description="x",
-            handler=handler,
-            params_type=Amount,
-            result_type=object,
-            effect=how,
-        )
-
-    tools = [
-        tool(note),
-        tool(fail),
-        tool(send, "at_most_once"),
-        tool(look, "pure"),
-        tool(replace),
-        tool(late),
-        tool(later, "at_most_once"),
+    tools: list[AnyTool] = [
+        Tool(name="note", handler=note, effect="repeatable"),
+        Tool(name="fail", handler=fail, effect="repeatable"),
+        Tool(name="send", handler=send, effect="at_most_once"),
+        Tool(name="look", handler=look, effect="pure"),
+        Tool(name="replace", handler=replace, effect="repeatable"),
+        Tool(name="late", handler=late, effect="repeatable"),
+        Tool(name="later", handler=later, effect="at_most_once"),
     ]
     return {made.name: made for made in tools}
 
 
 def template(
-    facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]] = ()
+    facts: Facts, hook: Hook = nothing, extra: Sequence[AnyTool] = ()
 ) -> PromptTemplate[Answer]:
     own = own_tools(facts, hook)
     more = MarkdownSection(
@@ -268,7 +267,7 @@ def template(
     return PromptTemplate[Answer](ns="tests", key="durable", sections=[task, more])
 
 
-def helper_template(facts: Facts, hook: Hook, further: Tool[Any, Any]) -> PromptTemplate[None]:
+def helper_template(facts: Facts, hook: Hook, further: AnyTool) -> PromptTemplate[None]:
     """The prompt of a run inside a call."""
     own = own_tools(facts, hook)
     task = MarkdownSection[Help](
@@ -280,7 +279,7 @@ def helper_template(facts: Facts, hook: Hook, further: Tool[Any, Any]) -> Prompt
     return PromptTemplate[None](ns="tests", key="helper", sections=[task])
 
 
-def helping(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
+def helping(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
     """Tools with a run inside: a plain handler, a coroutine, and one of a prompt."""
 
     def delegate(params: Amount, *, context: ToolContext) -> ToolResult[object]:
@@ -294,22 +293,16 @@ def helping(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
         context.session.dispatch(Note(f"delegated {params.a}"))
         return ToolResult(response.text)
 
-    own: dict[str, Any] = {
-        "description": "x",
-        "params_type": Amount,
-        "result_type": object,
-        "effect": "repeatable",
-    }
-    further = Tool[Any, Any](name="delegate", handler=delegate, **own)
+    further = Tool(name="delegate", handler=delegate, effect="repeatable")
     helper = helper_template(facts, hook, further)
     return [
         further,
-        Tool[Any, Any](name="delegate_async", handler=delegate_async, **own),
+        Tool(name="delegate_async", handler=delegate_async, effect="repeatable"),
         Tool.from_prompt(helper, name="consult", description="x"),
     ]
 
 
-def asking(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
+def asking(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
     """Tools that a person approves: `pay` by its arguments, `draft` by its effects."""
 
     def pay(params: Amount, *, context: ToolContext) -> ToolResult[object]:
@@ -325,10 +318,9 @@ def asking(facts: Facts, hook: Hook = nothing) -> list[Tool[Any, Any]]:
         hook("in tool")
         return ToolResult("Drafted.")
 
-    own: dict[str, Any] = {"description": "x", "params_type": Amount, "result_type": object}
     return [
-        Tool[Any, Any](name="pay", handler=pay, effect="at_most_once", approval="arguments", **own),
-        Tool[Any, Any](name="draft", handler=draft, approval="effects", effect="repeatable", **own),
+        Tool(name="pay", handler=pay, effect="at_most_once", approval="arguments"),
+        Tool(name="draft", handler=draft, approval="effects", effect="repeatable"),
     ]
 
 
@@ -353,7 +345,7 @@ def agent(
     dynamic: bool = True,
     parallel: bool = False,
     hook: Hook = nothing,
-    extra: Sequence[Tool[Any, Any]] = (),
+    extra: Sequence[AnyTool] = (),
     session: Callable[[str], Session] = session,
 ) -> DurableAgent[Answer]:
     made = template(facts, hook, extra)
@@ -367,6 +359,19 @@ def agent(
 
 type Held = Mapping[str, Sequence[Row]]
 """The rows of each run."""
+
+
+def kind_of(row: Row) -> str:
+    """Returns the kind of the entry in a row."""
+    kind: str = json.loads(row.line)["entry"]["kind"]
+    return kind
+
+
+def has_unknown(held: Held) -> bool:
+    """Whether a call had begun that must not run twice, and has no answer."""
+    latest = {(run_id, row.path): row for run_id, rows in held.items() for row in rows}
+    return "began" in map(kind_of, latest.values())
+
 
 _NOTHING: Held = {}
 

@@ -1,11 +1,14 @@
 """The stores that durable runs are tested on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from support.durable_processes import Postgres, RunStore, postgres_server
+from support.durable_processes import NewRunStore, Postgres, RunStore, postgres_server
+from support.durable_runs import PAID
 
 
 @pytest.fixture(scope="session")
@@ -14,21 +17,30 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-type NewRunStore = Callable[[], RunStore]
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewRunStore:
     """Gives a new store with a folder for its facts."""
-    made = 0
+    numbers = count(1)
 
     def new() -> RunStore:
-        nonlocal made
-        made += 1
-        folder = tmp_path / f"store-{made}"
+        folder = tmp_path / f"store-{next(numbers)}"
         folder.mkdir()
         if request.param == "sqlite":
             return RunStore(f"sqlite:///{folder}/runs.db", folder)
         return RunStore(request.getfixturevalue("postgres").database(), folder)
 
     return new
+
+
+@pytest.fixture
+def new(new_store: NewRunStore) -> NewRunStore:
+    """Gives a new store for runs that wait for people."""
+    return lambda: replace(new_store(), story=PAID, asks=True)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
+    """A store whose database has no tables; on SQLite its file does not exist."""
+    if request.param == "sqlite":
+        return RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    return RunStore(request.getfixturevalue("postgres").empty_database(), tmp_path)

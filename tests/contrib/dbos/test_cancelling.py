@@ -3,24 +3,21 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from contrib.dbos.test_nested_runs import PARALLEL
-from contrib.dbos.test_waiting_runs import PAID, everything, payments
+from contrib.dbos.test_waiting_runs import everything, payments
 from support.durable_processes import (
     Kill,
-    Postgres,
+    NewRunStore,
     RunStore,
     Work,
     dbos,
     engine_room,
     freezing,
     kill_me,
-    kind_of,
     read_log,
     run_in_process,
     sqlalchemy,
@@ -29,11 +26,10 @@ from support.durable_processes import (
     until,
     wait_for_freeze,
     wait_for_process,
+    with_runs,
 )
-from support.durable_runs import Job
+from support.durable_runs import Job, kind_of
 from weakincentives.contrib.durable import DurableRuns
-
-type NewRunStore = Callable[[], RunStore]
 
 
 def check_cancelled(runs: DurableRuns) -> None:
@@ -107,23 +103,24 @@ def test_parallel_runs_inside_calls_end_when_another_process_cancels_their_run(
 # --- Runs that wait
 
 
-def test_a_run_that_waits_is_cancelled_by_its_own_id(new_store: NewRunStore) -> None:
-    store = replace(new_store(), story=PAID, asks=True)
+@pytest.mark.parametrize("name", ["run_id", "wait_id"])
+def test_a_run_that_waits_is_cancelled_by_either_of_its_ids(new: NewRunStore, name: str) -> None:
+    store = new()
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
-        until(runs.waiting)
-        runs.cancel("run")
+        [waiting] = until(runs.waiting)
+        runs.cancel(getattr(waiting, name))
         check_cancelled(runs)
+        with pytest.raises(ValueError, match="somebody has decided"):
+            runs.decide(waiting.wait_id, everything(waiting))
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert payments(store) == []
 
 
-def test_a_part_that_goes_on_after_a_wait_is_cancelled(new_store: NewRunStore) -> None:
-    store, opened = replace(new_store(), story=PAID, asks=True), list[DurableRuns]()
+def test_a_part_that_goes_on_after_a_wait_is_cancelled(new: NewRunStore) -> None:
+    store, opened = new(), list[DurableRuns]()
 
     def cancel(place: str) -> None:
         if place == "in tool" and payments(store):
@@ -166,26 +163,18 @@ def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> N
 
 
 # What is stored: 0 start and answer, note, pay is asked, the row of a run that waits.
-def test_a_run_that_is_about_to_wait_can_be_cancelled(new_store: NewRunStore) -> None:
-    for place, passed in [("after commit", 1), ("after commit", 2), ("after commit", 3)]:
-        store = replace(new_store(), story=PAID, asks=True)
-        check_cancelled_while_it_ends(store, place, passed)
-
-
-def test_a_run_that_stores_that_it_waits_can_be_cancelled(
-    postgres: Postgres, tmp_path: Path
-) -> None:
-    """On SQLite it locks everybody out, as any writer does."""
-    for place in ("before insert", "before commit"):
-        (tmp_path / place).mkdir()
-        store = RunStore(postgres.database(), tmp_path / place, story=PAID, asks=True)
-        check_cancelled_while_it_ends(store, place, 3)
+def test_a_run_that_is_about_to_wait_can_be_cancelled(new: NewRunStore) -> None:
+    places = [("after commit", 1), ("after commit", 2), ("after commit", 3)]
+    if not new().url.startswith("sqlite"):  # where any writer locks everybody out
+        places += [("before insert", 3), ("before commit", 3)]
+    for place, passed in places:
+        check_cancelled_while_it_ends(new(), place, passed)
 
 
 def test_a_run_that_begins_to_wait_while_it_is_cancelled_is_cancelled(
-    new_store: NewRunStore,
+    new: NewRunStore,
 ) -> None:
-    store = replace(new_store(), story=PAID, asks=True)
+    store = new()
 
     def hold(place: str) -> None:
         if place == "in tool":
@@ -270,12 +259,10 @@ def test_a_cancelled_run_that_is_resumed_ends_as_cancelled(new_store: NewRunStor
 # --- Deleted runs
 
 
-def test_a_deleted_run_leaves_nothing_and_its_id_is_free(new_store: NewRunStore) -> None:
-    store = replace(new_store(), story=PAID, asks=True)
+def test_a_deleted_run_leaves_nothing_and_its_id_is_free(new: NewRunStore) -> None:
+    store = new()
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         for _ in range(2):
             run = runs.start("agent", Job("run"), run_id="run")
             for _ in range(3):
@@ -289,5 +276,5 @@ def test_a_deleted_run_leaves_nothing_and_its_id_is_free(new_store: NewRunStore)
                     rows = connection.execute(sqlalchemy.text(f"SELECT * FROM {table}"))  # noqa: S608
                     assert rows.all() == []
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert payments(store) == ["2", "4"] * 2

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.agents import Note
 from support.durable_processes import (
+    NewRunStore,
     RunStore,
     dbos,
     kill_me,
@@ -22,6 +22,7 @@ from support.durable_processes import (
     run_in_process,
     start_process,
     wait_for_process,
+    with_runs,
 )
 from support.durable_runs import STORY, Amount, Answer, Facts, Job, agent, calls
 from weakincentives.contrib.durable import (
@@ -37,20 +38,9 @@ from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 
-type NewRunStore = Callable[[], RunStore]
-
 
 def void(_: object) -> None:
     """Makes a statement of an expression."""
-
-
-def with_runs(store: RunStore, use: Callable[[DurableRuns], None]) -> None:
-    def work() -> None:
-        runs = store.open()
-        store.launch()
-        use(runs)
-
-    run_in_process(store, work)
 
 
 def test_a_run_gives_its_execution_and_its_session(new_store: NewRunStore) -> None:
@@ -112,14 +102,7 @@ def test_what_a_tool_does_with_dbos_is_no_step_of_its_run(new_store: NewRunStore
             return ToolResult(f"It is {value}.")
 
         def run() -> None:
-            tool = Tool[Any, Any](
-                name="square",
-                description="x",
-                handler=square,
-                params_type=Amount,
-                result_type=object,
-                effect="repeatable",
-            )
+            tool = Tool(name="square", handler=square, effect="repeatable")
             runs = install({"agent": agent(store.facts, story=story, extra=[tool])})
             dbos.DBOS(config=runs.config("tests", store.url))
             dbos.DBOS.launch()
@@ -135,37 +118,36 @@ def test_what_a_tool_does_with_dbos_is_no_step_of_its_run(new_store: NewRunStore
     run_in_process(store, work(0))
 
 
-def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore) -> None:
-    """What this relies on is DBOS's: runs wait for their `application_version`."""
-    store = new_store()
-
-    def interrupted() -> None:
-        runs = replace(
-            store, hook=lambda place: time.sleep(60) if place == "in tool" else None
-        ).open()
-        store.launch()
-        runs.start("agent", Job("it"), run_id="run")
-
-    run_in_process(store, interrupted)
-    begun = len(store.facts.read())
-
-    def other() -> None:
+def with_runs_of_another_version(store: RunStore, use: Callable[[DurableRuns], None]) -> None:
+    def work() -> None:
         new_agent = agent(store.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
         runs = install({"agent": new_agent})
         dbos.DBOS(config=runs.config("tests", store.url))
         dbos.DBOS.launch()
+        use(runs)
+
+    run_in_process(store, work)
+
+
+def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore) -> None:
+    """What this relies on is DBOS's: runs wait for their `application_version`."""
+    store = new_store()
+    slow = replace(store, hook=lambda place: time.sleep(60) if place == "in tool" else None)
+    with_runs(slow, lambda runs: void(runs.start("agent", Job("it"), run_id="run")))
+    begun = len(store.facts.read())
+
+    def look(runs: DurableRuns) -> None:
         run = runs.find("agent", "run")
         assert runs.start("agent", Job("it"), run_id="run").run_id == run.run_id
         (store.folder / "version").write_text(runs.version)
         time.sleep(1.5)
 
-    run_in_process(store, other)
-    log = store.log.read_text()
+    with_runs_of_another_version(store, look)
     version = (store.folder / "version").read_text()
-    warnings = re.findall(
-        r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep",
-        log,
+    warning = (
+        r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep"
     )
+    warnings = re.findall(warning, store.log.read_text())
     assert len(warnings) == 2
     assert {this for _, this in warnings} == {version}
     assert version not in {wanted for wanted, _ in warnings}
@@ -173,22 +155,11 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore)
     run_in_process(store, store.work())
     assert store.result()["output"] == {"total": 12}
 
-
-def test_a_finished_run_of_another_version_is_found_without_a_warning(
-    new_store: NewRunStore,
-) -> None:
-    store = new_store()
-    run_in_process(store, store.work())
-
-    def other() -> None:
-        new_agent = agent(store.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
-        runs = install({"agent": new_agent})
-        dbos.DBOS(config=runs.config("tests", store.url))
-        dbos.DBOS.launch()
+    def find(runs: DurableRuns) -> None:
         assert runs.find("agent", "run").result().output == Answer(12)
 
-    run_in_process(store, other)
-    assert "waits for a process of version" not in store.log.read_text()
+    with_runs_of_another_version(store, find)
+    assert re.findall(warning, store.log.read_text()) == warnings  # a run that is over needs none
 
 
 def test_a_second_living_process_of_one_executor_id_is_refused(new_store: NewRunStore) -> None:
@@ -231,13 +202,8 @@ def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqli
 
 
 def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> None:
-    book = Tool[Any, Any](
-        name="book",
-        description="x",
-        handler=None,
-        params_type=Job,
-        result_type=object,
-        effect="transactional",
+    book = Tool(
+        name="book", handler=None, params_type=Job, result_type=object, effect="transactional"
     )
     with pytest.raises(
         ValueError, match="tool 'book' of agent 'agent' is transactional; pass datasource="

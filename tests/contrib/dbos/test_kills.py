@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ import pytest
 from support.durable_processes import (
     ENGINE,
     Kill,
+    NewRunStore,
     RunStore,
     Work,
     actions,
@@ -33,9 +34,8 @@ from support.durable_processes import (
 from support.durable_runs import STORY, Job, calls
 from support.sizes import FULL, KILLS, todays
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.messages import UserMessage
+from weakincentives.evaluation.messages import AssistantMessage
 
-type NewRunStore = Callable[[], RunStore]
 type Story = Generator[int, int, None]
 
 
@@ -121,35 +121,14 @@ def chat_turn(store: RunStore, run_id: str, before: str | None) -> Work:
     return work
 
 
-def chat(store: RunStore, place: str) -> Story:
-    """Each turn is killed once, and ends in the next process."""
+def chat(store: RunStore) -> Story:
+    """Nobody disturbs the turns, each of which is a process."""
     whole: str | None = None
     for turn in ("Hi", "So?"):
-        if place:
-            killed = replace(store, hook=Kill(place, 2))
-            code = yield start_process(chat_turn(killed, turn, whole), store.log)
-            assert code == -signal.SIGKILL, store.log.read_text()
         assert (yield start_process(chat_turn(store, turn, whole), store.log)) == 0, (
             store.log.read_text()
         )
         whole = (store.folder / turn).read_text()
-
-
-def test_a_chat_goes_on_in_other_processes_and_kills_leave_no_trace_in_it(
-    new_store: NewRunStore,
-) -> None:
-    story = (*STORY, calls(("note", '{"a": 8}')), *STORY[-2:])
-    stores = [replace(new_store(), story=story) for _ in range(3)]
-    together(
-        chat(store, place)
-        for store, place in zip(stores, ["", "before commit", "after commit"], strict=True)
-    )
-    undisturbed, *others = [(store.folder / "So?").read_text() for store in stores]
-    assert others == [undisturbed] * 2
-    messages = Conversation.from_json(undisturbed).messages
-    assert [message.content for message in messages if isinstance(message, UserMessage)][::2] == [
-        *("Hi", "So?"),
-    ]
 
 
 # --- Killed from outside, at any time
@@ -186,7 +165,7 @@ def chat_killed_at_random(store: RunStore, chance: random.Random, kills: list[st
 def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
     """Kills processes of chats `kills` times or some more."""
     plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - no secret
-    together([chat(plain, "")])
+    together([chat(plain)])
     disturbed: list[tuple[RunStore, list[str]]] = []
 
     def chats() -> Iterator[Story]:
@@ -211,19 +190,27 @@ def test_chats_killed_at_random_moments_are_the_chat_that_nobody_disturbs(
     check_chats_killed_at_random(new_store, KILLS // 2)
 
 
-def killed_at_random(
-    store: RunStore, kills: int, chance: random.Random, repeated: list[int]
-) -> Story:
-    run_ids = [f"run-{number}" for number in range(kills * 4)]
-    store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
+def kill_often(
+    store: RunStore, run_ids: Sequence[str], kills: int, chance: random.Random
+) -> Generator[int, int, list[str]]:
+    """Kills processes at random, ends the runs that have begun, and returns their ids."""
     for number in range(kills):
         pid = start_process(store.work(run_ids), store.log)
         start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
         assert (yield pid) == -signal.SIGKILL, store.log.read_text()
-    started_ids = [run_id for run_id in run_ids if store.done([run_id]) or actions(store, run_id)]
-    assert len(started_ids) < len(run_ids), "there was nothing left to kill"
-    assert (yield start_process(store.work(started_ids), store.log)) == 0, store.log.read_text()
-    repeated.append(sum(check(store, run_id) for run_id in started_ids))
+    begun = [run_id for run_id in run_ids if store.done([run_id]) or actions(store, run_id)]
+    assert len(begun) < len(run_ids), "there was nothing left to kill"
+    assert (yield start_process(store.work(begun), store.log)) == 0, store.log.read_text()
+    return begun
+
+
+def killed_at_random(
+    store: RunStore, kills: int, chance: random.Random, repeated: list[int]
+) -> Story:
+    store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
+    run_ids = [f"run-{number}" for number in range(kills * 4)]
+    begun = yield from kill_often(store, run_ids, kills, chance)
+    repeated.append(sum(check(store, run_id) for run_id in begun))
     assert repeated[-1] <= kills  # two of which may hit the same effect
 
 
@@ -300,29 +287,32 @@ def assert_entries_and_writes_agree(store: RunStore) -> None:
     assert sorted(booked) == sorted(key for key, _ in read_books(store.books))
 
 
+BOOKS = [("run:1/c0", 2), ("run:2/c1", 4)]
+ORDERS = [
+    *[("run:1/c0", 200), ("run:1/c0/1:2/c1", 200)],
+    *[("run:2/c1", 202), ("run:2/c1/1:2/c1", 202)],
+]
+
+
+@pytest.mark.parametrize(
+    ("story", "places", "books", "file"),
+    [
+        (BOOKED, BOOK_PLACES, BOOKS, "books.db"),
+        (ORDERED, ORDER_PLACES, ORDERS, "runs.db"),  # in the database of DBOS, also on SQLite
+    ],
+    ids=["alone", "with a run inside"],
+)
 def test_the_effect_of_a_transactional_tool_is_there_exactly_with_its_entry(
     new_store: NewRunStore,
+    story: Sequence[AssistantMessage],
+    places: Sequence[tuple[str, int]],
+    books: list[tuple[str, int]],
+    file: str,
 ) -> None:
-    books = [("run:1/c0", 2), ("run:2/c1", 4)]
-
     def stories() -> Iterator[Story]:
-        for place, passed in todays(BOOK_PLACES):
-            store = replace(new_store(), story=BOOKED)
-            url = store.url.replace("runs.db", "books.db")
-            yield kill_while_booking(replace(store, books=url), place, passed, books)
-
-    together(stories())
-
-
-def test_what_runs_inside_a_transactional_call_commits_with_it(new_store: NewRunStore) -> None:
-    books = [
-        *[("run:1/c0", 200), ("run:1/c0/1:2/c1", 200)],
-        *[("run:2/c1", 202), ("run:2/c1/1:2/c1", 202)],
-    ]
-
-    def stories() -> Iterator[Story]:
-        for place, passed in todays(ORDER_PLACES):
-            store = replace(new_store(), story=ORDERED)  # in the database of DBOS, also on SQLite
-            yield kill_while_booking(replace(store, books=store.url), place, passed, books)
+        for place, passed in todays(places):
+            store = replace(new_store(), story=story)
+            store = replace(store, books=store.url.replace("runs.db", file))
+            yield kill_while_booking(store, place, passed, books)
 
     together(stories())

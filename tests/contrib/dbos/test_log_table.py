@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from support.durable_processes import (
     LOG,
+    Extra,
+    NewRunStore,
     Postgres,
     RunStore,
     check,
@@ -23,15 +24,15 @@ from support.durable_processes import (
     start_process,
     until,
     wait_for_process,
+    with_runs,
 )
 from support.durable_runs import STORY, Job, calls
+from weakincentives.contrib.durable import DurableRuns
 from weakincentives.contrib.durable.sql_log_table import SqlLogTable
 from weakincentives.contrib.durable.stored_log import NewAttempt, Row, StoppedAttempt
 
-type NewRunStore = Callable[[], RunStore]
 
-
-def listen(engine: Any, name: str, tell: Callable[..., None]) -> None:
+def listen(engine: Extra, name: str, tell: Callable[..., None]) -> None:
     sqlalchemy.event.listen(engine, name, tell)
 
 
@@ -116,16 +117,14 @@ def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
     story = [*[calls(("book", f'{{"a": {a}}}'), ("note", "{}")) for a in range(0, 8, 2)], STORY[-1]]
     store = RunStore(url, tmp_path, books=url, story=story)
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
-        storing = list[Any]()
+    def use(runs: DurableRuns) -> None:
+        storing = list[Extra]()
 
-        def before(connection: Any, _cursor: object, statement: str, *_rest: object) -> None:
+        def before(connection: Extra, _cursor: object, statement: str, *_rest: object) -> None:
             if f"INSERT INTO {LOG}" in statement:
                 storing.append(connection)
 
-        def commit(connection: Any) -> None:
+        def commit(connection: Extra) -> None:
             if storing[-1:] == [connection] and len(storing) % 2:
                 connection.connection.dbapi_connection.commit()
                 connection.connection.dbapi_connection.close()
@@ -134,7 +133,7 @@ def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
         listen(runs.table.engine, "commit", commit)
         store.keep(runs.start("agent", Job("run"), run_id="run"))
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert store.result()["text"] == STORY[-1].text
     assert read_books(url) == [(f"run:{turn}/c0", 2 * turn - 2) for turn in range(1, 5)]
     effects = [words for words in store.facts.read() if words[0] == "tool"]
@@ -167,12 +166,10 @@ def test_transactional_call_whose_connection_breaks_in_its_handler_is_tried_agai
     make_books(url)
     store = RunStore(url, tmp_path, books=url, story=[calls((name, '{"a": 200}')), STORY[-1]])
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
-        broken = list[Any]()
+    def use(runs: DurableRuns) -> None:
+        broken = list[Extra]()
 
-        def before(connection: Any, _cursor: object, statement: str, *_rest: object) -> None:
+        def before(connection: Extra, _cursor: object, statement: str, *_rest: object) -> None:
             if "INSERT INTO books" in statement and len(broken) < 2:
                 broken.append(connection)
                 connection.connection.dbapi_connection.close()
@@ -181,7 +178,7 @@ def test_transactional_call_whose_connection_breaks_in_its_handler_is_tried_agai
         store.keep(runs.start("agent", Job("run"), run_id="run"))
         assert len(broken) == 2
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert store.result()["text"] == STORY[-1].text
     keys = {"book": ["run:1/c0"], "order": ["run:1/c0", "run:1/c0/1:2/c1"]}[name]
     assert read_books(url) == [(key, 200) for key in keys]

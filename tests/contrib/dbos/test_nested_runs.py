@@ -5,11 +5,12 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+
+import pytest
 
 from contrib.dbos.test_kills import Story, kill_later, together
 from support.durable_processes import (
@@ -17,19 +18,16 @@ from support.durable_processes import (
     ENGINE,
     Actions,
     Kill,
+    NewRunStore,
     RunStore,
     actions,
     comparable,
     expected_of,
-    kind_of,
     read_log,
     start_process,
 )
-from support.durable_runs import NESTED, STORY, calls
+from support.durable_runs import NESTED, STORY, Json, calls, kind_of
 from support.sizes import KILLS, todays
-
-type NewRunStore = Callable[[], RunStore]
-
 
 PARALLEL = (
     calls(
@@ -92,8 +90,8 @@ def check_nested(store: RunStore) -> Actions:
     return repeated
 
 
-def notes(result: Any) -> list[str]:
-    slices: dict[str, Any] = json.loads(result["session"])["slices"]
+def notes(result: Json) -> list[str]:
+    slices: Json = json.loads(result["session"])["slices"]
     return [item["text"] for item in slices["support.agents:Note"]]
 
 
@@ -160,31 +158,18 @@ def calls_open(store: RunStore) -> bool:
     return not paths <= done
 
 
+@pytest.mark.parametrize("counts", [False, True], ids=["forks", "in order"])
 def test_parallel_calls_with_nested_runs_survive_kills_at_random_moments(
-    new_store: NewRunStore,
-) -> None:
-    kills: list[str] = []
-    chances = map(random.Random, count())
-
-    def stories() -> Iterator[Story]:
-        while len(kills) < KILLS:
-            store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
-            yield killed_at_random(store, next(chances), kills)
-
-    together(stories())
-    assert kills.count("inside a call") > KILLS / 4
-
-
-def test_parallel_calls_that_run_once_more_by_themselves_survive_kills_at_random_moments(
-    new_store: NewRunStore,
+    new_store: NewRunStore, *, counts: bool
 ) -> None:
     """A session that counts events does so in order: what ran beside other calls is dropped."""
     kills: list[str] = []
-    chances = map(random.Random, count(100))
+    chances = map(random.Random, count(100 * counts))
 
     def stories() -> Iterator[Story]:
         while len(kills) < KILLS:
-            store = replace(new_store(), story=PARALLEL, helps=True, parallel=True, counts=True)
+            store = replace(new_store(), story=PARALLEL, helps=True, parallel=True, counts=counts)
             yield killed_at_random(store, next(chances), kills)
 
     together(stories())
+    assert counts or kills.count("inside a call") > KILLS / 4

@@ -3,32 +3,34 @@
 import json
 import random
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
-from contrib.dbos.test_kills import Story, kill_later, together
+from contrib.dbos.test_kills import Story, kill_often, together
 from support.agents import Note
 from support.durable_processes import (
     Kill,
+    NewRunStore,
     RunStore,
     Work,
-    actions,
     dbos,
     kill_me,
     run_in_process,
+    serving,
     start_process,
     until,
     wait_for_process,
+    with_runs,
 )
-from support.durable_runs import STORY, Facts, Job, agent, asking, calls
+from support.durable_runs import PAID, Facts, Job, Json, agent, asking
 from support.sizes import todays
 from weakincentives.contrib.durable import (
+    DurableRuns,
     MemoryLogTable,
     WaitingRun,
     WaitingRuns,
@@ -39,19 +41,6 @@ from weakincentives.contrib.durable import (
 )
 from weakincentives.evaluation.approval import Approve, Decision, Deny
 from weakincentives.evaluation.suspension import Suspension
-
-type NewRunStore = Callable[[], RunStore]
-
-PAID = (
-    calls(("note", '{"a": 1}'), ("pay", '{"a": 2}'), ("draft", '{"a": 3}')),
-    calls(("pay", '{"a": 4}')),
-    STORY[-1],
-)
-
-
-@pytest.fixture
-def new(new_store: NewRunStore) -> NewRunStore:
-    return lambda: replace(new_store(), story=PAID, asks=True)
 
 
 def everything(waiting: WaitingRun, decision: Decision | None = None) -> Mapping[str, Decision]:
@@ -84,12 +73,12 @@ def payments(store: RunStore, run_id: str = "run") -> list[str]:
 
 
 def notes(store: RunStore, run_id: str = "run") -> list[str]:
-    slices: dict[str, Any] = json.loads(store.result(run_id)["session"])["slices"]
+    slices: Json = json.loads(store.result(run_id)["session"])["slices"]
     return [item["text"] for item in slices["support.agents:Note"]]
 
 
 @cache
-def whole(run_id: str = "run") -> Any:
+def whole(run_id: str = "run") -> Json:
     """The result of a run that nobody disturbs."""
     with TemporaryDirectory() as folder:
         facts = Facts(Path(folder) / "facts")
@@ -107,9 +96,7 @@ def whole(run_id: str = "run") -> Any:
 def test_a_run_waits_twice_and_ends(new: NewRunStore) -> None:
     store = new()
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         run = runs.start("agent", Job("it"), run_id="run")
         [first] = until(runs.waiting)
         assert (first.run_id, first.agent, run.status) == ("run", "agent", "waiting")
@@ -128,31 +115,27 @@ def test_a_run_waits_twice_and_ends(new: NewRunStore) -> None:
         assert runs.start("agent", Job("it"), run_id="run").result() == run.result()
         assert [note.text for note in run.session()[Note]] == notes(store)
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert notes(store) == ["noted 1", "paid 2", "paid 4"]
 
 
 def test_a_run_that_is_listed_has_the_status_waiting(new: NewRunStore) -> None:
     store, run_ids = new(), [f"run-{number}" for number in range(10)]
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         for number, run_id in enumerate(run_ids, 1):
             run = runs.start("agent", Job(run_id), run_id=run_id)
             while len(runs.waiting()) < number:  # no pause: the workflow has not ended by then
                 pass
             assert run.status == "waiting"
 
-    run_in_process(store, work)
+    with_runs(store, use)
 
 
 def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> None:
     store, run_ids = new(), ["run", "another"]
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         dbos.DBOS.register_queue("jobs", worker_concurrency=1, polling_interval_sec=0.05)
         started = [
             runs.start("agent", Job(run_id), run_id=run_id, queue="jobs") for run_id in run_ids
@@ -162,7 +145,7 @@ def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> N
         assert len(runs.waiting()) == len(run_ids)
         kill_me()
 
-    assert wait_for_process(start_process(work, store.log)) == -signal.SIGKILL
+    assert wait_for_process(start_process(serving(store, use), store.log)) == -signal.SIGKILL
     facts = store.facts.read()
 
     def decide_all() -> None:
@@ -188,65 +171,32 @@ def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> N
     assert [payments(store, run_id) for run_id in run_ids] == [["2", "4"]] * 2
 
 
-def test_a_run_that_waits_can_be_cancelled(new: NewRunStore) -> None:
-    store = new()
-
-    def work() -> None:
-        runs = store.open()
-        store.launch()
-        run = runs.start("agent", Job("run"), run_id="run")
-        [waiting] = until(runs.waiting)
-        runs.cancel(waiting.wait_id)
-        assert (runs.waiting(), run.status) == ([], "ended")
-        with pytest.raises(ValueError, match="somebody has decided"):
-            runs.decide(waiting.wait_id, everything(waiting))
-        with pytest.raises(dbos.error.DBOSAwaitedWorkflowCancelledError):
-            run.result()
-
-    run_in_process(store, work)
-    assert payments(store) == []
-
-
 def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStore) -> None:
     store = new()
 
-    class FullClient:
-        """A client whose database takes no row."""
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
 
-        enqueue_workflow_with_options: Any = None
-
-        def __init__(self, client: Any) -> None:
-            self._client = client
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
-        def enqueue(self, *_: object) -> None:
-            raise OSError("disk full")
-
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         [waiting] = until(runs.waiting)
+        full = type("Full", (dbos.DBOS,), {"enqueue_workflow_with_options": fail})
         with pytest.raises(OSError, match="disk full"):
-            WaitingRuns(FullClient(dbos.DBOS)).decide(waiting.wait_id, everything(waiting))
+            WaitingRuns(full).decide(waiting.wait_id, everything(waiting))
         assert runs.waiting() == [waiting]
 
-    run_in_process(store, work)
+    with_runs(store, use)
 
 
 @pytest.mark.claim("N-13")
 def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
     store = new()
 
-    def start() -> None:
-        runs = store.open()
-        store.launch()
+    def start(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         until(runs.waiting)
 
-    run_in_process(store, start)
+    with_runs(store, start)
 
     def decide(decision: Decision) -> Work:
         def work() -> None:
@@ -282,26 +232,14 @@ def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
 def test_a_decider_killed_between_its_writes_has_decided(new: NewRunStore) -> None:
     store = new()
 
-    class DyingClient:
-        """A client that is killed when a row is to go."""
-
-        def __init__(self, client: Any) -> None:
-            self._client = client
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
-        def cancel_workflow(self, _: str) -> None:
-            kill_me()
-
-    def die() -> None:
-        runs = store.open()
-        store.launch()
+    def die(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         [waiting] = until(runs.waiting)
-        WaitingRuns(DyingClient(dbos.DBOS)).decide(waiting.wait_id, everything(waiting))
+        # killed when the row of the run that waits is to go
+        dying = type("Dying", (dbos.DBOS,), {"cancel_workflow": lambda _: kill_me()})
+        WaitingRuns(dying).decide(waiting.wait_id, everything(waiting))
 
-    assert wait_for_process(start_process(die, store.log)) == -signal.SIGKILL
+    assert wait_for_process(start_process(serving(store, die), store.log)) == -signal.SIGKILL
 
     def look() -> None:
         with open_waiting_runs(store.url) as runs:
@@ -364,13 +302,7 @@ def test_a_run_that_waits_is_finished_wherever_it_is_killed(new: NewRunStore) ->
 def killed_at_random(store: RunStore, kills: int, chance: random.Random) -> Story:
     run_ids = [f"run-{number}" for number in range(kills * 2)]
     start_process(decider(store, run_ids), store.log)
-    for number in range(kills):
-        pid = start_process(store.work(run_ids), store.log)
-        start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
-        assert (yield pid) == -signal.SIGKILL, store.log.read_text()
-    started = [run_id for run_id in run_ids if actions(store, run_id)]
-    assert len(started) < len(run_ids), "there was nothing left to kill"
-    assert (yield start_process(store.work(started), store.log)) == 0, store.log.read_text()
+    started = yield from kill_often(store, run_ids, kills, chance)
     store.facts.add("over")
     known = [check_paid(store, run_id) for run_id in started]
     assert known.count(False) <= kills

@@ -2,33 +2,32 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from contrib.dbos.test_waiting_runs import PAID, everything, payments
+from contrib.dbos.test_waiting_runs import everything, payments
 from support.commands import Wink
 from support.durable_processes import (
+    NewRunStore,
     Postgres,
     RunStore,
     dbos,
+    execute,
     make_books,
     run_in_process,
-    sqlalchemy,
     start_process,
     until,
     wait_for_process,
+    with_runs,
 )
-from support.durable_runs import STORY, Job, calls
+from support.durable_runs import PAID, STORY, Job, Json, calls
 from weakincentives.contrib.durable import DurableRuns
 from weakincentives.limits import Deadline, utc_now
-
-type NewRunStore = Callable[[], RunStore]
 
 
 @pytest.fixture
@@ -36,11 +35,6 @@ def wink(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Wink:
     return Wink(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
-def new(new_store: NewRunStore) -> NewRunStore:
-    return lambda: replace(new_store(), story=PAID, asks=True)
 
 
 def decide_until_the_end(runs: DurableRuns, run_id: str) -> None:
@@ -78,7 +72,7 @@ def start_runs_of_each_status(store: RunStore) -> None:
     run_in_process(store, work)
 
 
-def listed(wink: Wink, url: str, *options: str) -> dict[str, Mapping[str, Any]]:
+def listed(wink: Wink, url: str, *options: str) -> dict[str, Json]:
     done = wink("runs", "list", url, "--json", *options)
     assert done.returncode == 0, done.stderr
     return {run["run_id"]: run for run in json.loads(done.stdout)}
@@ -92,31 +86,27 @@ def rows(url: str, run_id: str) -> dict[str, int]:
         "weakincentives_runs": "run_id",
         "weakincentives_log": "run_id",
     }
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        counts = {
-            table: connection.exec_driver_sql(
-                f"SELECT count(*) FROM {table} WHERE {column} = '{run_id}' "  # noqa: S608 - ours
-                f"OR substr({column}, 1, {len(run_id) + 1}) = '{run_id}:'"
-            ).scalar()
-            for table, column in columns.items()
-        }
-    engine.dispose()
-    return counts
+    counts = {
+        table: execute(
+            url,
+            f"SELECT count(*) FROM {table} WHERE {column} = '{run_id}' "  # noqa: S608 - ours
+            f"OR substr({column}, 1, {len(run_id) + 1}) = '{run_id}:'",
+        )
+        for table, column in columns.items()
+    }
+    return {table: count for table, [[count]] in counts.items()}
 
 
 def move_into_the_past(url: str, run_ids: Sequence[str], days: int) -> None:
     """Changes when all parts of runs were started and ended."""
     table = "workflow_status" if url.startswith("sqlite") else "dbos.workflow_status"
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        for run_id in run_ids:
-            connection.exec_driver_sql(
-                f"UPDATE {table} SET created_at = created_at - {days * 86_400_000}, "  # noqa: S608 - ours
-                f"completed_at = completed_at - {days * 86_400_000} "
-                f"WHERE substr(workflow_uuid, 1, {len(run_id)}) = '{run_id}'"
-            )
-    engine.dispose()
+    for run_id in run_ids:
+        execute(
+            url,
+            f"UPDATE {table} SET created_at = created_at - {days * 86_400_000}, "  # noqa: S608 - ours
+            f"completed_at = completed_at - {days * 86_400_000} "
+            f"WHERE substr(workflow_uuid, 1, {len(run_id)}) = '{run_id}'",
+        )
 
 
 def test_runs_of_each_status_are_listed_cancelled_deleted_and_cleaned(
@@ -209,13 +199,11 @@ def test_only_the_newest_100_runs_are_listed_without_all(
 ) -> None:
     store = new_store()
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         for number in range(101):
             runs.start("agent", Job("x"), run_id=f"run-{number}", queue="nobody")
 
-    run_in_process(store, work)
+    with_runs(store, use)
     done = wink("runs", "list", store.url)
     assert len(done.stdout.splitlines()) == 101
     assert "there are more than 100 runs; pass --all" in done.stderr
@@ -242,22 +230,10 @@ def test_logs_in_another_database_are_found_by_log(
     assert "this database has no table weakincentives_log; pass the URL" in refused.stderr
     assert wink("runs", "delete", store.url, "run", "--log", books).returncode == 0
     assert listed(wink, store.url, "--log", books) == {}
-    engine = sqlalchemy.create_engine(books)
-    with engine.begin() as connection:
-        assert connection.exec_driver_sql("SELECT * FROM weakincentives_log").all() == []
-    engine.dispose()
+    assert execute(books, "SELECT * FROM weakincentives_log") == []
 
 
 # --- Tables
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
-    """A store whose database has no tables; on SQLite its file does not exist."""
-    url = f"sqlite:///{tmp_path}/runs.db"
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").empty_database()
-    return RunStore(url, tmp_path)
 
 
 def test_tables_are_created_once_and_serve_a_worker(empty_store: RunStore, wink: Wink) -> None:
@@ -280,26 +256,22 @@ def test_worker_needs_only_to_read_and_write_rows(
 ) -> None:
     url, role = postgres.empty_database(), f"worker_{tmp_path.name.replace('-', '_')}"
     assert wink("runs", "create", url).returncode == 0
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f'CREATE ROLE "{role}" LOGIN')
-        for grant in (
-            "USAGE ON SCHEMA dbos",
-            "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbos",
-            "SELECT, INSERT, UPDATE, DELETE ON weakincentives_runs, weakincentives_log",
-        ):
-            connection.exec_driver_sql(f'GRANT {grant} TO "{role}"')
-    engine.dispose()
+    rights = "SELECT, INSERT, UPDATE, DELETE ON"
+    execute(
+        url,
+        f'CREATE ROLE "{role}" LOGIN',
+        f'GRANT USAGE ON SCHEMA dbos TO "{role}"',
+        f'GRANT {rights} ALL TABLES IN SCHEMA dbos TO "{role}"',
+        f'GRANT {rights} weakincentives_runs, weakincentives_log TO "{role}"',
+    )
     own_url = url.replace("postgres@", f"{role}@")
     store = RunStore(own_url, tmp_path, story=PAID, asks=True)
 
-    def work() -> None:
-        runs = store.open()
-        store.launch()
+    def use(runs: DurableRuns) -> None:
         runs.start("agent", Job("x"), run_id="run", queue=None)
         decide_until_the_end(runs, "run")
 
-    run_in_process(store, work)
+    with_runs(store, use)
     assert [run["status"] for run in listed(wink, own_url).values()] == ["ended"]
     assert wink("runs", "delete", own_url, "run").returncode == 0
     refused = wink("runs", "create", postgres.empty_database().replace("postgres@", f"{role}@"))

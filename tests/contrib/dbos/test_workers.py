@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.durable_processes import (
     AT_MOST_ONCE,
+    Extra,
     Postgres,
     RunStore,
     check,
@@ -28,11 +28,11 @@ from support.durable_processes import (
     read_books,
     sqlalchemy,
     start_process,
+    until,
     wait_for_process,
 )
 from support.durable_runs import STORY, Facts, Job, calls
-from weakincentives.contrib.durable.executor_lock import lock_executor, release
-from weakincentives.contrib.durable.failover import WorkerFailover
+from weakincentives.contrib.durable.failover import WorkerFailover, lock_executor, release
 
 AT_ONCE = 4  # runs in one worker
 SILENT = 6.0  # seconds after which a worker counts as frozen
@@ -52,11 +52,8 @@ def store(postgres: Postgres, tmp_path: Path) -> RunStore:
     return RunStore(postgres.database(), tmp_path)
 
 
-# Any below: SQLAlchemy's and its driver's objects
-
-
 def worker(
-    store: RunStore, executor_id: str, prepare: Callable[[Any], object] = lambda engine: None
+    store: RunStore, executor_id: str, prepare: Callable[[Extra], object] = lambda engine: None
 ) -> None:
     """Runs what is queued until there is a file named `over`; `prepare` takes the engine."""
 
@@ -99,14 +96,14 @@ def clumsy(store: RunStore, executor_id: str) -> None:
 def deaf(store: RunStore, executor_id: str) -> None:
     """A worker whose connection breaks before it hears that its first claim has been committed."""
 
-    def hear_nothing(engine: Any) -> None:
-        claiming: list[Any] = []
+    def hear_nothing(engine: Extra) -> None:
+        claiming: list[Extra] = []
 
-        def before(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        def before(connection: Extra, _cursor: object, statement: str, *_rest: object) -> None:
             if statement.startswith("UPDATE") and "recovery_attempts +" in statement:
                 claiming.append(connection)
 
-        def commit(connection: Any) -> None:
+        def commit(connection: Extra) -> None:
             if claiming == [connection]:
                 connection.connection.commit()
                 connection.connection.close()
@@ -149,7 +146,7 @@ def processes(
     clients: list[int] = []
     try:
         for name, pid in worker_pids.items():
-            wait_until(partial(listens, store, name, pid))
+            until(partial(listens, store, name, pid))
         asking = start_process(partial(client, store, *batches), store.folder / "client.log")
         clients.append(asking)
         yield asking, worker_pids
@@ -175,13 +172,6 @@ def listens(store: RunStore, name: str, pid: int) -> bool:
     return (store.folder / f"{name}.ready").exists()
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 180) -> None:
-    over = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < over, "it did not happen"
-        time.sleep(0.02)
-
-
 def stop_in_tool(store: RunStore, name: str, pid: int, number: signal.Signals) -> None:
     """Freezes or kills a worker in the middle of a tool call, so that it has begun a run."""
     (store.folder / f"{name}.{number.name}").touch()
@@ -192,13 +182,13 @@ def stop_in_tool(store: RunStore, name: str, pid: int, number: signal.Signals) -
         states.append(state)
         return found == pid
 
-    wait_until(stopped)
+    until(stopped)
     assert number in (os.WSTOPSIG(states[-1]), os.WTERMSIG(states[-1]))
 
 
 def finish(store: RunStore, asking: int, run_ids: list[str]) -> None:
     """Waits until all runs are over and the client has ended well."""
-    wait_until(lambda: store.done(run_ids), 180)
+    until(lambda: store.done(run_ids))
     assert wait_for_process(asking) == 0, (store.folder / "client.log").read_text()
 
 
@@ -216,11 +206,11 @@ def test_a_hundred_runs_survive_a_frozen_worker_and_a_killed_one(store: RunStore
     store = replace(store, story=SHORT)
     run_ids = [f"run-{number}" for number in range(100)]
     with processes(store, ["a", "b"], run_ids[:50], run_ids[50:]) as (asking, pids):
-        wait_until(lambda: min(done_by(store, "a", "b").values()) > 0)  # they share the work
+        until(lambda: min(done_by(store, "a", "b").values()) > 0)  # they share the work
         stop_in_tool(store, "b", pids["b"], signal.SIGSTOP)
         frozen = done_by(store, "b")
-        wait_until(lambda: "Taking over" in (store.folder / "a.log").read_text())
-        wait_until(lambda: store.done(run_ids[:50]))
+        until(lambda: "Taking over" in (store.folder / "a.log").read_text())
+        until(lambda: store.done(run_ids[:50]))
         assert done_by(store, "b") == frozen
         os.kill(pids["b"], signal.SIGCONT)
         (store.folder / "batch").touch()
@@ -243,7 +233,7 @@ def stop_while_they_go_on(
 ) -> None:
     """Stops the server after so many effects, as a crash would, and starts it again."""
     with processes(store, ["a"], run_ids) as (asking, _):
-        wait_until(lambda: done_by(store, "a").total() > effects)
+        until(lambda: done_by(store, "a").total() > effects)
         postgres.stop()
         time.sleep(2)
         before = done_by(store, "a").total()

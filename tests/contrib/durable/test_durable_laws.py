@@ -11,7 +11,7 @@ from evaluation.test_run_laws import NESTING, SIBLINGS, law, uncut
 from support.agents import answers, ok, prompt, tool
 from support.cut_runs import FACES, Face, Outcome
 from support.durable_cuts import Crash, play_durable
-from support.run_trees import Outside, Script, Shape, Step, Tree, outside, trees
+from support.run_trees import Outside, Shape, Tree, outside, trees
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
 from weakincentives.evaluation import MainLoop
 from weakincentives.runtime.events import (
@@ -48,31 +48,23 @@ def without_files(end: Outcome) -> Outcome:
     return end._replace(files={}, asked=sorted({*end.asked}))
 
 
+SHAPES = {
+    "any": CRASHED,
+    "restart": RESTARTED,
+    "fallback": FALLEN_BACK,
+    "parallel nested runs": IN_PARALLEL,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @law
-@given(trees(CRASHED), some_faces, some_crashes, st.booleans())
+@given(st.data(), some_faces, some_crashes, st.booleans())
 def test_crashed_run_ends_as_one_that_was_never_cut(
-    tree: Tree, faces: list[Face], crashes: list[Crash], decides_all: bool
-) -> None:
-    end, _ = crashed(tree, faces, crashes, decides_all=decides_all)
-    assert end == without_files(uncut(tree))
-
-
-@pytest.mark.parametrize("shape", [RESTARTED, FALLEN_BACK], ids=["restart", "fallback"])
-@law
-@given(st.data(), some_faces, some_crashes)
-def test_crashed_run_with_several_evaluations_ends_as_one_that_was_never_cut(
-    shape: Shape, data: st.DataObject, faces: list[Face], crashes: list[Crash]
+    shape: Shape, data: st.DataObject, faces: list[Face], crashes: list[Crash], decides_all: bool
 ) -> None:
     tree = data.draw(trees(shape))
-    assert crashed(tree, faces, crashes)[0] == without_files(uncut(tree))
-
-
-@law
-@given(trees(IN_PARALLEL), some_faces, some_crashes)
-def test_crashed_run_of_parallel_nested_runs_ends_as_one_that_was_never_cut(
-    tree: Tree, faces: list[Face], crashes: list[Crash]
-) -> None:
-    assert crashed(tree, faces, crashes)[0] == without_files(uncut(tree))
+    end, _ = crashed(tree, faces, crashes, decides_all=decides_all)
+    assert end == without_files(uncut(tree))
 
 
 @law
@@ -86,15 +78,6 @@ def test_crashed_run_pays_nothing_twice_and_sends_a_request_again_at_most_once_a
 
 
 @law
-@given(trees(CRASHED), some_faces, some_crashes)
-def test_usage_of_a_crashed_run_is_that_of_the_stored_answers(
-    tree: Tree, faces: list[Face], crashes: list[Crash]
-) -> None:
-    end, _ = crashed(tree, faces, crashes)
-    assert end.usage == uncut(tree).usage
-
-
-@law
 @given(trees(replace(PAID, features=("coroutines", "chat", "media"))), some_faces)
 def test_run_whose_processes_crash_after_each_append_asks_and_pays_everything_once(
     tree: Tree, faces: list[Face]
@@ -103,23 +86,6 @@ def test_run_whose_processes_crash_after_each_append_asks_and_pays_everything_on
     assert len({*out.asked}) == len(out.asked)
     assert len({*end.facts}) == len(end.facts)
     assert end.usage == asdict(out.used)
-
-
-def test_nested_run_that_crashes_between_its_requests_asks_none_again() -> None:
-    inner = Script(((Step("note", 1),), (Step("look", 0),), (Step("note", 5),)))
-    tree = Tree((Script(((Step("delegate", 0, inner),),)),))
-    for append in range(1, 12):
-        end, out = crashed(tree, ["evaluate"], [Crash(append, after=True)])
-        assert len({*out.asked}) == len(out.asked)
-        assert end == without_files(uncut(tree))
-
-
-def test_section_read_in_the_turn_that_restarts_is_open_after_a_crash() -> None:
-    turn = (Step("note", 0), Step("open", 0), Step("read", 0))
-    tree = Tree((Script((turn,)),), frozenset({"restart"}))
-    for append in range(1, 8):
-        end, _ = crashed(tree, ["evaluate"], [Crash(append, after=True)])
-        assert end == without_files(uncut(tree))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import cycle, pairwise
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from hypothesis import given
@@ -18,30 +18,31 @@ from hypothesis import strategies as st
 from support.agents import Args, Note, answers, prompt, tool
 from support.cut_runs import FACES, Face, Outcome, play
 from support.deadlines import with_growing_limit
-from support.durable_cuts import play_durable
+from support.durable_cuts import INPUT, CrashError, perform, play_durable
 from support.durable_runs import (
     STORY,
     Answer,
     Facts,
     Held,
     Job,
+    Json,
     Seen,
     WatchedTable,
     agent,
     calls,
+    has_unknown,
+    kind_of,
 )
 from support.run_trees import Script, Step, Tree, outside
 from weakincentives.content import text_of
 from weakincentives.contrib.durable import (
-    DurableAgent,
     MemoryLogTable,
     durable,
-    execute_run,
-    execute_run_async,
     to_input,
 )
+from weakincentives.contrib.durable.agent import AnyAgent
 from weakincentives.contrib.durable.execution import to_execution
-from weakincentives.contrib.durable.stored_log import LogTable, Place, Row, StoppedAttempt
+from weakincentives.contrib.durable.stored_log import Place, Row, StoppedAttempt
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
@@ -53,7 +54,7 @@ from weakincentives.evaluation.errors import (
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, Message, UserMessage
-from weakincentives.evaluation.response import Completed, TextDelta
+from weakincentives.evaluation.response import Completed, Execution, TextDelta
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
 from weakincentives.prompt import (
     MarkdownSection,
@@ -63,14 +64,11 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import Reply, SeenRequest
 from weakincentives.visibility import SectionVisibility
-
-INPUT = to_input(Job("it"))
-
-# Any, throughout: results and lines are JSON, and agents have every output.
 
 
 @pytest.fixture
@@ -78,41 +76,20 @@ def facts(tmp_path: Path) -> Facts:
     return Facts(tmp_path / "facts")
 
 
-def through_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def perform(
-    agent: DurableAgent[Any],
-    table: LogTable,
-    run_input: Any = INPUT,
-    face: Face = "evaluate",
-    events: list[Any] | None = None,
-) -> Any:
-    """Performs an attempt in one of four ways, and returns the result; streams fill `events`."""
-    given, tell = through_json(run_input), None
-    if face.startswith("stream"):
-        tell = (events if events is not None else []).append
-    if face.endswith("async"):
-        running = execute_run_async(agent, given, table, "run", progress=tell)
-        return through_json(asyncio.run(running))
-    return through_json(execute_run(agent, given, table, "run", progress=tell))
-
-
 def attempt(
-    agent: DurableAgent[Any], held: Held | None = None, run_input: Any = INPUT
-) -> tuple[Any, WatchedTable]:
+    agent: AnyAgent, held: Held | None = None, run_input: Json = INPUT
+) -> tuple[Json, WatchedTable]:
     """Performs an attempt after a crash that has left these rows; returns result and table."""
     table = WatchedTable(held or {})
     return perform(agent, table, run_input), table
 
 
-def lines(held: Held) -> list[tuple[str, Any]]:
+def lines(held: Held) -> list[tuple[str, Json]]:
     """The path and the line of each row."""
     return [(row.path, json.loads(row.line)) for rows in held.values() for row in rows]
 
 
-def entries(held: Held) -> list[Any]:
+def entries(held: Held) -> list[Json]:
     return [line["entry"] for _, line in lines(held)]
 
 
@@ -120,13 +97,7 @@ def kinds(held: Held) -> list[str]:
     return [entry["kind"] for entry in entries(held)]
 
 
-def has_unknown(held: Held) -> bool:
-    """Whether a call had begun that must not run twice, and has no answer."""
-    latest = {(run_id, row.path): row for run_id, rows in held.items() for row in rows}
-    return any(json.loads(row.line)["entry"]["kind"] == "began" for row in latest.values())
-
-
-def inline(durable_agent: DurableAgent[Any]) -> tuple[Any, str]:
+def inline(durable_agent: AnyAgent) -> tuple[Execution[Answer], str]:
     """The same run without a log: what came of it, and the session."""
     session = durable_agent.session("run")
     execution = durable_agent.main_loop.execute(
@@ -156,7 +127,7 @@ def said_so_far(messages: Sequence[Message]) -> tuple[str, int]:
     return words, said
 
 
-def chatting(facts: Facts, *, dynamic: bool) -> DurableAgent[Any]:
+def chatting(facts: Facts, *, dynamic: bool) -> AnyAgent:
     """An agent that opens and closes a section, and runs one of its tools, in two turns."""
 
     def work(params: Job, *, context: ToolContext) -> ToolResult[object]:
@@ -352,9 +323,7 @@ def test_runs_inside_a_call_have_rows_and_usage_of_their_own() -> None:
         texts = [context.evaluate(inner.bind()).text for _ in range(2)]
         return ToolResult(" and ".join(texts))
 
-    own = Tool[Any, Any](
-        name="nest", description="x", handler=nest, params_type=Job, result_type=object
-    )
+    own = Tool(name="nest", handler=nest)
     script = [calls(("nest", '{"name": "x"}')), say("one"), say("two"), say("done")]
     durable_agent = durable(MainLoop(ScriptedAdapter(script)), lambda: prompt(own))
     result, table = attempt(durable_agent, run_input=to_input())
@@ -479,29 +448,6 @@ def test_at_most_once_call_that_had_begun_is_answered_as_unknown(facts: Facts) -
     assert "sent 3" not in result["session"]
 
 
-def test_after_a_restart_an_at_most_once_answer_from_the_log_is_known(facts: Facts) -> None:
-    story = (*STORY[:1], *STORY[2:])
-    durable_agent = agent(facts, story=story, dynamic=False)
-    whole, table = attempt(durable_agent)
-    found = entries(table.held[-1])
-    restart = [entry.get("cause") for entry in found].index("restart")
-    sent = [
-        n
-        for n, entry in enumerate(found)
-        if entry["kind"] == "called" and entry["call"]["name"] == "send"
-    ]
-    assert len(sent) == 2
-    assert sent[0] < restart < sent[1]
-    for count in range(restart, len(found)):
-        held = {"run": table.held[-1]["run"][:count]}
-        if has_unknown(held):
-            continue
-        facts.path.unlink()
-        assert attempt(durable_agent, held)[0] == whole
-        assert [words for words in facts.read() if words[1] == "send"] == []
-    assert found[sent[1]]["answer"]["content"].startswith("Sent.")
-
-
 def test_calls_that_were_refused_or_repeated_before_a_cut_are_so_after_it() -> None:
     story = [
         calls(("later", "{}"), ("send", '{"a": 3}'), ("read_section", '{"section_key": "more"}')),
@@ -536,10 +482,8 @@ def test_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path
     durable_agent, same = agent(Facts(tmp_path / "a")), agent(Facts(tmp_path / "b"))
     assert durable_agent.version == same.version
 
-    def other(effect: Any) -> DurableAgent[Any]:
-        own = Tool[Any, Any](
-            name="t", description="x", params_type=Job, result_type=object, effect=effect
-        )
+    def other(effect: Effect) -> AnyAgent:
+        own = Tool(name="t", params_type=Job, result_type=object, effect=effect)
         return agent(Facts(tmp_path / "a"), extra=[own])
 
     assert len({durable_agent.version, other("pure").version, other("at_most_once").version}) == 3
@@ -554,7 +498,7 @@ def test_answer_that_was_rejected_is_rejected_once_and_an_accepted_one_is_checke
         if output.total < 0:
             raise OutputRejected("Too small.")
 
-    def bound() -> Any:
+    def bound() -> PromptTemplate[Answer]:
         task = MarkdownSection(title="Task", template="Go.", state=[Note])
         return PromptTemplate[Answer](ns="tests", key="checked", sections=[task], accept=accept)
 
@@ -593,7 +537,7 @@ def test_run_inside_accept_is_asked_once_wherever_the_run_is_cut() -> None:
         said = [message for message in seen.messages if isinstance(message, AssistantMessage)]
         return say(f'{{"total": {len(said)}}}')
 
-    def made() -> tuple[DurableAgent[Any], ScriptedAdapter]:
+    def made() -> tuple[AnyAgent, ScriptedAdapter]:
         adapter = ScriptedAdapter(cycle([model]))
         return durable(MainLoop(adapter), template.bind), adapter
 
@@ -641,6 +585,10 @@ TREES: Mapping[str, Tree] = {
     "media": tree(Script(((Step("look", 1),), (Step("note", 2),))), INNER, features="media"),
     "sections": tree(OPENS_AND_CLOSES),
     "restart": tree(OPENS, features="restart"),
+    "restart that repeats a payment": tree(OPENS, features="restart repeats"),
+    "restart in a turn that reads": tree(
+        one_turn(Step("note", 0), Step("open", 0), Step("read", 0)), features="restart"
+    ),
     "restart inside": tree(around(OPENS, INNER), features="restart"),
     "restart in parallel": tree(around(OPENS, INNER), features="restart parallel"),
     "repair": tree(replace(INNER, answers=("wrong", "asks", "wrong", "right")), features="repair"),
@@ -677,7 +625,7 @@ def comparable(end: Outcome) -> Outcome:
 def places(held: Held) -> set[tuple[str, str, int, str]]:
     """Where entries are; what waits after a cut may be in another part of the run."""
     return {
-        (run_id.partition(":")[0], row.path, row.position, json.loads(row.line)["entry"]["kind"])
+        (run_id.partition(":")[0], row.path, row.position, kind_of(row))
         for run_id, rows in held.items()
         for row in rows
     }
@@ -737,7 +685,7 @@ def test_runs_at_once_in_one_handler_go_on_wherever_they_were_cut() -> None:
             return say(f"done with {words}")
         return say("all done") if said else call(("both", {}))
 
-    def made() -> tuple[DurableAgent[Any], ScriptedAdapter]:
+    def made() -> tuple[AnyAgent, ScriptedAdapter]:
         adapter = ScriptedAdapter(cycle([model]))
         return durable(MainLoop(adapter), lambda: prompt(tool(both_runs, name="both"))), adapter
 
@@ -757,10 +705,6 @@ def test_runs_at_once_in_one_handler_go_on_wherever_they_were_cut() -> None:
 
 
 # --- A crash between an effect and its row
-
-
-class CrashError(BaseException):
-    pass
 
 
 @both
@@ -906,7 +850,7 @@ def test_second_attempt_stops_the_first_at_its_next_entry(
 def test_whole_second_attempt_in_the_middle_of_the_first_leaves_its_own_rows(
     facts: Facts, face: Face
 ) -> None:
-    table, results = WatchedTable(), list[Any]()
+    table, results = WatchedTable(), list[Json]()
 
     def hook(here: str) -> None:
         if here == "in tool" and not results:
@@ -921,98 +865,67 @@ def test_whole_second_attempt_in_the_middle_of_the_first_leaves_its_own_rows(
     assert perform(agent(facts), table) == whole
 
 
-def swallowing(
-    table: LogTable, seen: list[str], *, asynchronous: bool, parallel: bool, steals: bool = True
-) -> DurableAgent[Any]:
-    """An agent whose tool catches what its nested run raises, after a second attempt began."""
-    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+class FailingTable(WatchedTable):
+    """A table that fails at the first entries of a nested run, as long as it has its error."""
 
-    def steal() -> None:
-        if steals and not seen:
-            seen.append("stolen")
-            table.begin("run", durable_agent.version)
-
-    def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        steal()
-        try:
-            text = context.evaluate(inner.bind()).text
-        except Exception:
-            text = "caught"
-        seen.append(text)
-        return ToolResult(text)
-
-    async def nest_async(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        steal()
-        try:
-            text = (await context.evaluate_async(inner.bind())).text
-        except Exception:
-            text = "caught"
-        seen.append(text)
-        return ToolResult(text)
-
-    own = tool(nest_async if asynchronous else nest, name="nest")
-    count = 2 if parallel else 1
-
-    def model(request: SeenRequest) -> AssistantMessage:
-        if "nest" not in request.tool_names:
-            return say("inside")
-        return say("done") if answers(request.messages) else call(*[("nest", {})] * count)
-
-    config = InnerLoopConfig(parallel_tool_calls="isolated" if parallel else "in_order")
-    adapter = ScriptedAdapter(cycle([model]), config=config)
-    durable_agent = durable(MainLoop(adapter), lambda: prompt(own))
-    return durable_agent
-
-
-@faces
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_no_handler_keeps_an_attempt_going_that_must_stop(
-    face: Face, parallel: bool, asynchronous: bool
-) -> None:
-    table, seen = WatchedTable(), list[str]()
-    durable_agent = swallowing(table, seen, asynchronous=asynchronous, parallel=parallel)
-    with pytest.raises(StoppedAttempt):
-        perform(durable_agent, table, to_input(), face)
-    assert "caught" not in seen
-    assert "called" not in kinds(table.held[-1])
-    assert perform(durable_agent, table, to_input(), face)["text"] == "done"
-
-
-class FullTable(WatchedTable):
-    """A table that has no room for the first entries of a nested run."""
-
-    def __init__(self) -> None:
+    def __init__(self, error: BaseException | None) -> None:
         super().__init__()
-        self.is_full = True
+        self.error = error
 
     def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
-        if self.is_full and rows[0].path:
-            raise OSError("no room")
+        if self.error is not None and rows[0].path:
+            raise self.error
         super().append(run_id, attempt, rows, first=first)
 
 
 @faces
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    "error", [StoppedAttempt("run", cancelled=False), OSError("no room")], ids=["stopped", "full"]
+)
 def test_nested_run_that_cannot_be_stored_ends_the_run_though_a_handler_catches_it(
-    face: Face, parallel: bool, asynchronous: bool
+    error: BaseException, face: Face, *, parallel: bool, asynchronous: bool
 ) -> None:
-    table = FullTable()
-    durable_agent = swallowing(
-        table, [], asynchronous=asynchronous, parallel=parallel, steals=False
-    )
-    with pytest.raises(OSError, match="no room"):
+    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+    table, caught = FailingTable(error), list[Exception]()
+
+    def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            return ToolResult(context.evaluate(inner.bind()).text)
+        except Exception as failure:
+            caught.append(failure)
+            return ToolResult("caught")
+
+    async def nest_async(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            return ToolResult((await context.evaluate_async(inner.bind())).text)
+        except Exception as failure:
+            caught.append(failure)
+            return ToolResult("caught")
+
+    def model(request: SeenRequest) -> AssistantMessage:
+        if "nest" not in request.tool_names:
+            return say("inside")
+        count = 2 if parallel else 1
+        return say("done") if answers(request.messages) else call(*[("nest", {})] * count)
+
+    config = InnerLoopConfig(parallel_tool_calls="isolated" if parallel else "in_order")
+    own = tool(nest_async if asynchronous else nest, name="nest")
+    adapter = ScriptedAdapter(cycle([model]), config=config)
+    durable_agent = durable(MainLoop(adapter), lambda: prompt(own))
+    with pytest.raises(type(error), match=str(error)):
         perform(durable_agent, table, to_input(), face)
     assert "called" not in kinds(table.rows)
-    table.is_full = False
+    assert isinstance(error, Exception) or not caught  # StoppedAttempt is none
+    table.error = None
     assert perform(durable_agent, table, to_input(), face)["text"] == "done"
 
 
 # --- Failures and limits are values
 
 
-def failing(*replies: Reply) -> DurableAgent[Any]:
+def failing(*replies: Reply) -> AnyAgent:
     made = PromptTemplate(ns="tests", key="fails", sections=[])
     return durable(MainLoop(ScriptedAdapter(list(replies))), made.bind)
 
@@ -1093,26 +1006,6 @@ def test_run_whose_progress_function_fails_goes_on_after_what_was_stored(
     assert again == Counter([("provider", "it", "first:4")])  # whose answer was not stored
 
 
-def test_run_counts_in_the_budget_what_nested_runs_had_used_before_a_cut() -> None:
-    inner = PromptTemplate(ns="tests", key="inner", sections=[])
-    delegate = Tool.from_prompt(inner, name="inner")
-
-    def model(seen: SeenRequest) -> AssistantMessage:
-        if not seen.tool_names:
-            return say("from within")
-        return say("late") if answers(seen.messages) else calls(("inner", '{"message": "x"}'))
-
-    adapter = ScriptedAdapter(cycle([model]))
-    durable_agent = durable(MainLoop(adapter), lambda: prompt(delegate))
-    run_input = to_input(budget=Budget(max_calls=2))
-    result, table = attempt(durable_agent, run_input=run_input)
-    assert "max_calls=2 reached with 2" in result["error"]["message"]
-    assert len(table.held) == 4
-    for held in table.held:
-        again, later = attempt(durable_agent, held, run_input)
-        assert (again, later.held[-1]) == (result, table.held[-1])
-
-
 @pytest.mark.parametrize(("max_tool_calls", "ends"), [(3, True), (2, False)])
 def test_each_call_of_a_turn_counts_once_in_the_budget_wherever_the_run_is_cut(
     max_tool_calls: int, ends: bool
@@ -1142,7 +1035,7 @@ def test_run_that_is_over_ends_the_same_after_its_deadline_and_another_one_at_it
     durable_agent = agent(facts)
     budget = Budget(max_seconds=100, max_calls=50)
 
-    def run_in_time(seconds: float) -> tuple[Any, WatchedTable, Any] | None:
+    def run_in_time(seconds: float) -> tuple[Json, WatchedTable, Json] | None:
         deadline = Deadline.after(seconds)
         given = to_input(Job("it"), deadline=deadline, budget=budget)
         result, table = attempt(durable_agent, run_input=given)
@@ -1159,7 +1052,7 @@ def test_run_that_is_over_ends_the_same_after_its_deadline_and_another_one_at_it
 
 
 def test_request_that_fails_once_the_deadline_has_passed_is_not_sent_again() -> None:
-    def run_until(seconds: float) -> tuple[Any, WatchedTable, Any] | None:
+    def run_until(seconds: float) -> tuple[Json, WatchedTable, Json] | None:
         deadline = Deadline.after(seconds)
 
         def slow(seen: SeenRequest) -> Exception:
@@ -1238,9 +1131,7 @@ def test_state_that_no_attempt_could_read_back_is_refused_when_it_is_stored() ->
         context.session.dispatch(Stray("x"))
         return ToolResult("ok")
 
-    own = Tool[Any, Any](
-        name="stray", description="x", handler=stray, params_type=Job, result_type=object
-    )
+    own = Tool(name="stray", handler=stray)
     script = [calls(("stray", '{"name": "x"}')), say("{}")]
     durable_agent = durable(MainLoop(ScriptedAdapter(script)), lambda: prompt(own))
     table = WatchedTable()
@@ -1258,7 +1149,7 @@ class Loose:
     what: str | bytes
 
 
-def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> DurableAgent[Any]:
+def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> AnyAgent:
     """An agent whose tool keeps a state, by itself or in a run inside its call."""
 
     def keep(params: Job, *, context: ToolContext) -> ToolResult[object]:
@@ -1270,9 +1161,7 @@ def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> DurableA
         session[Loose].seed(*state)
         return session
 
-    own = Tool[Any, Any](
-        name="keep", description="x", handler=keep, params_type=Job, result_type=object
-    )
+    own = Tool(name="keep", handler=keep)
     script = [calls(("keep", '{"name": "x"}')), say("1")]
     if inside:
         script = [calls(("delegate", '{"message": "x"}')), *script, say("2")]
@@ -1330,7 +1219,7 @@ def test_params_that_json_would_change_are_refused_when_they_are_given() -> None
 
 def test_adapter_with_a_loop_of_its_own_is_refused() -> None:
     class Own(ScriptedAdapter):
-        def evaluate(self, *args: Any, **options: Any) -> Any:
+        def evaluate(self, *args: object, **options: object) -> Never:
             raise AssertionError
 
     with pytest.raises(

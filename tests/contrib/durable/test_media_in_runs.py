@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.durable_runs import WatchedTable
+from support.durable_runs import WatchedTable, kind_of
 from support.media import PNG, png
 from weakincentives.content import ContentError, FolderContentStore, Image
 from weakincentives.contrib.durable import DurableAgent, durable, execute_run, to_input
@@ -101,7 +101,7 @@ def test_nested_run_that_goes_on_shows_the_same_media(tmp_path: Path) -> None:
     result = execute_run(first, run_input, table, "run")
     asked = 0
     for held in table.held:
-        kinds = [json.loads(row.line)["entry"]["kind"] for row in held.get("run", ())]
+        kinds = [*map(kind_of, held.get("run", ()))]
         rest = turns[kinds.count("answered") :]
         again, adapter = agent(tmp_path, *rest, template=template)
         assert execute_run(again, run_input, WatchedTable(held), "run") == result

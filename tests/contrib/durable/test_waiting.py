@@ -1,6 +1,5 @@
 """A durable run that waits for people ends as one that does not wait, wherever it is cut."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -12,16 +11,16 @@ from hypothesis import strategies as st
 
 from evaluation.test_approval import Which, asking
 from support.agents import Args, Note, answers, prompt, tool
-from support.durable_runs import Held, WatchedTable
+from support.durable_cuts import perform
+from support.durable_runs import Held, Json, WatchedTable, has_unknown, kind_of
 from support.programs import STATE, Program, programs, run, session
-from weakincentives.adapters.core import PromptResponse
 from weakincentives.contrib.durable import (
-    DurableAgent,
     durable,
     execute_run,
     to_input,
     to_resumed,
 )
+from weakincentives.contrib.durable.agent import AnyAgent
 from weakincentives.contrib.durable.execution import to_execution
 from weakincentives.evaluation.approval import (
     Approve,
@@ -40,12 +39,13 @@ from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.limits import Budget, Deadline, utc_now
-from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt import Prompt, ToolContext, ToolResult
+from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import SeenRequest
 
-# Any, throughout: results are JSON, and agents have every output.
+type Mode = Any  # of a tool's approval, also a wrong one
 
 
 def script(*turns: AssistantMessage, call_id: str = "call_{}") -> ScriptedAdapter:
@@ -66,25 +66,20 @@ def script(*turns: AssistantMessage, call_id: str = "call_{}") -> ScriptedAdapte
     return ScriptedAdapter(cycle([model]))
 
 
-def through_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
 @dataclass
 class Attempts:
     """Attempts of the parts of one run; each part has rows of its own."""
 
-    agent: DurableAgent[Any]
-    run_input: Any
+    agent: AnyAgent
+    run_input: Json
     part: int = 0
-    result: Any = None
+    result: Json = None
     table: WatchedTable = field(default_factory=WatchedTable)
 
-    def attempt(self, held: Held | None = None) -> Any:
+    def attempt(self, held: Held | None = None) -> Json:
         """Runs the present part, after a crash that has left these rows of it."""
         self.table = WatchedTable(held or {})
-        given = through_json(self.run_input)
-        self.result = through_json(execute_run(self.agent, given, self.table, self.run_id))
+        self.result = perform(self.agent, self.table, self.run_input, run_id=self.run_id)
         return self.result
 
     @property
@@ -110,16 +105,15 @@ class Attempts:
     @property
     def kinds(self) -> list[str]:
         """The kinds of the present part's entries, in order."""
-        rows = self.table.rows[self.run_id]
-        return [json.loads(row.line)["entry"]["kind"] for row in rows]
+        return [*map(kind_of, self.table.rows[self.run_id])]
 
-    def decide(self, decisions: Mapping[str, Decision]) -> Any:
+    def decide(self, decisions: Mapping[str, Decision]) -> Json:
         """Begins the next part, with these decisions, and runs it."""
         self.run_input = to_resumed(self.run_input, self.result, decisions)
         self.part += 1
         return self.attempt()
 
-    def ended(self) -> Execution[Any]:
+    def ended(self) -> Execution[Json]:
         return to_execution(self.agent, self.result)
 
     @property
@@ -133,8 +127,8 @@ class Attempts:
         return made
 
 
-def whole(execution: Execution[Any]) -> object:
-    response: PromptResponse[Any] = execution.response
+def whole(execution: Execution[Json]) -> object:
+    response = execution.response
     return response.text, response.conversation, response.usage, response.turns, execution.usage
 
 
@@ -159,14 +153,14 @@ def whole(execution: Execution[Any]) -> object:
     data=st.data(),
 )
 def test_waiting_with_any_cuts_comes_to_what_an_approver_comes_to(
-    turns: list[list[tuple[Program, Any, bool]]], data: st.DataObject
+    turns: list[list[tuple[Program, Mode, bool]]], data: st.DataObject
 ) -> None:
     calls = [item for turn in turns for item in turn]
 
     def handler(params: Which, *, context: ToolContext) -> ToolResult[object]:
         return run(calls[params.number][0], context)
 
-    def mode(params: Which) -> Any:
+    def mode(params: Which) -> Mode:
         return calls[params.number][1]
 
     def decide(preview: Preview) -> Decision:
@@ -213,8 +207,8 @@ class Sent:
     deadlines: list[Deadline | None] = field(default_factory=list[Deadline | None])
 
     def agent(
-        self, *turns: AssistantMessage, approval: Any = "arguments", call_id: str = "call_{}"
-    ) -> DurableAgent[Any]:
+        self, *turns: AssistantMessage, approval: Mode = "arguments", call_id: str = "call_{}"
+    ) -> AnyAgent:
         def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
             self.amounts.append(params.a)
             self.deadlines.append(context.deadline)
@@ -231,7 +225,7 @@ def three() -> AssistantMessage:
 
 
 def sending(
-    *turns: AssistantMessage, approval: Any = "arguments", **options: Any
+    *turns: AssistantMessage, approval: Mode = "arguments", **options: Json
 ) -> tuple[Sent, Attempts]:
     sent = Sent()
     attempts = Attempts(sent.agent(*turns, approval=approval), to_input(**options))
@@ -303,7 +297,7 @@ def test_replaced_arguments_that_the_tool_cannot_take_let_the_run_wait_again() -
 
 
 def test_calls_that_need_no_approval_run_before_the_wait_and_after_it() -> None:
-    def large(params: Args) -> Any:
+    def large(params: Args) -> Mode:
         return "arguments" if params.a == 2 else None
 
     sent, attempts = sending(three(), say("done"), approval=large)
@@ -317,7 +311,7 @@ def test_calls_that_need_no_approval_run_before_the_wait_and_after_it() -> None:
 
 
 def test_version_tells_agents_with_other_approvals_apart() -> None:
-    modes: list[Any] = [None, "arguments", lambda: "arguments"]
+    modes: list[Mode] = [None, "arguments", lambda: "arguments"]
     assert len({Sent().agent(approval=mode).version for mode in modes}) == 3
 
 
@@ -358,7 +352,7 @@ def conversing(seen: SeenRequest) -> AssistantMessage:
 class Delegating:
     """An agent whose handler runs a prompt that asks for approvals, and what it has really done."""
 
-    effect: Any = "repeatable"
+    effect: Effect = "repeatable"
     parallel: bool = False
     keys: list[str] = field(default_factory=list[str])
 
@@ -367,7 +361,7 @@ class Delegating:
         self.adapter = ScriptedAdapter(cycle([conversing]), config=config)
         self.agent = durable(MainLoop(self.adapter), self.prompt, types=[Note])
 
-    def prompt(self) -> Any:
+    def prompt(self) -> Prompt[Json]:
         def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
             self.keys.append(context.idempotency_key)
             context.session[Note].append(Note(f"sent {params.a}"))
@@ -400,11 +394,6 @@ def approve_all(attempts: Attempts) -> dict[str, Decision]:
     return {call_id: Approve() for call_id in attempts.pending}
 
 
-def begins_unknown(held: Held) -> bool:
-    latest = {(run_id, row.path): row for run_id, rows in held.items() for row in rows}
-    return any('"kind":"began"' in row.line for row in latest.values())
-
-
 @pytest.mark.parametrize("parallel", [False, True])
 def test_run_inside_a_call_waits_and_goes_on_wherever_its_parts_are_cut(parallel: bool) -> None:
     plain, at = Delegating(parallel=parallel), Session()
@@ -418,7 +407,7 @@ def test_run_inside_a_call_waits_and_goes_on_wherever_its_parts_are_cut(parallel
     assert attempts.pending == ([*first, *second] if parallel else first)
     while True:
         for held in attempts.held:
-            if begins_unknown(held):
+            if has_unknown(held):
                 continue
             cut = replace(attempts, agent=Delegating(parallel=parallel).agent)
             cut.attempt(held)
@@ -475,7 +464,7 @@ def test_run_inside_a_call_that_must_not_run_twice_cannot_wait_and_the_model_rea
 
 
 def test_time_in_which_a_run_waits_does_not_count() -> None:
-    limits: list[Any] = [{"deadline": Deadline.after(3600)}, {"budget": Budget(max_seconds=3600)}]
+    limits: list[Json] = [{"deadline": Deadline.after(3600)}, {"budget": Budget(max_seconds=3600)}]
     for limit in limits:
         sent, attempts = sending(three(), say("done"), **limit)
         assert 3500 < attempts.result["seconds_left"] <= 3600
@@ -511,7 +500,7 @@ def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
     _, attempts = sending(three(), say("done"))
     with pytest.raises(ValueError, match=r"call 'x' does not wait; decide on \['call_1'"):
         to_resumed(attempts.run_input, attempts.result, {"x": Approve()})
-    no_decision: Any = "yes"
+    no_decision: Json = "yes"
     with pytest.raises(TypeError, match=r"'call_1' is 'yes'; pass Approve\(\)"):
         to_resumed(attempts.run_input, attempts.result, {"call_1": no_decision})
 

@@ -12,7 +12,7 @@ from ...prompt.prompt import Prompt
 from ...prompt.tool import AnyTool
 from ...runtime.session import Session
 
-__all__ = ["DurableAgent", "combined_version", "durable"]
+__all__ = ["AnyAgent", "DurableAgent", "combined_version", "durable"]
 
 # Part of an agent's version, so that runs with logs of another format wait for their own code.
 _LOG_FORMAT = 7
@@ -25,7 +25,7 @@ class DurableAgent[Out]:
     main_loop: MainLoop
     adapter: LoopAdapter
     prompt: Callable[[], Prompt[Out]]
-    types: frozenset[type[Any]]
+    types: frozenset[type[object]]
     session: Callable[[str], Session]
 
     @property
@@ -45,11 +45,15 @@ class DurableAgent[Out]:
         )
 
 
+type AnyAgent = DurableAgent[Any]
+"""An agent of any output."""
+
+
 def durable[Out](
     main_loop: MainLoop,
     prompt: Callable[[], Prompt[Out]],
     *,
-    types: Collection[type[Any]] = (),
+    types: Collection[type[object]] = (),
     session: Callable[[str], Session] = lambda run_id: Session(session_id=run_id),
 ) -> DurableAgent[Out]:
     """Returns an agent whose runs survive a crash.
@@ -69,7 +73,7 @@ def durable[Out](
     )
 
 
-def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:
+def combined_version(agents: Mapping[str, AnyAgent]) -> str:
     """Returns the version of all agents of a process."""
     return _digest([(name, agent.version) for name, agent in sorted(agents.items())])
 

@@ -1,5 +1,7 @@
 """The database of durable runs as a caller names it: by a URL, whose password no error shows."""
 
+import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
@@ -7,23 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import WeakIncentivesError, missing_extra
-from .sqlite import SqliteConnection
 
 __all__ = [
+    "Extra",
+    "SqliteConnection",
     "WaitingRunsError",
     "check_database_file",
     "database_errors",
     "dbos",
     "make_engine",
     "parse_url",
+    "sqlalchemy",
 ]
 
 _POSTGRES = ("postgresql", "postgres", "cockroachdb")  # which DBOS opens in the same way
 
-# Any below: DBOS and SQLAlchemy are extras that type checkers need not find.
+type Extra = Any
+"""A value of DBOS, SQLAlchemy or psycopg, which type checkers need not find."""
 
 
-def dbos() -> Any:
+def dbos() -> Extra:
     """Imports the package, which takes a second."""
     try:
         return import_module("dbos")
@@ -33,8 +38,28 @@ def dbos() -> Any:
         raise missing_extra("A durable run", "DBOS", "durable") from error
 
 
+def sqlalchemy() -> Extra:
+    """Imports the package, which comes with DBOS."""
+    return import_module("sqlalchemy")
+
+
 class WaitingRunsError(WeakIncentivesError):
     """The database of durable runs cannot be used."""
+
+
+def _unixepoch(_subsec: str) -> float:
+    return time.time()
+
+
+class SqliteConnection(sqlite3.Connection):
+    """Adds what DBOS needs to SQLite before 3.42, and saves one fsync for each step."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # Any: those of sqlite3.connect
+        super().__init__(*args, **options)
+        if sqlite3.sqlite_version_info < (3, 42):
+            self.create_function("unixepoch", 1, _unixepoch)
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
 
 
 @contextmanager
@@ -46,20 +71,19 @@ def database_errors(
     """Raises SQLAlchemy's errors as `WaitingRunsError`."""
     try:
         yield
-    except import_module("sqlalchemy.exc").SQLAlchemyError as error:
+    except sqlalchemy().exc.SQLAlchemyError as error:
         reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
         raise WaitingRunsError(f"{problem}: {reason}; {remedy}") from error
 
 
-def parse_url(database_url: str) -> Any:
+def parse_url(database_url: str) -> Extra:
     """Returns SQLAlchemy's URL of an SQLite or PostgreSQL database.
 
     Raises `WaitingRunsError` for any other text, which it does not repeat: it may have a password.
     """
-    sqlalchemy = import_module("sqlalchemy")
     try:
-        url = sqlalchemy.make_url(database_url)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
+        url = sqlalchemy().make_url(database_url)
+    except (sqlalchemy().exc.ArgumentError, ValueError):
         url = None
     if url is not None and url.get_backend_name() == "sqlite":
         return url
@@ -71,14 +95,14 @@ def parse_url(database_url: str) -> Any:
     )
 
 
-def make_engine(url: Any) -> Any:
+def make_engine(url: Extra) -> Extra:
     """Returns SQLAlchemy's engine for a URL of `parse_url`."""
     is_sqlite = url.get_backend_name() == "sqlite"
     options = {"factory": SqliteConnection, "timeout": 30} if is_sqlite else {}
-    return import_module("sqlalchemy").create_engine(url, connect_args=options)
+    return sqlalchemy().create_engine(url, connect_args=options)
 
 
-def check_database_file(url: Any) -> None:
+def check_database_file(url: Extra) -> None:
     """Raises `WaitingRunsError` if `url` is that of an SQLite file that does not exist."""
     path = url.database or ":memory:"
     if url.get_backend_name() == "sqlite" and not Path(path).is_file():

@@ -18,12 +18,11 @@ from ...evaluation.main_loop import Execution
 from ...evaluation.response import StreamEvent
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
-from .agent import DurableAgent, combined_version
-from .database import dbos
+from .agent import AnyAgent, combined_version
+from .database import Extra, SqliteConnection, dbos
 from .execution import Record, execute_run, to_execution, to_input
-from .executor_lock import lock_executor
+from .failover import lock_executor
 from .sql_log_table import SqlLogTable
-from .sqlite import SqliteConnection
 from .stored_log import StoppedAttempt
 from .waiting import UNFINISHED, WORKFLOW, WaitingRuns, keep_waiting, last_status
 
@@ -34,13 +33,11 @@ __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
 
 _log = logging.getLogger(__name__)
 
-# Any below: DBOS is an extra that type checkers need not find.
-
 
 class DurableRun:
     """One run, which may continue in another process."""
 
-    def __init__(self, agent: DurableAgent[Any], handle: Any) -> None:
+    def __init__(self, agent: AnyAgent, handle: Extra) -> None:
         self.run_id: str = handle.workflow_id
         self._agent = agent
         self._handle = handle
@@ -81,7 +78,7 @@ class DurableRuns(WaitingRuns):
 
     def __init__(
         self,
-        agents: Mapping[str, DurableAgent[Any]],
+        agents: Mapping[str, AnyAgent],
         workflow: Callable[[str, Record], Record],
         table: SqlLogTable,
     ) -> None:
@@ -179,9 +176,9 @@ class DurableRuns(WaitingRuns):
 
 
 def install(
-    agents: Mapping[str, DurableAgent[Any]],
+    agents: Mapping[str, AnyAgent],
     *,
-    datasource: Any = None,
+    datasource: Extra = None,
     progress: Callable[[str, StreamEvent[Any]], object] | None = None,
 ) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.

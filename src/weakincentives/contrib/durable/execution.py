@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
 from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
-from .agent import DurableAgent
+from .agent import AnyAgent, DurableAgent
 from .stored_log import LogTable, StoredLog
 
 __all__ = [
@@ -65,23 +65,54 @@ _ERRORS: dict[str, type[PromptEvaluationError]] = {
 _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 
-class _Part(NamedTuple):
-    """A run, or the rest of it, that begins; the run has its result unless it waits or fails."""
+class _Part[Out](NamedTuple):
+    """A run, or the rest of it, that begins; `resumed` says how the run has waited before."""
 
-    run: Run[Any]  # Any, throughout: prompts of every output
+    run: Run[Out]
     session: Session
     deadline: Deadline | None
     resumed: Record | None
     first_id: str  # of the run's first part
 
+    def end(self, error: RunSuspended | PromptEvaluationError | None = None) -> Record:
+        """Returns the result, also of a run that waits or has failed."""
+        if isinstance(error, RunSuspended):
+            deadline, resumed = self.deadline, self.resumed
+            return {
+                "suspension": error.suspension.to_json(),
+                "run_id": self.first_id,
+                "seconds_left": deadline and deadline.remaining(utc_now()).total_seconds(),
+                "waits": 1 if resumed is None else resumed["waits"] + 1,
+            }
+        session = self.session.snapshot().to_json()
+        if error is not None:
+            return {
+                "error": _error_to_json(error),
+                "usage": serde.dump(error.usage),
+                "turns": error.turns,
+                "conversation": error.conversation and error.conversation.to_json(),
+                "session": session,
+            }
+        execution, response = self.run.execution, self.run.execution.response
+        return {
+            "text": response.text,
+            "output": serde.dump(response.output),
+            "turns": response.turns,
+            "expansions": serde.dump(execution.expansions),
+            "usage": serde.dump(execution.usage),
+            "last_usage": serde.dump(response.usage),
+            "conversation": response.conversation and response.conversation.to_json(),
+            "session": session,
+        }
 
-def execute_run(
-    agent: DurableAgent[Any],
+
+def execute_run[Out](
+    agent: DurableAgent[Out],
     run_input: Record,
     table: LogTable,
     run_id: str,
     *,
-    progress: Callable[[StreamEvent[Any]], object] | None = None,
+    progress: Callable[[StreamEvent[Out]], object] | None = None,
 ) -> Record:
     """Executes a run, or the rest of it, and returns its result as JSON.
 
@@ -91,46 +122,45 @@ def execute_run(
     """
     part = _begin(agent, run_input, table, run_id, streamed=progress is not None)
     try:
-        if progress is None:
-            return _execution_to_json(part.run.result(), part.session)
-        for event in part.run.stream():
-            progress(event)
-        return _execution_to_json(part.run.execution, part.session)
+        with closing(part.run.stream()) as events:
+            for event in events:
+                if progress is not None:
+                    progress(event)
     except (RunSuspended, PromptEvaluationError) as error:
-        return _stopped(part, error)
+        return part.end(error)
+    return part.end()
 
 
-async def execute_run_async(
-    agent: DurableAgent[Any],
+async def execute_run_async[Out](
+    agent: DurableAgent[Out],
     run_input: Record,
     table: LogTable,
     run_id: str,
     *,
-    progress: Callable[[StreamEvent[Any]], object] | None = None,
+    progress: Callable[[StreamEvent[Out]], object] | None = None,
 ) -> Record:
     """Like `execute_run`, without blocking the event loop."""
     streamed = progress is not None
     part = await asyncio.to_thread(_begin, agent, run_input, table, run_id, streamed=streamed)
     try:
-        if progress is None:
-            return _execution_to_json(await part.run.result_async(), part.session)
         async with aclosing(part.run.stream_async()) as events:
             async for event in events:
-                progress(event)
-        return _execution_to_json(part.run.execution, part.session)
+                if progress is not None:
+                    progress(event)
     except (RunSuspended, PromptEvaluationError) as error:
-        return _stopped(part, error)
+        return part.end(error)
+    return part.end()
 
 
-def _begin(
-    agent: DurableAgent[Any], run_input: Record, table: LogTable, run_id: str, *, streamed: bool
-) -> _Part:
+def _begin[Out](
+    agent: DurableAgent[Out], run_input: Record, table: LogTable, run_id: str, *, streamed: bool
+) -> _Part[Out]:
     resumed, suspension = run_input.get("resumed"), None
-    first_id = run_id if resumed is None else resumed["run_id"]
+    first_id, before = run_id, run_input["session"]
     if resumed is not None:
         suspension = Suspension.from_json(resumed["suspension"])
+        first_id, before = resumed["run_id"], suspension.session
     session = agent.session(first_id)
-    before = run_input["session"] if suspension is None else suspension.session
     if before is not None:
         session.restore(session.parse_snapshot(before, types=agent.types))
     session.snapshot().to_json()  # fails now for state that could not be written at the end
@@ -170,20 +200,7 @@ def _begin(
     return _Part(run, session, deadline, resumed, first_id)
 
 
-def _stopped(part: _Part, error: RunSuspended | PromptEvaluationError) -> Record:
-    if isinstance(error, PromptEvaluationError):
-        return _failure_to_json(error, part.session)
-    resumed, deadline = part.resumed, part.deadline
-    return {
-        "suspension": error.suspension.to_json(),
-        "run_id": part.first_id,
-        "seconds_left": deadline and deadline.remaining(utc_now()).total_seconds(),
-        "waits": 1 if resumed is None else resumed["waits"] + 1,
-    }
-
-
-# Any: as above
-def _bound_prompt(agent: DurableAgent[Any], run_input: Record) -> Prompt[Any]:
+def _bound_prompt[Out](agent: DurableAgent[Out], run_input: Record) -> Prompt[Out]:
     # a copy, since several runs may share what the function returns
     prompt, params = agent.prompt().for_run(), run_input["params"]
     types = types_by_name(params, prompt.template.registry.params_types)
@@ -191,9 +208,8 @@ def _bound_prompt(agent: DurableAgent[Any], run_input: Record) -> Prompt[Any]:
     return prompt
 
 
-# Any: as above
 def _limits(
-    agent: DurableAgent[Any], run_input: Record, now: datetime
+    agent: AnyAgent, run_input: Record, now: datetime
 ) -> tuple[Deadline | None, Budget | None]:
     """Returns deadline and budget of a run that starts or goes on `now`.
 
@@ -207,31 +223,6 @@ def _limits(
     elif budget is not None and (bound := budget.deadline(now)):
         deadline = min(deadline or bound, bound)
     return deadline, budget and replace(budget, max_seconds=None)
-
-
-def _failure_to_json(error: PromptEvaluationError, session: Session) -> Record:
-    return {
-        "error": _error_to_json(error),
-        "usage": serde.dump(error.usage),
-        "turns": error.turns,
-        "conversation": error.conversation and error.conversation.to_json(),
-        "session": session.snapshot().to_json(),
-    }
-
-
-# Any: as above
-def _execution_to_json(execution: Execution[Any], session: Session) -> Record:
-    response, conversation = execution.response, execution.conversation
-    return {
-        "text": response.text,
-        "output": serde.dump(response.output),
-        "turns": response.turns,
-        "expansions": serde.dump(execution.expansions),
-        "usage": serde.dump(execution.usage),
-        "last_usage": serde.dump(response.usage),
-        "conversation": conversation and conversation.to_json(),
-        "session": session.snapshot().to_json(),
-    }
 
 
 def to_resumed(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:
@@ -292,12 +283,13 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
         error = _error_from_json(result["error"])
         raise error.with_progress(usage=usage, turns=result["turns"], conversation=conversation)
     prompt = agent.prompt()
-    declared: Any = prompt.template.structured_output  # Any: Out is what it declares
-    response = PromptResponse[Any](
+    declared = prompt.template.structured_output
+    # Any: Out is what the prompt declares, which the evaluation has parsed in the same way
+    output: Any = None if declared is None else parse_output(result["text"], declared)[0]
+    response = PromptResponse[Out](
         prompt_name=prompt.name,
         text=result["text"],
-        # as the evaluation did
-        output=None if declared is None else parse_output(result["text"], declared)[0],
+        output=output,
         usage=serde.parse(TokenUsage, result["last_usage"]),
         turns=result["turns"],
         conversation=conversation,

@@ -1,26 +1,151 @@
-"""Returns runs that nobody runs to their queue in PostgreSQL.
+"""Which workers live: each locks its `executor_id`, and runs of the others go back to their queue.
 
-A worker is alive while it holds the lock of its `executor_id`; the runs of dead and frozen workers
-go back. So do a worker's own runs that it has claimed without hearing of it.
+A lock is a byte of a file beside SQLite, or an advisory lock in PostgreSQL. The operating system or
+the server releases it when the process dies. A `WorkerFailover` returns the runs of dead and frozen
+workers, and a worker's own runs that it has claimed without hearing of it.
 """
 
+import atexit
 import logging
+import os
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Self
+from typing import Self
 
-from .database import dbos
-from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_failover, release
-from .waiting import WORKFLOW
+from .database import Extra, dbos, sqlalchemy
+from .waiting import ANY_WORKER, WORKFLOW
 
-__all__ = ["WorkerFailover"]
+__all__ = ["WorkerFailover", "lock_executor", "release"]
 
 _log = logging.getLogger(__name__)
 
 # Checks in a row without a lock: a worker that only lost its connection has it again by then.
 _CHECKS = 3
+
+# The server sees a death a moment later, and a `WorkerFailover` that looks has the lock briefly.
+_TIMEOUT_SECONDS = 2.0
+
+
+# with the id of the process, since a forked one holds no lock of its parent
+type _Key = tuple[int, str, str]
+
+type _Release = Callable[[], None]
+
+_releases: dict[_Key, _Release] = {}
+_locked_by_failover: set[_Key] = set()  # on a connection of its own
+
+
+class _AdvisoryLocks:
+    """A connection to PostgreSQL that locks executor ids until it closes.
+
+    The server closes it if it is silent for `silent` seconds, unless these are 0; then it locks
+    nothing, and the next use opens another one.
+    """
+
+    def __init__(self, database_url: str, *, silent: float = 0) -> None:
+        self._url, self._silent = _libpq_url(database_url), silent
+        self._connection = self._connect()
+
+    def _connect(self) -> Extra:
+        connection = import_module("psycopg").connect(self._url, autocommit=True)
+        connection.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
+        # The server notices within a quarter of a minute that a machine is gone.
+        connection.execute("SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 3")
+        connection.execute("SET tcp_keepalives_count = 3")
+        return connection
+
+    def lock(self, executor_id: str, seconds: float = 0) -> bool:
+        """Locks an id, and returns whether it could; tries for some `seconds`."""
+        until = time.monotonic() + seconds
+        while not self._ask("pg_try_advisory_lock", executor_id):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def unlock(self, executor_id: str) -> None:
+        """Unlocks an id once."""
+        self._ask("pg_advisory_unlock", executor_id)
+
+    def close(self) -> None:
+        """Closes the connection, which unlocks all ids."""
+        self._connection.close()
+
+    def _ask(self, function: str, executor_id: str) -> bool:
+        if self._connection.closed:
+            self._connection = self._connect()
+        statement = f"SELECT {function}(hashtextextended('weakincentives ' || %s, 0))"
+        return bool(self._connection.execute(statement, [executor_id]).fetchone()[0])
+
+
+def lock_executor(database_url: str, executor_id: str) -> None:
+    """Locks `executor_id` until this process ends; raises `RuntimeError` when another has it.
+
+    Does nothing for a database in memory, and for SQLite on Windows.
+    """
+    key = _lock_key(database_url, executor_id)
+    if key in _releases or key in _locked_by_failover:
+        return
+    lock = _lock_file if database_url.startswith("sqlite") else _lock_advisory
+    if unlock := lock(database_url, executor_id):
+        _releases[key] = unlock
+        atexit.register(release, database_url, executor_id)
+
+
+def release(database_url: str, executor_id: str) -> None:
+    """Releases the lock that `lock_executor` took in this process, if any."""
+    if unlock := _releases.pop(_lock_key(database_url, executor_id), None):
+        unlock()
+
+
+def _lock_key(database_url: str, executor_id: str) -> _Key:
+    return os.getpid(), _libpq_url(database_url), executor_id
+
+
+def _libpq_url(database_url: str) -> str:
+    """Returns the URL without SQLAlchemy's name of the driver."""
+    return database_url.replace("postgresql+psycopg:", "postgresql:")
+
+
+def _lock_file(database_url: str, executor_id: str) -> _Release | None:
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    name = sqlalchemy().make_url(database_url).database
+    if not name or ":memory:" in name:
+        return None
+    # A POSIX lock belongs to the process, so a child that outlives it does not keep it. Each id
+    # locks a byte.
+    byte = int.from_bytes(sha256(executor_id.encode()).digest()[:7])
+    file = Path(f"{name.removeprefix('file:')}-executors").open("ab")  # noqa: SIM115 - it stays open
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except OSError as error:
+        file.close()
+        raise _refusal(executor_id) from error
+    return file.close
+
+
+def _lock_advisory(database_url: str, executor_id: str) -> _Release:
+    locks = _AdvisoryLocks(database_url)
+    if not locks.lock(executor_id, _TIMEOUT_SECONDS):
+        locks.close()
+        raise _refusal(executor_id)
+    return locks.close
+
+
+def _refusal(executor_id: str) -> RuntimeError:
+    return RuntimeError(
+        f"another process that is alive has executor_id {executor_id!r}, and would run its steps "
+        "twice; give each process an executor_id of its own, or end the other one"
+    )
 
 
 class WorkerFailover:
@@ -35,25 +160,21 @@ class WorkerFailover:
     def __init__(
         self, database_url: str, executor_id: str, *, every: float = 1, silent: float = 10
     ) -> None:
-        self._database_url = database_url
-        self._executor_id = executor_id
+        self._key, self._executor_id = _lock_key(database_url, executor_id), executor_id
         self._every = every
-        self._silent = silent
         self._absent: Counter[str] = Counter()  # checks without a lock, by executor id
         self._lost: Counter[str] = Counter()  # checks of own runs that do not run, by run id
         self._over = Event()
         self._thread = Thread(target=self._watch, name="failover", daemon=True)
-        self._connection = self._connect()
+        self._locks = _AdvisoryLocks(database_url, silent=silent)
         release(database_url, executor_id)  # the lock of `config`, which a frozen worker would keep
-        for _ in range(_CHECKS):  # a peer that checks has the lock for a moment
-            if self._lock(executor_id):
-                locked_by_failover.add(lock_key(database_url, executor_id))
-                return
-            self._over.wait(every)
-        self._connection.close()
-        raise RuntimeError(
-            f"another worker of executor_id {executor_id!r} is alive; give each an id of its own"
-        )
+        if not self._locks.lock(executor_id, _CHECKS * every):  # a peer that checks has it briefly
+            self._locks.close()
+            raise RuntimeError(
+                f"another worker of executor_id {executor_id!r} is alive; give each an id of its "
+                "own"
+            )
+        _locked_by_failover.add(self._key)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -62,8 +183,8 @@ class WorkerFailover:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        locked_by_failover.discard(lock_key(self._database_url, self._executor_id))
-        self._connection.close()
+        _locked_by_failover.discard(self._key)
+        self._locks.close()
 
     def _watch(self) -> None:
         while not self._over.wait(self._every):
@@ -76,13 +197,11 @@ class WorkerFailover:
                     extra={"executor_id": self._executor_id},
                     exc_info=True,
                 )
-                with suppress(Exception):
-                    if self._connection.closed:
-                        self._connection = self._connect()
-                        self._lock(self._executor_id)
+                with suppress(Exception):  # at once, where its connection broke
+                    self._locks.lock(self._executor_id)
 
     def _check_workers(self) -> None:
-        self._lock(self._executor_id)  # a peer may just have had it
+        self._locks.lock(self._executor_id)  # a peer may just have had it
         engine = dbos().DBOS
         version = engine.application_version  # runs of other versions wait for their own workers
         pending = engine.list_workflows(
@@ -90,7 +209,7 @@ class WorkerFailover:
         )
         absent: Counter[str] = Counter()
         for other in {run.executor_id for run in pending} - {self._executor_id}:
-            if not self._lock(other):
+            if not self._locks.lock(other):
                 continue
             try:
                 absent[other] = self._absent[other] + 1
@@ -98,11 +217,11 @@ class WorkerFailover:
                     _log.warning("Taking over runs", extra={"executor_id": other})
                     engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
             finally:
-                self._ask(UNLOCK, other)
+                self._locks.unlock(other)
         self._absent = absent
         self._recover_lost([run for run in pending if run.executor_id == self._executor_id])
 
-    def _recover_lost(self, own: list[Any]) -> None:  # Any: DBOS's status of a run
+    def _recover_lost(self, own: list[Extra]) -> None:
         """Returns to their queue the runs that this worker has claimed and does not run.
 
         DBOS claims queued runs and starts them when the server confirms it. If the connection
@@ -119,21 +238,7 @@ class WorkerFailover:
                 if run.name == WORKFLOW and run.queue_name and run.workflow_id not in active
             }
         )
-        queue = dbos()._utils.INTERNAL_QUEUE_NAME  # noqa: SLF001 - as above
         for run_id in [run_id for run_id, checks in self._lost.items() if checks >= _CHECKS]:
             _log.warning("Taking up a lost run", extra={"run_id": run_id})
-            instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], queue)  # noqa: SLF001 - as above
+            instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], ANY_WORKER)  # noqa: SLF001 - as above
             del self._lost[run_id]  # the next claim is another one
-
-    def _lock(self, executor_id: str) -> bool:
-        return self._ask(TRY_LOCK, executor_id)
-
-    def _ask(self, statement: str, executor_id: str) -> bool:
-        return bool(self._connection.execute(statement, [executor_id]).fetchone()[0])
-
-    def _connect(self) -> Any:  # Any: psycopg is not always installed
-        connection = import_module("psycopg").connect(
-            libpq_url(self._database_url), autocommit=True
-        )
-        connection.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
-        return connection

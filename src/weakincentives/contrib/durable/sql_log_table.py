@@ -6,23 +6,19 @@ in `weakincentives_runs`, which a newer attempt changes when it begins.
 
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from importlib import import_module
 from itertools import count
-from typing import Any
 
 from ...limits import utc_now
-from .database import WaitingRunsError, make_engine, parse_url
+from .database import Extra, WaitingRunsError, make_engine, parse_url, sqlalchemy
 from .stored_log import NewAttempt, Place, Row, StoppedAttempt, check_version
 
 __all__ = ["SqlLogTable"]
 
 _log = logging.getLogger(__name__)
-
-# Any below: SQLAlchemy is an extra that type checkers need not find.
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('weakincentives tables', 0))"
 # A frozen worker must not lock rows for long; until the transaction ends.
@@ -52,10 +48,8 @@ _DELETE = (
     "DELETE FROM weakincentives_log WHERE run_id = :run_id",
     "DELETE FROM weakincentives_runs WHERE run_id = :run_id",
 )
-_REPLACE = """DELETE FROM weakincentives_log
-    WHERE run_id = :run_id AND path = :path AND position >= :position"""
-_RESTART = """DELETE FROM weakincentives_log
-    WHERE run_id = :run_id AND path > :path AND path < :end"""
+_REPLACE = """DELETE FROM weakincentives_log WHERE run_id = :run_id
+    AND path BETWEEN :path AND :end AND (path > :path OR position >= :position)"""
 _APPEND = """INSERT INTO weakincentives_log VALUES (:run_id, :path, :position, :attempt, :line)
     ON CONFLICT (run_id, path, position)
     DO UPDATE SET attempt = excluded.attempt, line = excluded.line"""
@@ -66,7 +60,7 @@ _STORED = """SELECT 1 FROM weakincentives_log WHERE run_id = :run_id AND path = 
 # SQLAlchemy's code for a transaction whose connection broke and that nobody has rolled back.
 _BROKEN = "8s2b"
 
-_open: ContextVar[Any] = ContextVar("open transaction")  # of a tool, with what runs inside it
+_open: ContextVar[Extra] = ContextVar("open transaction")  # of a tool, with what runs inside it
 
 
 class SqlLogTable:
@@ -76,35 +70,20 @@ class SqlLogTable:
     transactional tools commit with their entries.
     """
 
-    def __init__(self, datasource: Any = None) -> None:
+    def __init__(self, datasource: Extra = None) -> None:
         self._datasource = datasource
-        self._engine: Any = None if datasource is None else datasource.engine
+        self._engine: Extra = None if datasource is None else datasource.engine
         self._is_ready, self._creates = False, True
-
-    @property
-    def _is_sqlite(self) -> bool:
-        is_sqlite: bool = self._engine.dialect.name == "sqlite"
-        return is_sqlite
-
-    @contextmanager
-    def _transaction(self) -> Generator[Any]:
-        """Opens a transaction, whose statements each see what others have committed before."""
-        engine = self.engine
-        if not self._is_sqlite:
-            engine = engine.execution_options(isolation_level="READ COMMITTED")
-        with engine.begin() as connection:
-            yield connection
 
     def open(self, database_url: str, *, create: bool = True) -> None:
         """Uses this database, unless there is a datasource.
 
         Without `create`, each use raises `WaitingRunsError` where the tables do not exist.
         """
-        if self._datasource is not None:
-            return
-        self.close()
-        self._engine = make_engine(parse_url(database_url))
-        self._is_ready, self._creates = False, create
+        if self._datasource is None:
+            self.close()
+            self._engine = make_engine(parse_url(database_url))
+            self._is_ready, self._creates = False, create
 
     def close(self) -> None:
         """Closes the connections that `open` has led to."""
@@ -113,29 +92,21 @@ class SqlLogTable:
 
     def exists(self) -> bool:
         """Whether the database has the tables; creates none. Does not wait for the database."""
-        if self._engine is None:
-            return False
-        inspector = import_module("sqlalchemy").inspect(self._engine)
-        exists: bool = inspector.has_table("weakincentives_log")
-        return exists
+        return self._engine is not None and _has_table(self._engine)
 
     @property
-    def engine(self) -> Any:
+    def engine(self) -> Extra:
         """SQLAlchemy's engine, with tables that exist."""
         if self._engine is None:
             raise RuntimeError("call DurableRuns.config, which knows the database, before launch")
-        self.create()
+        if not self._is_ready:
+            self._again(self.create)
+            self._is_ready = True
         return self._engine
 
     def create(self) -> None:
-        """Creates the tables unless they exist."""
-        if not self._is_ready:
-            self._again(self._create)
-            self._is_ready = True
-
-    def _create(self) -> None:
-        sqlalchemy, engine = import_module("sqlalchemy"), self._engine
-        if self.exists():
+        """Creates the tables unless they exist; does not wait for the database."""
+        if _has_table(self._engine):
             return
         if not self._creates:
             raise WaitingRunsError(
@@ -143,69 +114,60 @@ class SqlLogTable:
                 "weakincentives_log; pass the URL of the database that has it as log_url= or --log "
                 "(with transactional tools it is the application's)"
             )
-        with engine.begin() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if self._is_sqlite else _LOCK)
-            if not sqlalchemy.inspect(connection).has_table("weakincentives_log"):
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if _is_sqlite(connection) else _LOCK)
+            if not _has_table(connection):
                 for statement in _CREATE:
-                    collate = "" if self._is_sqlite else 'COLLATE "C"'
+                    collate = "" if _is_sqlite(connection) else 'COLLATE "C"'
                     connection.exec_driver_sql(statement.format(collate=collate))
+
+    def _transact[T](self, work: Callable[[Extra], T]) -> T:
+        """Does `work` on a connection, in a transaction that sees what others have committed."""
+        engine = self.engine
+        if not _is_sqlite(engine):
+            engine = engine.execution_options(isolation_level="READ COMMITTED")
+
+        def attempt() -> T:
+            with engine.begin() as connection:
+                return work(connection)
+
+        return self._again(attempt)
 
     def begin(self, run_id: str, version: str) -> NewAttempt:
         """Implements `LogTable.begin`."""
-        text = import_module("sqlalchemy").text
 
-        def work() -> NewAttempt:
-            with self._transaction() as connection:
-                statement = text(_BEGIN.format(short="1" if self._is_sqlite else _SHORT))
-                values = {"run_id": run_id, "version": version, "started": utc_now().isoformat()}
-                row = connection.execute(statement, values).one()
-                if row.cancelled:
-                    raise StoppedAttempt(run_id, cancelled=True)
-                check_version(run_id, row.version, version)
-                rows = connection.execute(text(_ROWS), {"run_id": run_id}).all()
-            started = datetime.fromisoformat(row.started)
-            return NewAttempt(row.attempt, started, [Row(*values) for values in rows])
+        def work(connection: Extra) -> NewAttempt:
+            statement = _BEGIN.format(short="1" if _is_sqlite(connection) else _SHORT)
+            started = utc_now().isoformat()
+            row = _execute(
+                connection, statement, run_id=run_id, version=version, started=started
+            ).one()
+            if row.cancelled:
+                raise StoppedAttempt(run_id, cancelled=True)
+            check_version(run_id, row.version, version)
+            began = datetime.fromisoformat(row.started)
+            return NewAttempt(row.attempt, began, _rows(connection, run_id))
 
-        return self._again(work)
+        return self._transact(work)
 
     def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
         """Implements `LogTable.append`."""
+
+        def work(connection: Extra) -> None:
+            _append(connection, run_id, attempt, rows, first=first)
+
         if (session := _open.get(None)) is not None:
-            self._append(session.connection(), run_id, attempt, rows, first=first)
-            return
-
-        def work() -> None:
-            with self._transaction() as connection:
-                self._append(connection, run_id, attempt, rows, first=first)
-
-        self._again(work)
-
-    def _append(
-        self, connection: Any, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool
-    ) -> None:
-        text, known = import_module("sqlalchemy").text, {"run_id": run_id}
-        statement = _NEWEST_IN_SQLITE if self._is_sqlite else _NEWEST.format(short=_SHORT)
-        newest = connection.execute(text(statement), known).first()
-        if newest is None or newest.cancelled or newest.attempt != attempt:
-            # a run without its row was cancelled and then deleted
-            raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
-        path, position, _ = rows[0]
-        if first and path:
-            connection.execute(text(_REPLACE), {**known, "path": path, "position": position})
-        if first and path and position == 0:
-            end = f"{path[:-1]};"  # the next text after all that begin with the path and its colon
-            connection.execute(text(_RESTART), {**known, "path": path, "end": end})
-        for row in rows:  # not all at once: after psycopg's pipeline the server's timeout is off
-            connection.execute(text(_APPEND), {**known, "attempt": attempt, **row._asdict()})
+            work(session.connection())
+        else:
+            self._transact(work)
 
     def transact(
         self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
     ) -> None:
         """Implements `LogTable.transact`."""
-        source, text, tries = self._datasource, import_module("sqlalchemy").text, count()
-        self.create()
+        source, tries = self._datasource, count()
 
-        def write(session: Any) -> None:
+        def write(session: Extra) -> None:
             with session.begin_nested() as savepoint:
                 if not perform():
                     savepoint.rollback()
@@ -214,8 +176,11 @@ class SqlLogTable:
         def work() -> None:
             session = source.sql_session()
             connection = session.connection()
-            _begin(connection)
-            if next(tries) and connection.execute(text(_STORED), place._asdict()).first():
+            # The module sqlite3 begins no transaction before a SAVEPOINT, whose RELEASE would then
+            # commit a tool's writes before its entry.
+            if _is_sqlite(connection) and not connection.connection.dbapi_connection.in_transaction:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            if next(tries) and _execute(connection, _STORED, **place._asdict()).first():
                 return  # the connection broke when the first try had committed
             token = _open.set(session)
             try:
@@ -226,56 +191,45 @@ class SqlLogTable:
         if (session := _open.get(None)) is not None:
             write(session)
             return
-        isolation = "SERIALIZABLE" if self._is_sqlite else "READ COMMITTED"
+        isolation = "SERIALIZABLE" if _is_sqlite(self.engine) else "READ COMMITTED"
         options = {"name": name, "isolation_level": isolation}
         self._again(lambda: source.run_tx_step(options, work))
 
     def cancel(self, run_id: str) -> None:
         """Lets the attempt of a run stop at its next entry, and no other one begin."""
-        self._again(lambda: self._execute([_CANCEL], [run_id]))
+        self._transact(lambda connection: _execute(connection, _CANCEL, run_id=run_id))
 
     def delete(self, run_ids: Sequence[str]) -> None:
         """Deletes all that the tables have of runs."""
-        self._again(lambda: self._execute(_DELETE, run_ids))
+
+        def work(connection: Extra) -> None:
+            for run_id in run_ids:
+                for statement in _DELETE:
+                    _execute(connection, statement, run_id=run_id)
+
+        self._transact(work)
 
     def rows(self, run_id: str) -> Sequence[Row]:
         """Returns what is stored of a run."""
-
-        def work() -> Sequence[Row]:
-            with self._transaction() as connection:
-                found = connection.execute(
-                    import_module("sqlalchemy").text(_ROWS), {"run_id": run_id}
-                )
-                return [Row(*values) for values in found]
-
-        return self._again(work)
+        return self._transact(lambda connection: _rows(connection, run_id))
 
     def attempts(self, run_ids: Sequence[str]) -> Mapping[str, int]:
-        """Returns the number of attempts of each of these runs that has begun."""
-        sqlalchemy = import_module("sqlalchemy")
-        statement = sqlalchemy.text(_ATTEMPTS)
-        statement = statement.bindparams(sqlalchemy.bindparam("run_ids", expanding=True))
+        """Returns the number of attempts of each of these runs."""
+        expanded = sqlalchemy().bindparam("run_ids", expanding=True)
+        statement = sqlalchemy().text(_ATTEMPTS).bindparams(expanded)
 
-        def work() -> Mapping[str, int]:
-            with self._transaction() as connection:
-                rows = connection.execute(statement, {"run_ids": [*run_ids]}).all()
-                return dict(rows)
+        def work(connection: Extra) -> Mapping[str, int]:
+            found = connection.execute(statement, {"run_ids": run_ids}).all()
+            return {**dict.fromkeys(run_ids, 0), **dict(found)}
 
-        return self._again(work)
-
-    def _execute(self, statements: Sequence[str], run_ids: Sequence[str]) -> None:
-        text = import_module("sqlalchemy").text
-        with self._transaction() as connection:
-            for run_id in run_ids:
-                for statement in statements:
-                    connection.execute(text(statement), {"run_id": run_id})
+        return self._transact(work)
 
     def _again[T](self, work: Callable[[], T]) -> T:
         """Does `work`, again as long as the database is away, overloaded or locked."""
-        errors, utils, pause = import_module("sqlalchemy.exc"), import_module("dbos._utils"), 0.05
+        errors, utils, pause = sqlalchemy().exc, import_module("dbos._utils"), 0.05
         retriable = (
             utils.retriable_sqlite_exception
-            if self._is_sqlite
+            if _is_sqlite(self._engine)
             else utils.retriable_postgres_exception
         )
         while True:
@@ -290,12 +244,37 @@ class SqlLogTable:
             pause = min(2 * pause, 2.0)
 
 
-def _begin(connection: Any) -> None:
-    """Begins the transaction that SQLAlchemy assumes.
+def _is_sqlite(engine: Extra) -> bool:
+    """Says what database an engine or a connection is for."""
+    is_sqlite: bool = engine.dialect.name == "sqlite"
+    return is_sqlite
 
-    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would
-    then commit a tool's writes before its entry.
-    """
-    sqlite = connection.dialect.name == "sqlite"
-    if sqlite and not connection.connection.dbapi_connection.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+def _has_table(engine: Extra) -> bool:
+    has_table: bool = sqlalchemy().inspect(engine).has_table("weakincentives_log")
+    return has_table
+
+
+def _execute(connection: Extra, statement: str, **values: str | int) -> Extra:
+    return connection.execute(sqlalchemy().text(statement), values)
+
+
+def _rows(connection: Extra, run_id: str) -> list[Row]:
+    return [Row(*values) for values in _execute(connection, _ROWS, run_id=run_id)]
+
+
+def _append(
+    connection: Extra, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool
+) -> None:
+    statement = _NEWEST_IN_SQLITE if _is_sqlite(connection) else _NEWEST.format(short=_SHORT)
+    newest = _execute(connection, statement, run_id=run_id).first()
+    if newest is None or newest.cancelled or newest.attempt != attempt:
+        # a run without its row was cancelled and then deleted
+        raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
+    path, position, _ = rows[0]
+    if first and path:
+        # those of runs inside begin with the path and its colon, after which comes the semicolon
+        end = path if position else f"{path[:-1]};"
+        _execute(connection, _REPLACE, run_id=run_id, path=path, position=position, end=end)
+    for row in rows:  # not all at once: after psycopg's pipeline the server's timeout is off
+        _execute(connection, _APPEND, run_id=run_id, attempt=attempt, **row._asdict())

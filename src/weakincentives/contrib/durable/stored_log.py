@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ... import serde
 from ...errors import WeakIncentivesError
@@ -190,7 +190,7 @@ class StoredLog:
         run_id: str,
         version: str,
         session: Session,
-        types: Collection[type[Any]],
+        types: Collection[type[object]],
     ) -> None:
         self.run_id = run_id
         self._table, self._session, self._types = table, session, {*types, SuspendedRun}
@@ -271,7 +271,7 @@ def _parsed(rows: Iterable[Row]) -> list[tuple[Row, _Line]]:
     return [(row, serde.parse_json(_Line, row.line)) for row in rows]
 
 
-def _apply(session: Session, changes: Changes, types: Collection[type[Any]]) -> None:
+def _apply(session: Session, changes: Changes, types: Collection[type[object]]) -> None:
     """Changes the session as a line says."""
     for change, kind, values in parse_changes(changes, types):
         if change == "set":

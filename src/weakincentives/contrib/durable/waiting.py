@@ -6,16 +6,17 @@ puts the rest of the run on the queue of the run. This needs the database alone,
 
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from itertools import batched, chain, islice
+from typing import Literal, NamedTuple
 
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.logged_run import LoggedRun
 from ...evaluation.suspension import Suspension, previews_of_0_2
 from .database import (
+    Extra,
     WaitingRunsError,
     check_database_file,
     database_errors,
@@ -28,6 +29,7 @@ from .sql_log_table import SqlLogTable
 from .stored_log import read_rows
 
 __all__ = [
+    "ANY_WORKER",
     "UNFINISHED",
     "WORKFLOW",
     "RunStatus",
@@ -46,8 +48,8 @@ WORKFLOW = "weakincentives.run"
 _WAITING = "weakincentives.waiting"  # the queue of rows that wait, and their workflow
 _ROW = ":waiting"
 
-# DBOS's own queue, on which it puts runs that it recovers; every process serves it.
-_ANY_WORKER = "_dbos_internal_queue"
+ANY_WORKER = "_dbos_internal_queue"
+"""DBOS's own queue, on which it puts runs that it recovers; every process serves it."""
 
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 """DBOS's states of a part that goes on or is to start."""
@@ -57,8 +59,6 @@ _PART = re.compile(r".+:wait-\d+", re.DOTALL)
 _PAGE = 100  # runs that are read or deleted at once
 
 _LATER = 3600.0  # seconds after which a part starts whose cancellation a crash has cut
-
-# Any below: DBOS is an extra that type checkers need not find.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +103,17 @@ class WaitingRuns:
     `engine` is `DBOS` or a `DBOSClient`, and `table` has the logs of the runs.
     """
 
-    def __init__(self, engine: Any, table: SqlLogTable | None = None) -> None:
+    def __init__(self, engine: Extra, table: SqlLogTable | None = None) -> None:
         self._engine = engine
         self.table = SqlLogTable() if table is None else table
 
     def waiting(self) -> list[WaitingRun]:
         """Returns the runs that wait, the oldest first."""
         rows = self._list(queue_name=_WAITING, status="ENQUEUED", load_input=True)
-        waits = {row.workflow_id.removesuffix(_ROW): row for row in rows}
+        waits = {row_id.removesuffix(_ROW): row for row_id, row in rows.items()}
         decided = self._rows([*waits])
         return [
-            _waiting_run(wait_id, waits[wait_id]) for wait_id in waits if wait_id not in decided
+            _waiting_run(wait_id, row) for wait_id, row in waits.items() if wait_id not in decided
         ]
 
     def decide(self, wait_id: str, decisions: Mapping[str, Decision]) -> None:
@@ -179,9 +179,8 @@ class WaitingRuns:
                 end = _end(own)
                 if end is not None and end < before:
                     found[run_id] = own
-        items = iter(found.items())
-        while page := dict(islice(items, _PAGE)):
-            self._delete(page)
+        for page in batched(found.items(), _PAGE):
+            self._delete(dict(page))
         return len(found)
 
     def _delete(self, parts: Mapping[str, Sequence["_Part"]]) -> None:
@@ -199,14 +198,11 @@ class WaitingRuns:
         limit: int | None = 100,
     ) -> list[StoredRun]:
         """Returns the runs of the database, or those with the `run_ids`, the newest first."""
-        runs: list[StoredRun] = []
-        ids = {} if run_ids is None else {"workflow_ids": [*run_ids]}
-        pages = [] if run_ids is not None and not run_ids else self._pages(sort_desc=True, **ids)
-        for page in pages:
-            runs += self._stored(page, status)
-            if limit is not None and len(runs) >= limit:
-                break
-        return runs[:limit]
+        if run_ids is not None and not run_ids:
+            return []  # of which DBOS would list all
+        ids = None if run_ids is None else [*run_ids]
+        pages = self._pages(sort_desc=True, workflow_ids=ids)
+        return [*islice(chain.from_iterable(self._stored(page, status) for page in pages), limit)]
 
     def log(self, run_id: str) -> LoggedRun:
         """Returns what has happened in a run so far, by its stored entries.
@@ -228,46 +224,41 @@ class WaitingRuns:
     def _stored(self, run_ids: Sequence[str], status: RunStatus | None) -> list[StoredRun]:
         parts = self._parts(run_ids)
         lasts = {run_id: own[-1] for run_id, own in parts.items()}
-        outputs: dict[str, Any] = {}
-        if status in (None, "ended", "failed"):  # only an output tells these two apart
-            ids = [part.id for part in lasts.values() if part.row and part.row.status == "SUCCESS"]
-            outputs = self._rows(ids, load_output=True)
+        ids = [part.id for part in lasts.values() if part.row and part.row.status == "SUCCESS"]
+        # only an output tells these two apart
+        outputs = self._rows(ids if status in (None, "ended", "failed") else [], load_output=True)
         states: dict[str, RunStatus] = {
             run_id: _status(outputs.get(part.id, part.row)) for run_id, part in lasts.items()
         }
         chosen = [run_id for run_id in run_ids if status in (None, states[run_id])]
         waits = [waiting_row(lasts[run_id].id) for run_id in chosen if states[run_id] == "waiting"]
         rows = self._rows([*chosen, *waits], load_input=True)
+        ids = [part.id for run_id in chosen for part in parts[run_id]]
         with database_errors():
-            known = self.table.exists()
-            all_parts = [part.id for run_id in chosen for part in parts[run_id]]
-            attempts = self.table.attempts(all_parts) if known and all_parts else {}
+            known = self.table.attempts(ids) if self.table.exists() else None
         runs: list[StoredRun] = []
         for run_id in chosen:
             row, wait_id, state = rows.get(run_id), lasts[run_id].id, states[run_id]
             wait = rows.get(waiting_row(wait_id))
             if row is None or (wait is None and state == "waiting"):
                 continue  # somebody has just deleted the run
-            runs.append(
-                StoredRun(
-                    run_id=run_id,
-                    agent=row.input["args"][0],
-                    status=state,
-                    started=_time(row.created_at),
-                    attempts=sum(attempts.get(part.id, 0) for part in parts[run_id])
-                    if known
-                    else None,
-                    pending=len(_waiting_run(wait_id, wait).pending) if wait else 0,
-                )
+            run = StoredRun(
+                run_id=run_id,
+                agent=row.input["args"][0],
+                status=state,
+                started=_time(row.created_at),
+                attempts=None if known is None else sum(known[part.id] for part in parts[run_id]),
+                pending=len(_waiting_run(wait_id, wait).pending) if wait else 0,
             )
+            runs.append(run)
         return runs
 
-    def _pages(self, **options: Any) -> Iterator[list[str]]:
+    def _pages(self, **options: Extra) -> Iterator[list[str]]:
         """Yields the ids of runs, without those of their later parts."""
         seen, offset = set[str](), 0
         while rows := self._list(name=WORKFLOW, limit=_PAGE, offset=offset, **options):
             offset += len(rows)  # a run that starts meanwhile moves the others
-            ids = dict.fromkeys(row.workflow_id for row in rows if row.workflow_id not in seen)
+            ids = [part for part in rows if part not in seen]
             seen.update(ids)
             waits = self._rows([waiting_row(part) for part in ids if _PART.fullmatch(part)])
             yield [run_id for run_id in ids if waiting_row(run_id) not in waits]
@@ -292,7 +283,7 @@ class WaitingRuns:
             "workflow_name": WORKFLOW,
             "workflow_id": wait_id,
             "workflow_id_reuse_policy": "reject",  # so one decision starts the rest
-            "queue_name": run_input.get("queue") or _ANY_WORKER,
+            "queue_name": run_input.get("queue") or ANY_WORKER,
             "app_version": row.app_version,
             "application_name": row.application_name,
             **more_options,
@@ -307,23 +298,21 @@ class WaitingRuns:
             ) from error
         self._engine.cancel_workflow(wait_id + _ROW)  # one that a crash leaves is not listed
 
-    def _list(self, **options: Any) -> list[Any]:
+    def _list(self, **options: Extra) -> Mapping[str, Extra]:
         return _list(self._engine, **options)
 
-    def _rows(self, ids: Sequence[str], **options: Any) -> dict[str, Any]:
-        rows = self._list(workflow_ids=[*ids], **options) if ids else []  # none would be all
-        return {row.workflow_id: row for row in rows}
+    def _rows(self, ids: Sequence[str], **options: bool) -> Mapping[str, Extra]:
+        return self._list(workflow_ids=[*ids], **options) if ids else {}  # none would be all
 
 
-def _list(engine: Any, **options: Any) -> list[Any]:
+def _list(engine: Extra, **options: Extra) -> Mapping[str, Extra]:
+    """Returns rows of DBOS by their ids."""
     with database_errors():
-        rows: list[Any] = engine.list_workflows(
-            **{"load_input": False, "load_output": False, **options}
-        )
-        return rows
+        rows = engine.list_workflows(**{"load_input": False, "load_output": False, **options})
+    return {row.workflow_id: row for row in rows}
 
 
-def _check_known(action: str, run_id: str, row: Any) -> None:
+def _check_known(action: str, run_id: str, row: Extra) -> None:
     """Raises `ValueError` unless this is the row of a run; the application has other workflows."""
     if row is None or row.name != WORKFLOW:
         raise ValueError(
@@ -332,7 +321,7 @@ def _check_known(action: str, run_id: str, row: Any) -> None:
         )
 
 
-def _status(row: Any) -> RunStatus:
+def _status(row: Extra) -> RunStatus:
     """Returns the status of a run whose last part has this row of DBOS."""
     if row is None:
         return "waiting"
@@ -354,7 +343,7 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _waiting_run(wait_id: str, row: Any) -> WaitingRun:
+def _waiting_run(wait_id: str, row: Extra) -> WaitingRun:
     agent, _, waiting = row.input["args"]
     text = waiting["suspension"]
     previews = previews_of_0_2(text)
@@ -378,7 +367,7 @@ def _wait_id(run_id: str, waits: int) -> str:
     return f"{run_id}:wait-{waits}"
 
 
-def last_status(engine: Any, run_id: str) -> Any:
+def last_status(engine: Extra, run_id: str) -> Extra:
     """Returns DBOS's status of the last part of a run; `None` if it waits for people.
 
     It agrees with `WaitingRuns.waiting`: a part stores that the run waits before the part ends.
@@ -391,15 +380,15 @@ class _Part(NamedTuple):
     """A part of a run: its own id or, after each wait, a `wait_id`; and its row in DBOS, if any."""
 
     id: str
-    row: Any
+    row: Extra
 
 
-def parts_of(engine: Any, run_id: str) -> Iterator[_Part]:
+def parts_of(engine: Extra, run_id: str) -> Iterator[_Part]:
     """Yields the parts of a run; looks for the next one when the caller is done with this one."""
     return (part_by_run[run_id] for part_by_run in _part_by_run(engine, [run_id]))
 
 
-def _part_by_run(engine: Any, run_ids: Collection[str]) -> Iterator[Mapping[str, _Part]]:
+def _part_by_run(engine: Extra, run_ids: Collection[str]) -> Iterator[Mapping[str, _Part]]:
     """Yields the first parts of the runs, by run; then their second ones, and so on.
 
     Reads a part before it looks for the next one: a part stores that the run waits before it ends,
@@ -407,16 +396,15 @@ def _part_by_run(engine: Any, run_ids: Collection[str]) -> Iterator[Mapping[str,
     """
     ids, waits = {run_id: run_id for run_id in run_ids}, 0
     while ids:
-        rows = {row.workflow_id: row for row in _list(engine, workflow_ids=[*ids.values()])}
+        rows = _list(engine, workflow_ids=[*ids.values()])
         yield {run_id: _Part(part, rows.get(part)) for run_id, part in ids.items()}
         waits += 1
         after = {run_id: _wait_id(run_id, waits) for run_id in ids}
-        found = _list(engine, workflow_ids=[waiting_row(part) for part in after.values()])
-        stored = {row.workflow_id for row in found}
+        stored = _list(engine, workflow_ids=[waiting_row(part) for part in after.values()])
         ids = {run_id: part for run_id, part in after.items() if waiting_row(part) in stored}
 
 
-def keep_waiting(engine: Any, agent: str, run_input: Record, waiting: Record) -> str:
+def keep_waiting(engine: Extra, agent: str, run_input: Record, waiting: Record) -> str:
     """Stores that a run waits, from within its workflow; returns the id of its rest.
 
     `waiting` is the result of `execute_run`.
@@ -442,29 +430,25 @@ def open_waiting_runs(database_url: str, *, log_url: str | None = None) -> Gener
     creates none.
     """
     package, engine, table = dbos(), None, SqlLogTable()
-    serializer, url = package.DBOSPortableJSONSerializer(), parse_url(database_url)
+    url = parse_url(database_url)
     for each in (url, parse_url(log_url or database_url)):
         check_database_file(each)
-    if url.get_backend_name() == "sqlite":
-        engine = make_engine(url)
-    table.open(log_url or database_url, create=False)
-    client = None
-    try:
+    with ExitStack() as stack:
+        if url.get_backend_name() == "sqlite":
+            engine = make_engine(url)
+            stack.callback(engine.dispose)
+        table.open(log_url or database_url, create=False)
+        stack.callback(table.close)
         with database_errors():
             client = package.DBOSClient(
                 system_database_url=database_url,
                 system_database_engine=engine,
-                serializer=serializer,
+                serializer=package.DBOSPortableJSONSerializer(),
             )
+            stack.callback(client.destroy)
             if log_url is not None:
                 table.exists()  # raises here what a use of the table would wait for
         yield WaitingRuns(client, table)
-    finally:
-        table.close()
-        if client is not None:
-            client.destroy()
-        if engine is not None:
-            engine.dispose()
 
 
 def create_tables(database_url: str, *, log_url: str | None = None) -> None:
@@ -481,7 +465,6 @@ def create_tables(database_url: str, *, log_url: str | None = None) -> None:
     with database_errors(problem, "check the URL, and that its role may create tables"):
         try:
             package.DBOS.migrate(database_url)
-            table.exists()  # raises here what the next line would wait for
             table.create()
         except package.error.DBOSException as error:
             raise WaitingRunsError(f"{problem}: {error}") from error
