@@ -234,3 +234,78 @@ def test_a_step_costs_little_at_any_length_of_the_conversation(new_store: NewRun
     assert seconds[96] <= (0.01 if store.url.startswith("sqlite") else 0.02)
     # with a cost that grows with the conversation it would be 4
     assert seconds[96] <= 2 * seconds[24]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "problem"),
+    [
+        ("run:wait-1", "is that of a run which waits"),
+        ("run:wait-2:waiting", "is that of a run which waits"),
+        ("a\0b", "has characters that cannot be printed"),
+    ],
+)
+def test_run_id_that_no_run_can_have_is_refused(
+    new_store: NewRunStore, run_id: str, problem: str
+) -> None:
+    def use(runs: DurableRuns) -> None:
+        with pytest.raises(ValueError, match=problem):
+            runs.start("agent", Job("it"), run_id=run_id)
+
+    with_runs(new_store(), use)
+
+
+def test_run_of_another_agent_or_workflow_is_not_found_as_ones_own(tmp_path: Path) -> None:
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+
+    def work() -> None:
+        @dbos.DBOS.workflow()  # type: ignore[untyped-decorator]  # DBOS is not installed here
+        def count() -> int:
+            return 1
+
+        made = agent(store.facts)
+        runs = install({"agent": made, "other": made})
+        dbos.DBOS(config=runs.config("tests", store.url))
+        dbos.DBOS.launch()
+        runs.start("agent", Job("it"), run_id="run").result()
+        with dbos.SetWorkflowID("count"):
+            dbos.DBOS.start_workflow(count).get_result()
+        for find in (runs.find, lambda name, run_id: runs.start(name, Job("it"), run_id=run_id)):
+            with pytest.raises(ValueError, match="run 'run' is of agent 'agent', not of 'other'"):
+                find("other", "run")
+            with pytest.raises(ValueError, match="the database has no run of this id"):
+                find("agent", "count")
+
+    run_in_process(store, work)
+
+
+def test_run_that_was_deleted_is_named_by_its_handle(new_store: NewRunStore) -> None:
+    def use(runs: DurableRuns) -> None:
+        run = runs.start("agent", Job("it"), run_id="run")
+        run.result()
+        runs.delete(["run"])
+        for read in (run.result, run.session, lambda: run.status):
+            with pytest.raises(ValueError, match="the database has no run of this id"):
+                read()
+
+    with_runs(new_store(), use)
+
+
+@pytest.mark.parametrize("stop", [SystemExit("no"), KeyboardInterrupt("no"), GeneratorExit("no")])
+def test_handler_that_stops_the_process_ends_the_run(tmp_path: Path, stop: BaseException) -> None:
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+
+    def leave(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        raise stop
+
+    def work() -> None:
+        story = [calls(("leave", '{"a": 1}')), STORY[-1]]
+        made = agent(store.facts, story=story, extra=[Tool(name="leave", handler=leave)])
+        runs = install({"agent": made})
+        dbos.DBOS(config=runs.config("tests", store.url))
+        dbos.DBOS.launch()
+        run = runs.start("agent", Job("it"), run_id="run")
+        with pytest.raises(Exception, match=f"run 'run' was stopped by {type(stop).__name__}: no"):
+            run.result()
+        assert run.status == "ended"
+
+    run_in_process(store, work)

@@ -3,7 +3,9 @@
 import json
 import random
 import signal
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +37,7 @@ from weakincentives.contrib.durable import (
     WaitingRun,
     WaitingRuns,
     execute_run,
+    install,
     open_waiting_runs,
     to_input,
     to_resumed,
@@ -312,3 +315,55 @@ def killed_at_random(store: RunStore, kills: int, chance: random.Random) -> Stor
 def test_random_kills_lose_no_run_and_pay_nothing_twice(new: NewRunStore) -> None:
     chances = [random.Random(seed) for seed in range(2)]  # noqa: S311 - no secret
     together(killed_at_random(new(), 5, chance) for chance in chances)
+
+
+def test_progress_has_the_id_of_the_run_after_a_wait_too(tmp_path: Path) -> None:
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    heard: list[str] = []
+
+    def work() -> None:
+        made = agent(store.facts, story=PAID, extra=asking(store.facts))
+        runs = install({"agent": made}, progress=lambda run_id, _: heard.append(run_id))
+        dbos.DBOS(config=runs.config("tests", store.url))
+        dbos.DBOS.launch()
+        run = runs.start("agent", Job("it"), run_id="run")
+        while run.status != "ended":
+            for waiting in runs.waiting():
+                runs.decide(waiting.wait_id, everything(waiting))
+        assert {*heard} == {"run"}
+        with pytest.raises(ValueError, match="'run:wait-1' because it is a part of run 'run'"):
+            runs.log("run:wait-1")
+
+    run_in_process(store, work)
+
+
+@pytest.mark.parametrize("text", ['{"version": 3}', "{}", "no JSON"])
+def test_waiting_run_that_this_version_cannot_read_hides_no_other(
+    tmp_path: Path, text: str
+) -> None:
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path, story=PAID, asks=True)
+
+    def use(runs: DurableRuns) -> None:
+        runs.start("agent", Job("it"), run_id="good")
+        runs.start("agent", Job("it"), run_id="odd")
+        until(lambda: len(runs.waiting()) > 1)
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as file, file:
+            row = "SELECT inputs FROM workflow_input WHERE workflow_uuid = 'odd:wait-1:waiting'"
+            [inputs] = file.execute(row).fetchone()
+            stored: Json = json.loads(inputs)
+            stored["positionalArgs"][2]["suspension"] = text
+            change = row.replace("SELECT inputs FROM", "UPDATE").replace(
+                "WHERE", "SET inputs = ? WHERE"
+            )
+            file.execute(change, (json.dumps(stored),))
+        shown = {waiting.run_id: waiting for waiting in runs.waiting()}
+        assert (shown["odd"].suspension, shown["odd"].pending) == (None, ())
+        assert [run.status for run in runs.list_runs()] == ["waiting", "waiting"]
+        with pytest.raises(ValueError, match="this version cannot read the run"):
+            runs.decide(shown["odd"].wait_id, {})
+        runs.cancel("odd")
+        assert [run.status for run in runs.list_runs(run_ids=["odd"])] == ["cancelled"]
+        runs.delete(["odd"])
+        assert [waiting.run_id for waiting in runs.waiting()] == ["good"]
+
+    with_runs(store, use)

@@ -24,7 +24,15 @@ from .execution import Record, execute_run, to_execution, to_input
 from .failover import lock_executor
 from .sql_log_table import SqlLogTable
 from .stored_log import StoppedAttempt
-from .waiting import UNFINISHED, WORKFLOW, WaitingRuns, keep_waiting, last_status
+from .waiting import (
+    UNFINISHED,
+    WORKFLOW,
+    WaitingRuns,
+    check_agent,
+    check_run_id,
+    keep_waiting,
+    last_status,
+)
 
 if TYPE_CHECKING:  # an extra
     from dbos import DBOSConfig  # pyright: ignore[reportMissingImports]
@@ -45,7 +53,8 @@ class DurableRun:
     def result(self) -> Execution[Any]:
         """Waits for the end, for people's decisions too, and returns the execution.
 
-        Raises the `PromptEvaluationError` in which the run ended, and what DBOS raises.
+        Raises the `PromptEvaluationError` in which the run ended, `ValueError` if the run was
+        deleted, and what DBOS raises.
         """
         return to_execution(self._agent, self._end())
 
@@ -66,6 +75,7 @@ class DurableRun:
 
     def _end(self, **options: float) -> Record:
         """Waits for the result, of the last part of a run that has waited."""
+        last_status(dbos().DBOS, self.run_id)  # DBOS would wait forever for a run that was deleted
         result: Record = self._handle.get_result(**options)
         while "wait_id" in result:
             rest = dbos().DBOS.retrieve_workflow(result["wait_id"], existing_workflow=False)
@@ -130,9 +140,12 @@ class DurableRuns(WaitingRuns):
         `params` are bound to the prompt. `message`, `conversation` and `on_change` are those of
         `MainLoop.execute`. A `run_id` identifies one run: a second start returns the
         same run, and logs a warning if it waits for another version of the code. Raises `KeyError`
-        for an agent that is not installed.
+        for an agent that is not installed, and `ValueError` for a `run_id` that another agent's run
+        has, or that no run can have.
         """
         engine, durable_agent = dbos().DBOS, self._agents[agent]
+        if run_id is not None:
+            check_run_id(run_id)
         if run_id is not None and engine.get_workflow_status(run_id) is not None:
             return self.find(agent, run_id)
         run_input = to_input(
@@ -155,10 +168,13 @@ class DurableRuns(WaitingRuns):
     def find(self, agent: str, run_id: str) -> DurableRun:
         """Returns the run of that id; raises what DBOS raises for an unknown one.
 
-        Logs a warning if the run is unfinished and waits for another version of the code.
+        Raises `ValueError` for the run of another agent, and for another workflow. Logs a warning
+        if the run is unfinished and waits for another version of the code.
         """
         engine = dbos().DBOS
         run = DurableRun(self._agents[agent], engine.retrieve_workflow(run_id))
+        self._check_whole("find", run_id)
+        check_agent(engine, run_id, agent)
         status = last_status(engine, run_id)
         if (
             status
@@ -201,7 +217,9 @@ def install(
 
     def run(agent: str, run_input: Record) -> Record:
         run_id = dbos().DBOS.workflow_id
-        tell = None if progress is None else partial(progress, run_id)
+        resumed = run_input.get("resumed")
+        first_id = resumed["run_id"] if resumed else run_id  # later parts have ids of their own
+        tell = None if progress is None else partial(progress, first_id)
         work = partial(execute_run, agents[agent], run_input, table, run_id, progress=tell)
         result: Record | None = None
         while result is None:
@@ -216,6 +234,10 @@ def install(
                 if not import_module("dbos._datasource")._still_owns(run_id):  # noqa: SLF001 - no public way
                     # DBOS then waits for the result of the other one
                     raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
+            except (SystemExit, KeyboardInterrupt, GeneratorExit) as stop:
+                # DBOS would leave the run as one that goes on
+                message = f"run {first_id!r} was stopped by {type(stop).__name__}: {stop}"
+                raise RuntimeError(message) from stop
         if "suspension" in result:
             return {"wait_id": keep_waiting(dbos().DBOS, agent, run_input, result)}
         return result

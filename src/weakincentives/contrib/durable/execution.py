@@ -233,6 +233,11 @@ def to_resumed(run_input: Record, waiting: Record, decisions: Mapping[str, Decis
     wait on: the run then runs those before the first of them.
     """
     check_decisions(Suspension.from_json(waiting["suspension"]), decisions)
+    return rest_of(run_input, waiting, decisions)
+
+
+def rest_of(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:
+    """Returns what `to_resumed` returns, for decisions that fit the run."""
     decided = serde.dump_lossless(dict[str, Decision], dict(decisions))
     return {
         **run_input,

@@ -4,6 +4,7 @@ A run that waits is a row of DBOS on a queue that nobody serves, so it holds no 
 puts the rest of the run on the queue of the run. This needs the database alone, and no prompt.
 """
 
+import logging
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import batched, chain, islice
 from typing import Literal, NamedTuple
 
+from ...errors import SerdeError
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.logged_run import LoggedRun
 from ...evaluation.suspension import Suspension, previews_of_0_2
@@ -24,7 +26,7 @@ from .database import (
     make_engine,
     parse_url,
 )
-from .execution import Record, to_resumed
+from .execution import Record, rest_of, to_resumed
 from .sql_log_table import SqlLogTable
 from .stored_log import read_rows
 
@@ -37,11 +39,15 @@ __all__ = [
     "WaitingRun",
     "WaitingRuns",
     "WaitingRunsError",
+    "check_agent",
+    "check_run_id",
     "create_tables",
     "keep_waiting",
     "last_status",
     "open_waiting_runs",
 ]
+
+_log = logging.getLogger(__name__)
 
 # These names stand in databases, so they stay.
 WORKFLOW = "weakincentives.run"
@@ -66,7 +72,7 @@ class WaitingRun:
     """A durable run that waits for decisions on the calls in `pending`.
 
     `wait_id` names what was shown: a run that waits again has another one. The `suspension` is
-    `None` for a run of 0.2, which its own code finishes.
+    `None` for a run that this version cannot read, such as one of 0.2: its own code finishes it.
     """
 
     run_id: str
@@ -124,7 +130,15 @@ class WaitingRuns:
         not wait, if somebody has decided before, and for calls that do not wait; raises `TypeError`
         for what is no decision.
         """
-        self._start_rest(wait_id, decisions)
+        agent, run_input, waiting = self._waiting(wait_id).input["args"]
+        try:
+            rest = to_resumed(run_input, waiting, decisions)
+        except SerdeError as error:
+            raise ValueError(
+                f"cannot decide on {wait_id!r} because this version cannot read the run ({error}); "
+                "decide with the version that runs it"
+            ) from error
+        self._start_rest(wait_id, agent, rest)
 
     def cancel(self, run_id: str, /) -> None:
         """Ends a run for good: before its next request or tool call, or while it waits.
@@ -147,7 +161,8 @@ class WaitingRuns:
                     self._engine.cancel_workflow(part)
 
     def _cancel_waiting(self, wait_id: str) -> None:
-        self._start_rest(wait_id, {}, delay_seconds=_LATER)
+        agent, run_input, waiting = self._waiting(wait_id).input["args"]
+        self._start_rest(wait_id, agent, rest_of(run_input, waiting, {}), delay_seconds=_LATER)
         self._engine.cancel_workflow(wait_id)
 
     def delete(self, run_ids: Sequence[str]) -> None:
@@ -155,14 +170,9 @@ class WaitingRuns:
 
         Raises `ValueError`, and deletes nothing, if one of them is unknown or is not over.
         """
-        parts, waits = self._parts(run_ids), self._rows([*map(waiting_row, run_ids)])
+        parts = self._parts(run_ids)
+        self._check_whole("delete", *run_ids)
         for run_id, own in parts.items():
-            if waiting_row(run_id) in waits:
-                owner = run_id.rpartition(":")[0]
-                raise ValueError(
-                    f"cannot delete {run_id!r} because it is a part of run {owner!r}; "
-                    "delete that run"
-                )
             _check_known("delete", run_id, own[0].row)
             if _end(own) is None:
                 raise ValueError(
@@ -170,6 +180,15 @@ class WaitingRuns:
                     "cancel it first"
                 )
         self._delete(parts)
+
+    def _check_whole(self, action: str, *run_ids: str) -> None:
+        """Raises `ValueError` for the id of a later part of a run."""
+        waits = self._rows([*map(waiting_row, run_ids)])
+        for part in [run_id for run_id in run_ids if waiting_row(run_id) in waits]:
+            owner = part.rpartition(":")[0]
+            raise ValueError(
+                f"cannot {action} {part!r} because it is a part of run {owner!r}; {action} that run"
+            )
 
     def delete_ended(self, before: datetime) -> int:
         """Deletes the runs that ended before that time, with their logs; returns how many."""
@@ -208,8 +227,9 @@ class WaitingRuns:
         """Returns what has happened in a run so far, by its stored entries.
 
         `weakincentives.inspection.logged_entries.records_of` shows it as events. Raises
-        `ValueError` for an unknown id.
+        `ValueError` for an unknown id, and for that of a part.
         """
+        self._check_whole("show", run_id)
         log = LoggedRun()
         for part, row in parts_of(self._engine, run_id):
             if part == run_id:
@@ -271,19 +291,20 @@ class WaitingRuns:
                 parts[run_id].append(part)
         return parts
 
-    def _start_rest(
-        self, wait_id: str, decisions: Mapping[str, Decision], **more_options: float
-    ) -> None:
+    def _waiting(self, wait_id: str) -> Extra:
+        """Returns the row of a run that has waited."""
         row = self._rows([waiting_row(wait_id)], load_input=True).get(waiting_row(wait_id))
         if row is None:
             raise ValueError(f"no run has waited as {wait_id!r}; pass WaitingRun.wait_id")
-        agent, run_input, waiting = row.input["args"]
-        rest = to_resumed(run_input, waiting, decisions)
+        return row
+
+    def _start_rest(self, wait_id: str, agent: str, rest: Record, **more_options: float) -> None:
+        row = self._waiting(wait_id)
         options = {
             "workflow_name": WORKFLOW,
             "workflow_id": wait_id,
             "workflow_id_reuse_policy": "reject",  # so one decision starts the rest
-            "queue_name": run_input.get("queue") or ANY_WORKER,
+            "queue_name": rest.get("queue") or ANY_WORKER,
             "app_version": row.app_version,
             "application_name": row.application_name,
             **more_options,
@@ -346,8 +367,13 @@ def _time(milliseconds: int) -> datetime:
 def _waiting_run(wait_id: str, row: Extra) -> WaitingRun:
     agent, _, waiting = row.input["args"]
     text = waiting["suspension"]
-    previews = previews_of_0_2(text)
-    suspension = Suspension.from_json(text) if previews is None else None
+    previews: tuple[Preview, ...] | None = ()
+    suspension = None
+    try:
+        previews = previews_of_0_2(text)
+        suspension = Suspension.from_json(text) if previews is None else None
+    except SerdeError:
+        _log.warning("This version cannot read run %r, which waits", waiting["run_id"])
     return WaitingRun(
         run_id=waiting["run_id"],
         wait_id=wait_id,
@@ -371,9 +397,33 @@ def last_status(engine: Extra, run_id: str) -> Extra:
     """Returns DBOS's status of the last part of a run; `None` if it waits for people.
 
     It agrees with `WaitingRuns.waiting`: a part stores that the run waits before the part ends.
+    Raises `ValueError` for a run that was deleted.
     """
-    *_, last = parts_of(engine, run_id)
-    return last.row
+    parts = [*parts_of(engine, run_id)]
+    _check_known("find", run_id, parts[0].row)
+    return parts[-1].row
+
+
+def check_agent(engine: Extra, run_id: str, agent: str) -> None:
+    """Raises `ValueError` for a run of another agent, or of none."""
+    row: Extra = _list(engine, workflow_ids=[run_id], load_input=True).get(run_id)
+    _check_known("find", run_id, row)
+    if (other := row.input["args"][0]) != agent:
+        raise ValueError(
+            f"run {run_id!r} is of agent {other!r}, not of {agent!r}; pass its agent, or another "
+            "run_id"
+        )
+
+
+def check_run_id(run_id: str) -> None:
+    """Raises `ValueError` for an id that no new run can have."""
+    problem = ""
+    if _PART.fullmatch(run_id.removesuffix(_ROW)):
+        problem = "is that of a run which waits"
+    elif not run_id.isprintable():
+        problem = "has characters that cannot be printed, such as a NUL"
+    if problem:
+        raise ValueError(f"cannot start run {run_id!r} because the id {problem}; choose another")
 
 
 class _Part(NamedTuple):
