@@ -80,8 +80,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         clients = _class_names(client) | _class_names(async_client)
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
-        ready: AnySDK = client or async_client
-        if ready is None:
+        if client is None and async_client is None:
             # read now, as `origin`: the client is made later, when the variable may have changed
             base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
         family, version = _family_and_version(model)
@@ -97,7 +96,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             strict_tools=is_strict if strict_tools is None else strict_tools,
             media=CLOUD_MEDIA if is_cloud and media is None else media,
             cache=cache,
-            origin=read_origin(ready.base_url if ready else base_url, "api.anthropic.com"),
+            origin=_origin(client or async_client, base_url),
             extra=dict(options or {}),
         )
         arguments: Mapping[str, object] = {
@@ -153,6 +152,10 @@ def _is_own(client: AnySDK | None) -> bool:
     """Whether requests go to Anthropic's own API."""
     # UNVERIFIED: inline tools are documented for that API alone
     return type(client).__name__ in ("NoneType", "Anthropic", "AsyncAnthropic")
+
+
+def _origin(client: AnySDK | None, base_url: str | None) -> str:
+    return read_origin(client.base_url if client else base_url, "api.anthropic.com")
 
 
 def _check_bedrock(clients: set[str]) -> None:
