@@ -13,8 +13,7 @@ import pytest
 
 from support.deadlines import SOON
 from support.mcp_prompts import children
-from weakincentives.adapters.portal import portal
-from weakincentives.event_loops import run_to_end
+from weakincentives.event_loops import portal, run_to_end
 
 import_module("weakincentives.contrib.mcp.client")  # slow, and else a part of a first call's time
 

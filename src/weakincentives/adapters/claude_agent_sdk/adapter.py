@@ -34,6 +34,7 @@ from ...evaluation.messages import (
     UserMessage,
     apply_tool_changes,
 )
+from ...event_loops import Portal, await_on, run_on
 from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.approval import Approval
@@ -45,7 +46,6 @@ from ...resources import ResourceError
 from ..claude_media import CLAUDE_MEDIA, encode_claude_media
 from ..codec import AnyJson, Wire
 from ..core import Connection, LoopAdapter
-from ..portal import Portal, run_on
 from ..provider_errors import error_from_request, redact_error
 from ..schema_dialects import OPENAI, encode_output
 from .approval import approval_options, check_builtin_approval, selector
@@ -272,8 +272,7 @@ class _CLIConnection(Connection):
         return run_on(self._open(), self._ask(request))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        loop = self._open()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(request), loop))
+        return await await_on(self._open(), self._ask(request))
 
     def close(self) -> None:
         with self._cleanup:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ...adapters.portal import portal, run_on
 from ...errors import missing_extra
+from ...event_loops import await_on, portal, run_on
 from ...prompt.context import ToolContext
 from ...prompt.tool import ToolResult
 from ...serde import Json
@@ -118,7 +118,7 @@ class Connection:
 
         async with asking(self._elicit, context) as ask:
             call = self._call(tool, arguments, notify, ask, repeatable=repeatable, seconds=seconds)
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, portal.loop()))
+            return await await_on(portal.loop(), call)
         raise AssertionError("the block returns or raises")
 
     def close(self) -> None:
