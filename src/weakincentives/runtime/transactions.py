@@ -28,12 +28,15 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+# Any: only the part that made a snapshot reads it.
+type _Snapshot = Any
+type _Parts = tuple[tuple[Snapshotable, _Snapshot], ...]
+
 
 class CompositeSnapshot(NamedTuple):
     """The snapshots of a session and some resources, taken together."""
 
-    # Any: only the part that made a snapshot reads it.
-    parts: tuple[tuple[Snapshotable, Any], ...]
+    parts: _Parts
     tag: str = ""
 
 
@@ -44,13 +47,13 @@ def create_snapshot(
 
     Call `release_snapshot` when you do not need the snapshot any more.
     """
-    parts: list[tuple[Snapshotable, Any]] = []
+    parts: _Parts = ()
     try:
         for part in (session, *resource_context):
-            parts.append((part, part.snapshot()))  # noqa: PERF401 - an error releases the parts before it
-        return CompositeSnapshot(tuple(parts), tag)
+            parts += ((part, part.snapshot()),)
+        return CompositeSnapshot(parts, tag)
     except BaseException:
-        _release_all(CompositeSnapshot(tuple(parts), tag))
+        _release_all(CompositeSnapshot(parts, tag))
         raise
 
 
@@ -82,8 +85,7 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
     """
     changes: dict[str, dict[str, Json]] = {}
     for part, part_snapshot in snapshot.parts:
-        # Any: as for `release`, only the part knows its snapshots
-        describe: Any = getattr(type(part), "changes_since", None)
+        describe = getattr(type(part), "changes_since", None)
         if describe is None:
             continue
         try:
@@ -145,7 +147,7 @@ class CallTransaction:
     to the exception that is being handled.
     """
 
-    __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "_tag")
+    __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "tag")
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class CallTransaction:
         log: list[Any],  # Any: entries of every kind
         tag: str,
     ) -> None:
-        self._session, self._resources, self._log, self._tag = session, resources, log, tag
+        self._session, self._resources, self._log, self.tag = session, resources, log, tag
         self._snapshot: CompositeSnapshot | None = None
         self._entries = 0
 
@@ -166,7 +168,7 @@ class CallTransaction:
     def begin(self) -> None:
         """Takes the snapshot."""
         self._entries = len(self._log)
-        self._snapshot = create_snapshot(self._session, self._resources, self._tag)
+        self._snapshot = create_snapshot(self._session, self._resources, self.tag)
 
     @property
     def before(self) -> Any:  # Any: the snapshot of a session, or of a fork of one
@@ -206,7 +208,7 @@ class CallTransaction:
                 self.settle(error)
                 return error
             parts = tuple([part for part in parts if part is not entry])
-            self._snapshot = CompositeSnapshot(parts, self._tag)
+            self._snapshot = CompositeSnapshot(parts, self.tag)
         self._snapshot = None
         return None
 
@@ -231,7 +233,7 @@ def _restore_for(error: BaseException | None, snapshot: CompositeSnapshot) -> Ba
     return interrupt
 
 
-class tool_transaction:  # noqa: N801 - a block that is called like a function, as in contextlib
+class tool_transaction(CallTransaction):  # noqa: N801 - a block that is called like a function, as in contextlib
     """A block, `with` or `async with`, that restores session and resources when it raises.
 
     Only `ControlFlow` leaves the changes. `resource_context` is a `ResourceContext`, such as
@@ -249,26 +251,23 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
     ()
     """
 
-    __slots__ = ("_call", "_log", "tag")
+    __slots__ = ()
 
     def __init__(
         self, session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
     ) -> None:
-        self._log: list[None] = []
-        self._call = CallTransaction(session, resource_context, self._log, tag)
-        self.tag = tag
+        super().__init__(session, resource_context, [], tag)
 
     def __enter__(self) -> Self:
-        if self._call.is_open:
+        if self.is_open:
             raise RuntimeError(
                 f"transaction {self.tag!r} was entered already; make another for a block inside it"
             )
         try:
-            self._log.clear()
-            self._call.begin()
+            self.begin()
             return self
         except BaseException:  # an interrupt came just before the block
-            self._call.settle()
+            self.settle()
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -289,11 +288,7 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
 
         Raises an `ExceptionGroup` of the parts that could not be restored.
         """
-        self._call.undo()
-
-    def changes(self) -> dict[str, dict[str, Json]]:
-        """Describes what has changed since the start of the block, as `changes_since` does."""
-        return self._call.changes()
+        self.undo()
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the transaction like leaving the block with `error`; a second call does nothing.
@@ -302,8 +297,8 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
         open. To exclude that, call `end()` as the last line of the block, and `end(error)` in an
         `except BaseException` around the block's code.
         """
-        if self._call.is_open and (error is None or isinstance(error, ControlFlow)):
+        if self.is_open and (error is None or isinstance(error, ControlFlow)):
             self._log.append(None)
-            if (failure := self._call.release()) is not None:
+            if (failure := self.release()) is not None:
                 raise failure
-        self._call.settle(error)
+        self.settle(error)
