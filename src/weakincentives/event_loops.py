@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # Any: coroutines are typed by what they are sent, too, which is asyncio's own.
-type Work[T] = Coroutine[Any, Any, T]
+type AnyCoroutine[T] = Coroutine[Any, Any, T]
 
 _EXIT_SECONDS = 1.0
 _MAX_THREADS = 64
@@ -116,7 +116,9 @@ async def _cancel_tasks() -> None:
         await asyncio.wait(tasks, timeout=_EXIT_SECONDS)
 
 
-def run_on[T](loop: asyncio.AbstractEventLoop, work: Work[T], timeout: float | None = None, /) -> T:
+def run_on[T](
+    loop: asyncio.AbstractEventLoop, work: AnyCoroutine[T], timeout: float | None = None, /
+) -> T:
     """Runs a coroutine on the loop of another thread, with the caller's context variables.
 
     Raises `TimeoutError` if the result takes more than `timeout` seconds. The coroutine is
@@ -130,12 +132,12 @@ def run_on[T](loop: asyncio.AbstractEventLoop, work: Work[T], timeout: float | N
         del future  # its exception has this frame in its traceback
 
 
-async def await_on[T](loop: asyncio.AbstractEventLoop, work: Work[T], /) -> T:
+async def await_on[T](loop: asyncio.AbstractEventLoop, work: AnyCoroutine[T], /) -> T:
     """Awaits a coroutine on the loop of another thread; a cancellation cancels it there."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
-def start_on(loop: asyncio.AbstractEventLoop, work: Work[object], /) -> None:
+def start_on(loop: asyncio.AbstractEventLoop, work: AnyCoroutine[object], /) -> None:
     """Starts a coroutine from any thread without waiting for it; drops it if the loop is closed."""
     try:
         asyncio.run_coroutine_threadsafe(work, loop)
@@ -143,7 +145,7 @@ def start_on(loop: asyncio.AbstractEventLoop, work: Work[object], /) -> None:
         work.close()
 
 
-def run_to_end(work: Work[None], /) -> None:
+def run_to_end(work: AnyCoroutine[None], /) -> None:
     """Runs a coroutine that raises nothing on the loop that all synchronous runs share.
 
     An interrupt of the caller cancels it, and the caller waits until it has ended. Where no thread

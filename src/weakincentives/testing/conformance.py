@@ -29,10 +29,10 @@ from ..evaluation.messages import (
 )
 from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..runtime.session import Session
-from ..visibility import SectionVisibility, VisibilityOverrides
+from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from .scenarios import SCENARIOS, Capability, Note, ProviderFault, Scenario, Step, World
 from .scripted import ScriptedAdapter, SeenRequest, call, say
 
@@ -256,7 +256,7 @@ def run(
     )
 
 
-def _earlier_turn(prompt: Prompt[_Any]) -> tuple[Conversation, dict[str, str]]:
+def _earlier_turn(prompt: AnyPrompt) -> tuple[Conversation, dict[str, str]]:
     """Returns the conversation of an earlier turn after its JSON, and its answers by call id."""
     output = prompt.template.structured_output
     answer = "[]" if output is not None and output.container == "array" else '{"count": 1}'
@@ -314,7 +314,7 @@ def _describe(error: PromptEvaluationError) -> str:
     return " ".join([str(part) for part in parts if part])
 
 
-def _full(visibility: Any) -> str:  # Any: a mapping whose keys are invariant
+def _full(visibility: Mapping[SectionPath, SectionVisibility | None]) -> str:
     full = [path for path, value in visibility.items() if value is SectionVisibility.FULL]
     return " ".join(sorted(map(".".join, full)))
 

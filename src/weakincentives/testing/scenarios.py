@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Flag, auto
 from functools import partial
-from typing import Any
 
 from ..content import Document, Image, Part
 from ..evaluation.inner_loop import InnerLoopConfig
@@ -17,6 +16,10 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.prompt import AnyPrompt
+from ..prompt.sections import AnySection
+from ..prompt.tool import AnyTool
+from ..serde import AnyType, AnyValue
 from ..visibility import SectionPath, SectionVisibility
 from .scripted import call, say
 
@@ -73,13 +76,13 @@ class Scenario:
     name: str
     steps: tuple[Step, ...]
     expect: Mapping[str, object]
-    prompt: Callable[[], Prompt[Any]]  # Any: prompts of every output
+    prompt: Callable[[], AnyPrompt]
     needs: Capability = Capability(0)  # noqa: RUF009 - immutable
     config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
     seconds: float | None = None
     budget: Budget | None = None
     message: Sequence[Part] | None = None
-    earlier: Callable[[], Prompt[Any]] | None = None  # Any: as above
+    earlier: Callable[[], AnyPrompt] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -129,8 +132,7 @@ class _Tally:
     unit: str = "notes"
 
 
-# Any: results of several types
-def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
+def _work(params: _Work, *, context: ToolContext) -> ToolResult[_Tally]:
     """Writes the note to the session, and to the book if `then` asks for more; then does that."""
     context.session.dispatch(Note(params.note))
     if params.then:
@@ -166,17 +168,17 @@ def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
 
 
 def _world(
-    output: Any = None,
+    output: AnyType = None,
     disclosure: Disclosure = Disclosure.READ,
     *,
     closable: bool = False,
     task: str = "Do it: 100 %, für 1 €.",
-) -> Prompt[Any]:
+) -> AnyPrompt:
     """Builds the prompt: a task, `more` with tools and children, `lore` with neither, `off`."""
-    worker: Any = partial(
-        Tool[_Work, Any], description="Writes a note.", handler=_work, effect="repeatable"
+    worker: Callable[..., AnyTool] = partial(
+        Tool[_Work, _Tally], description="Writes a note.", handler=_work, effect="repeatable"
     )
-    hidden: Any = partial(
+    hidden: Callable[..., AnySection] = partial(
         MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY
     )
     more = [
@@ -197,7 +199,7 @@ def _world(
         hidden(title="Lore", template="Long ago."),
         hidden(title="Off", template="Not now.", tools=[worker(name="off")], enabled=False),
     ]
-    options: Any = {"disclosure": disclosure, "closable": closable, "output_type": output}
+    options: AnyType = {"disclosure": disclosure, "closable": closable, "output_type": output}
     return Prompt(ns="conformance", key="world", sections=sections, **options)
 
 
@@ -224,7 +226,7 @@ def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: 
     return ToolResult("shown", media=[_OTHER, _PAPER])
 
 
-def _gallery() -> Prompt[Any]:
+def _gallery() -> AnyPrompt:
     """Builds a prompt with a picture, another one in a section to open, and a tool with both."""
     show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show, effect="pure")
     peek = Tool[_Peek, _Tally](
@@ -253,10 +255,9 @@ type _Call = tuple[str, object]
 class _script:  # noqa: N801 - called like a function, for each row of the table
     """A script; `expect` adds the outcome and makes a scenario of it."""
 
-    # Any: fields of Scenario, each with its own type
-    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: Any) -> None:
+    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: AnyValue) -> None:
         self._name, self._steps = name, script
-        self._options: dict[str, Any] = {"prompt": _world, **options}
+        self._options: dict[str, AnyValue] = {"prompt": _world, **options}
 
     def expect(self, **outcome: object) -> Scenario:
         """Adds a last reply, `done`, to a script that ends with calls and not with an error."""

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from itertools import islice
-from typing import Any
 
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.terminal import context_style, received_style, snapshot_style
@@ -17,7 +16,7 @@ from syrupy.terminal import context_style, received_style, snapshot_style
 from ..inspection.states import PromptState, render_states
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
-from ..serde import JsonSchema
+from ..serde import AnyValue, JsonSchema
 from ..visibility import SectionVisibility
 
 __all__ = ["PromptExtension"]
@@ -38,10 +37,7 @@ class PromptExtension(SingleFileSnapshotExtension):
     _write_mode = WriteMode.TEXT
     file_extension = "md"
 
-    # Any: syrupy takes data of every kind, and its filters do not apply to prompts.
-    def serialize(
-        self, data: Any, *, exclude: Any = None, include: Any = None, matcher: Any = None
-    ) -> str:
+    def serialize(self, data: AnyValue, **_filters: object) -> str:
         """Returns the file's content.
 
         Raises `TypeError` for what is no prompt, and what `render_states` raises.
@@ -57,8 +53,7 @@ class PromptExtension(SingleFileSnapshotExtension):
                     "compare a Prompt, a PromptTemplate or what render_states returned"
                 )
 
-    # Any: as in `serialize`
-    def diff_lines(self, serialized_data: Any, snapshot_data: Any) -> Iterator[str]:
+    def diff_lines(self, serialized_data: AnyValue, snapshot_data: AnyValue) -> Iterator[str]:
         """Yields the names of all that changed, and then a diff of each."""
         if not snapshot_data:
             yield "run pytest with --snapshot-update to write it"

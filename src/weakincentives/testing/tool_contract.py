@@ -23,16 +23,17 @@ from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
-from ..prompt.tool import NON_REPEATABLE, AnyTool
+from ..prompt.tool import NON_REPEATABLE, AnyHandler, AnyTool
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
 from ..runtime.events import Operation, ToolInvoked
 from ..runtime.session import Session
 from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
+from ..serde import AnyValue
 from .scripted import ScriptedAdapter
 
 if TYPE_CHECKING:  # an optional package
@@ -48,11 +49,10 @@ _RETURN = "return a ToolResult with a value that is JSON or has render(), and le
 _RESTORE = "let restore() restore what snapshot() copied, and keep the values of slices frozen"
 _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is known already"
 
-# Any: prompts, tools, params, resources and their states of every type pass through here.
-type _AnyPrompt = Prompt[Any]
-type _AnyHandler = Callable[..., Any]
+# Any: resources, of the types by which they are bound
 type _Kind = Any
-type _StateReaders = Mapping[_Kind, Callable[[Any], object]]
+type _Reader = Callable[[Any], object]
+type _StateReaders = Mapping[_Kind, _Reader]
 type _Exceptions = type[Exception] | tuple[type[Exception], ...]
 type _State = dict[tuple[str, _Kind], object]
 
@@ -64,7 +64,7 @@ class ToolContractError(AssertionError):
 def assert_tool_contract(
     tool: AnyTool,
     *,
-    prompt: Callable[[], _AnyPrompt] | None = None,
+    prompt: Callable[[], AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
     resources: Bindable | Callable[[], Bindable] = dict,
     adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
@@ -94,7 +94,7 @@ def assert_tool_contract(
     if tool.handler is None:
         raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
-    default: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
+    default = PromptTemplate(ns="testing", key="tool", sections=[section])
     contract = _Contract(tool, raises, prompt or default.bind, session, resources, adapter, state)
     refusals: list[str] = []
 
@@ -121,7 +121,7 @@ def assert_tool_contract(
         )
 
 
-def _recording(handler: _AnyHandler, errors: list[Exception]) -> _AnyHandler:
+def _recording(handler: AnyHandler, errors: list[Exception]) -> AnyHandler:
     """Returns a handler that appends to `errors` what `handler` raises besides refusals."""
 
     @contextmanager
@@ -152,7 +152,7 @@ class _Trial:
 
     tool: AnyTool
     arguments: str
-    prompt: _AnyPrompt
+    prompt: AnyPrompt
     session: Session
     adapter: Evaluator
     readers: Mapping[_Kind, Callable[[], object]]  # of the state of each resource
@@ -161,7 +161,7 @@ class _Trial:
         """Returns the handler's errors, the event and the outcome; `None` after control flow."""
         assert self.tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses it
         errors: list[Exception] = []
-        events: list[Any] = []  # Any: the executor publishes events of several types
+        events: list[AnyValue] = []
         recording = replace(self.tool, handler=_recording(self.tool.handler, errors))
         executor = ToolExecutor(
             prompt=self.prompt,
@@ -192,7 +192,7 @@ class _Trial:
 class _Contract:
     tool: AnyTool
     raises: _Exceptions
-    prompt: Callable[[], _AnyPrompt]
+    prompt: Callable[[], AnyPrompt]
     session: Callable[[], Session]
     resources: Bindable | Callable[[], Bindable]
     adapter: Callable[[], Evaluator]
@@ -274,7 +274,7 @@ class _Contract:
             yield _Trial(self.tool, arguments, prompt, session, adapter, readers)
 
 
-def _default_reader(resource: object) -> Callable[[Any], object] | None:  # Any: as `state`
+def _default_reader(resource: object) -> _Reader | None:
     if Filesystem in type(resource).__mro__:
         return _read_files
     return _read_snapshot if isinstance(resource, Snapshotable) else None
@@ -289,7 +289,7 @@ def _read_files(filesystem: Filesystem) -> object:  # whose snapshots do not sho
 
 def _read_snapshot(resource: Snapshotable) -> object:
     """Returns the state that a snapshot shows; `None` when two differ, as savepoints do."""
-    snapshots: list[Any] = []  # Any: only the resource reads them
+    snapshots: list[object] = []
     try:
         for _ in range(2):
             snapshots.append(resource.snapshot())  # noqa: PERF401 - the first is released if the second fails

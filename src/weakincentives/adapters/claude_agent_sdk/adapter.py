@@ -18,7 +18,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from uuid import uuid4
 
 from ...content import ContentError, ContentStore, Image, Media, MediaSupport
@@ -39,7 +38,7 @@ from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.approval import Approval
 from ...prompt.context import ToolContext
-from ...prompt.renderer import RenderedPrompt
+from ...prompt.prompt import AnyRenderedPrompt
 from ...prompt.tool import JsonParams, Tool, ToolResult
 from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError
@@ -158,8 +157,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     def media(self) -> MediaSupport:
         return replace(CLAUDE_MEDIA, documents_in_results=False)
 
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> "_CLIConnection":
+    def connect(self, rendered: AnyRenderedPrompt, /) -> "_CLIConnection":
         """Returns a connection whose first request starts the CLI."""
         return _CLIConnection(self, rendered)
 
@@ -223,8 +221,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
 class _CLIConnection(Connection):
     """One evaluation's CLI process, in an event loop of its own: a caller has none, or several."""
 
-    # Any: a prompt of any output
-    def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: RenderedPrompt[Any]) -> None:
+    def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: AnyRenderedPrompt) -> None:
         self._adapter = adapter
         self._rendered = rendered
         self._bridge = Bridge(
@@ -348,7 +345,7 @@ class _CLIConnection(Connection):
             async with asyncio.timeout(self._adapter.seconds_left(deadline)):
                 self._adapter.check_deadline(deadline)  # may have passed while a person decided
                 self._bridge.allow(call_id, arguments)
-                answer = await asyncio.shield(self._bridge.reply(call_id))
+                answer = await asyncio.shield(self._bridge.find_call(call_id).answer)
         except TimeoutError:
             return ToolResult(message="The deadline passed.", success=False)
         # A tool of the CLI can read what this user can, the key in this process's environment among
@@ -574,8 +571,7 @@ class _CLIConnection(Connection):
                 self._reader.cancel()
 
 
-# Any: asyncio's own
-def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Logs what the SDK's tasks raise, such as writers to an ended CLI: nobody awaits them."""
     _log.debug("A task of the SDK failed: %s", context.get("exception") or context["message"])
 
