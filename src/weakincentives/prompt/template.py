@@ -38,7 +38,7 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 
     OutputT = TypeVar("OutputT")
 
-__all__ = ["Prompt", "PromptTemplate"]
+__all__ = ["AnyPrompt", "AnyTemplate", "Prompt", "PromptTemplate"]
 
 
 @dataclass(frozen=True, init=False)
@@ -423,3 +423,8 @@ def _output(
             f"{config.output_type!r}; declare one of them"
         )
     return config
+
+
+# Any: code for the prompts of every output.
+type AnyPrompt = Prompt[Any]
+type AnyTemplate = PromptTemplate[Any]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from ..errors import ControlFlow
-from ..protocols import SessionProtocol, Snapshotable
+from ..protocols import SessionProtocol, Snapshot, Snapshotable
 from ..resources import release
 from ..serde import Json
 
@@ -28,9 +28,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Any: only the part that made a snapshot reads it.
-type _Snapshot = Any
-type _Parts = tuple[tuple[Snapshotable, _Snapshot], ...]
+type _Parts = tuple[tuple[Snapshotable, Snapshot], ...]
 
 
 class CompositeSnapshot(NamedTuple):
@@ -171,7 +169,7 @@ class CallTransaction:
         self._snapshot = create_snapshot(self._session, self._resources, self.tag)
 
     @property
-    def before(self) -> Any:  # Any: the snapshot of a session, or of a fork of one
+    def before(self) -> Snapshot:
         """The snapshot of the session."""
         return self._snapshot.parts[0][1] if self._snapshot else None
 

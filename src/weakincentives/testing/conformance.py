@@ -29,8 +29,8 @@ from ..evaluation.messages import (
 )
 from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
-from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
+from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from .scenarios import SCENARIOS, Capability, Note, ProviderFault, Scenario, Step, World

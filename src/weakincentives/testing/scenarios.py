@@ -16,8 +16,8 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.prompt import AnyPrompt
 from ..prompt.sections import AnySection
+from ..prompt.template import AnyPrompt
 from ..prompt.tool import AnyTool
 from ..serde import AnyType, AnyValue
 from ..visibility import SectionPath, SectionVisibility

@@ -23,9 +23,8 @@ from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
-from ..prompt.prompt import AnyPrompt
 from ..prompt.sections import MarkdownSection
-from ..prompt.template import PromptTemplate
+from ..prompt.template import AnyPrompt, PromptTemplate
 from ..prompt.tool import NON_REPEATABLE, AnyHandler, AnyTool
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
@@ -37,7 +36,7 @@ from ..serde import AnyValue
 from .scripted import ScriptedAdapter
 
 if TYPE_CHECKING:  # an optional package
-    from hypothesis.strategies import SearchStrategy
+    from .arguments import AnyStrategy
 
 __all__ = ["ToolContractError", "assert_tool_contract"]
 
@@ -51,7 +50,7 @@ _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is know
 
 # Any: resources, of the types by which they are bound
 type _Kind = Any
-type _Reader = Callable[[Any], object]
+type _Reader = Callable[[_Kind], object]
 type _StateReaders = Mapping[_Kind, _Reader]
 type _Exceptions = type[Exception] | tuple[type[Exception], ...]
 type _State = dict[tuple[str, _Kind], object]
@@ -69,7 +68,7 @@ def assert_tool_contract(
     resources: Bindable | Callable[[], Bindable] = dict,
     adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
     state: _StateReaders = MappingProxyType({}),
-    arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
+    arguments: "AnyStrategy | Mapping[str, AnyStrategy] | None" = None,
     raises: _Exceptions = (),
     max_examples: int | None = None,
 ) -> None:

@@ -10,12 +10,12 @@ from threading import RLock
 from typing import NoReturn, Protocol
 
 from ...errors import SerdeError
-from ...protocols import DeclaredState, EventBus, SessionProtocol
+from ...protocols import DeclaredState, EventBus, SessionProtocol, SliceType
 from ...resources import NotIsolatedError
 from ...serde import Json
 from ..events import Event, Operation, ProviderCalled
 from .differences import state_differences
-from .slices import AnySlice, Node, Slice, SliceType
+from .slices import AnySlice, Node, Slice
 from .snapshots import SessionSnapshot
 
 __all__ = ["SessionFork"]

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from ...protocols import SliceView
-from .slices import AnyReducer, Append, Reducer, Replace, SliceOp, SliceType
+from ...protocols import SliceType, SliceView
+from .slices import AnyReducer, Append, Reducer, Replace, SliceOp
 
 __all__ = [
     "append_all",

@@ -7,7 +7,7 @@ from threading import RLock
 from weakref import WeakMethod, ref
 
 from ...content import ContentStore, MemoryContentStore
-from ...protocols import DeclaredState, EventBus, SliceView
+from ...protocols import DeclaredState, EventBus, SliceType, SliceView
 from ...records import record_class
 from ...runs import RunStack
 from ...serde import Json
@@ -25,7 +25,6 @@ from .slices import (
     Replace,
     Slice,
     SliceOp,
-    SliceType,
     chain,
     read,
 )

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from ...generics import Parametrized
-from ...protocols import SliceView
+from ...protocols import SliceType, SliceView
 
 __all__ = [
     "EMPTY",
@@ -24,7 +24,6 @@ __all__ = [
     "Replace",
     "Slice",
     "SliceOp",
-    "SliceType",
     "Values",
     "chain",
     "read",
@@ -51,8 +50,7 @@ type SliceOp[T] = Append[T] | Replace[T]
 type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
 """Returns what an event does to a slice; it must not change anything itself."""
 
-# Any: a session holds slices of every type, with reducers for events of every type.
-type SliceType = type[Any]
+# Any: as for `SliceType`
 type AnySlice = Slice[Any]
 type AnyReducer = Reducer[Any, Any]
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from types import GenericAlias
-from typing import Literal, NamedTuple, Protocol, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
+from ...protocols import SliceType
 from ...serde import AnyType, AnyValue, Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
-from .slices import EMPTY, Node, SliceType, Values, chain, read
+from .slices import EMPTY, Node, Values, chain, read
 
 __all__ = [
     "Changes",
@@ -45,29 +46,13 @@ def library_state[T](kind: type[T]) -> type[T]:
     return kind
 
 
-class LiveState(Protocol):
-    """A value of a library state that goes on changing, such as a chat's turn.
-
-    A session's `restore` spares it while it `is_running`, and leaves out others of its `name`.
-    """
-
-    name: object
-
-    @property
-    def is_running(self) -> bool: ...
-
-    @property
-    def before_call(self) -> "SessionSnapshot | None":
-        """The state to which a snapshot belongs that was made inside an open tool call."""
-        ...
-
-    def fixed(self) -> "LiveState":
-        """Returns the value as it is now, for a snapshot."""
-        ...
-
-
 live_types: set[SliceType] = set()
-"""The types of `LiveState`: no call changes them, and a snapshot has their values `fixed`."""
+"""The types of values that go on changing, such as a chat's turn; no tool call changes them.
+
+Such a value has a `name`. A snapshot has what its `fixed()` returns, the value as it is now. A
+session's `restore` spares it while it `is_running`, and leaves out others of its name. If a
+snapshot was made inside an open tool call, `before_call` is the snapshot to which it belongs.
+"""
 
 
 def with_running(now: Node, restored: Node) -> Node:
