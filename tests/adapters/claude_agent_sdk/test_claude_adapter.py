@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, Note, answers, prompt, tool
+from support.claude_cli import KEY, MODEL, cli_pids, connect, mcp, results
 from support.deadlines import NEVER, SOON, with_growing_limit
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Usage
 from support.wire_formats import Ids, render, wire_format
@@ -51,30 +51,9 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
-KEY = "sk-ant-marked-0123456789"
-MODEL = "claude-sonnet-4-5"
 FORM: Any = wire_format("/messages")  # Any: it is one
 
 type Run = Callable[..., PromptResponse[Any]]
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "CLAUDE")):
-            monkeypatch.delenv(name)
-
-
-# Any: prompts of every output, options of every kind.
-def connect(server: ScriptedServer, **changes: Any) -> ClaudeAgentSDKAdapter:
-    arguments: dict[str, Any] = {
-        "base_url": server.url,
-        "api_key": KEY,
-        "max_retries": 0,
-        **changes,
-    }
-    arguments["options"] = {"thinking": {"type": "disabled"}, **changes.get("options", {})}
-    return ClaudeAgentSDKAdapter(MODEL, **arguments)
 
 
 def evaluate(
@@ -103,19 +82,8 @@ class Sum:
     total: int
 
 
-def mcp(name: str, arguments: Any = None, server: str = "wink") -> Call:
-    return Call(f"mcp__{server}__{name}", {} if arguments is None else arguments)
-
-
 def tool_names(request: Request) -> list[str]:
     return [tool["name"].rpartition("__")[2] for tool in request.json.get("tools", [])]
-
-
-def results(request: Request) -> list[str]:
-    """What the tools answered in the last message, without the reminders that the CLI adds."""
-    blocks = request.json["messages"][-1]["content"]
-    contents = [block["content"] for block in blocks if block["type"] == "tool_result"]
-    return [content if isinstance(content, str) else content[0]["text"] for content in contents]
 
 
 def layered() -> Prompt[Any]:
@@ -438,27 +406,14 @@ def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
     async def main(adapter: ClaudeAgentSDKAdapter) -> None:
         task = asyncio.create_task(adapter.evaluate_async(prompt(tool(handler)), session=Session()))
         await asyncio.to_thread(begun.wait, SOON)
-        assert len(children_named("claude")) == 1
+        assert len(cli_pids()) == 1
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
 
     with ScriptedServer(slow if during == "a request" else Say(calls=(mcp("probe"),))) as server:
         asyncio.run(main(connect(server)))
-        assert children_named("claude") == []
-
-
-def children_named(name: str) -> list[str]:
-    """Command lines of this process's children that hold `name`."""
-    pids: list[str] = []
-    lines: list[str] = []
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended
-            pids += (thread / "children").read_text().split()
-    for pid in pids:
-        with suppress(OSError):  # it has ended
-            lines.append(Path(f"/proc/{pid}/cmdline").read_text())
-    return [line for line in lines if name in line]
+        assert cli_pids() == []
 
 
 # --- Isolation

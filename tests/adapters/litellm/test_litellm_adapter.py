@@ -16,6 +16,7 @@ import pytest
 
 from support.agents import Args, answers, prompt, tool
 from support.deadlines import NEVER, SOON
+from support.litellm_routes import ANTHROPIC, KEY, OPENAI, connect, routes
 from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.litellm import LiteLLMAdapter
@@ -34,18 +35,7 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
-KEY = "sk-marked-0123456789-secret"
-OPENAI = "openai/gpt-4o"
-ANTHROPIC = "anthropic/claude-sonnet-4-5"
-
 type Run = Callable[..., PromptResponse[Any]]
-
-
-# Any: prompts of every output, options of every kind.
-def connect(server: ScriptedServer, model: str = OPENAI, **options: Any) -> LiteLLMAdapter:
-    url = server.url if model == ANTHROPIC else server.openai_url
-    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
-    return LiteLLMAdapter(model, **arguments)
 
 
 def evaluate(
@@ -61,7 +51,6 @@ def evaluate_async(
 
 
 drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
-routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 
 
 @dataclass(frozen=True)
