@@ -62,11 +62,11 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     After an interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises
     the interrupt.
     """
-    failures, interrupt = _restore_parts(snapshot)
+    failure, interrupt = _restore_parts(snapshot)
     if interrupt is not None:
         raise interrupt
-    if failures:
-        raise _failure(snapshot, failures)
+    if failure is not None:
+        raise failure
 
 
 def release_snapshot(snapshot: CompositeSnapshot) -> None:
@@ -95,7 +95,9 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
     return changes
 
 
-def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseException | None]:
+def _restore_parts(
+    snapshot: CompositeSnapshot,
+) -> tuple[ExceptionGroup[Exception] | None, BaseException | None]:
     """Restores all parts, and all again after an interrupt; returns failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
@@ -115,12 +117,10 @@ def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseEx
             interrupt, interrupted = error, True
         if not interrupted:
             break
-    return failures, interrupt
-
-
-def _failure(snapshot: CompositeSnapshot, failures: list[Exception]) -> ExceptionGroup[Exception]:
+    if not failures:
+        return None, interrupt
     message = f"{len(failures)} of {len(snapshot.parts)} parts could not be restored"
-    return ExceptionGroup(message, failures)
+    return ExceptionGroup(message, failures), interrupt
 
 
 def _release_all(snapshot: CompositeSnapshot) -> None:
@@ -225,9 +225,9 @@ class CallTransaction:
 
 def _restore_for(error: BaseException | None, snapshot: CompositeSnapshot) -> BaseException | None:
     """Restores all parts, notes in `error` those that fail, and returns an interrupt."""
-    failures, interrupt = _restore_parts(snapshot)
-    if failures and error is not None:  # they must not replace a cancellation or an interrupt
-        error.add_note(f"While undoing {snapshot.tag!r}, {_failure(snapshot, failures)}")
+    failure, interrupt = _restore_parts(snapshot)
+    if failure is not None and error is not None:  # it must not replace a cancellation
+        error.add_note(f"While undoing {snapshot.tag!r}, {failure}")
     return interrupt
 
 
