@@ -22,7 +22,7 @@ from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overri
 if TYPE_CHECKING:  # a rendered prompt refers to its prompt
     from .template import Prompt
 
-__all__ = ["AnyRenderedPrompt", "PromptRenderer", "RenderedPrompt", "Span"]
+__all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
 
 class Span(NamedTuple):
@@ -117,9 +117,6 @@ class RenderedPrompt[Out](Parametrized):
 
 
 _SEPARATOR = "\n\n"
-
-
-type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output
 
 
 class PromptRenderer[Out](Parametrized):

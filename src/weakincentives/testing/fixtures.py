@@ -10,8 +10,7 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.prompt import Prompt
-from ..prompt.renderer import AnyRenderedPrompt
+from ..prompt.prompt import AnyRenderedPrompt, Prompt
 from ..prompt.template import PromptTemplate
 from ..runtime.session.session import Session
 from .events import RecordedEvents, event_line

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Flag, auto
 from functools import partial
+from typing import Any
 
 from ..content import Document, Image, Part
 from ..evaluation.inner_loop import InnerLoopConfig
@@ -19,7 +20,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.sections import AnySection
 from ..prompt.template import AnyPrompt
 from ..prompt.tool import AnyTool
-from ..serde import AnyType, AnyValue
+from ..records import AnyType
 from ..visibility import SectionPath, SectionVisibility
 from .scripted import call, say
 
@@ -58,6 +59,9 @@ class ProviderFault:
     kind: str | None = None
     retry_after: int | None = None
 
+
+# Any: options of scenarios, each with a type of its own
+type _Option = Any
 
 type Step = AssistantMessage | ProviderFault
 """The provider's side of one turn. Tool calls have ids, unique in their scenario."""
@@ -255,9 +259,9 @@ type _Call = tuple[str, object]
 class _script:  # noqa: N801 - called like a function, for each row of the table
     """A script; `expect` adds the outcome and makes a scenario of it."""
 
-    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: AnyValue) -> None:
+    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: _Option) -> None:
         self._name, self._steps = name, script
-        self._options: dict[str, AnyValue] = {"prompt": _world, **options}
+        self._options: dict[str, _Option] = {"prompt": _world, **options}
 
     def expect(self, **outcome: object) -> Scenario:
         """Adds a last reply, `done`, to a script that ends with calls and not with an error."""

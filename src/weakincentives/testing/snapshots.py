@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from itertools import islice
+from typing import Any
 
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.terminal import context_style, received_style, snapshot_style
@@ -16,10 +17,12 @@ from syrupy.terminal import context_style, received_style, snapshot_style
 from ..inspection.states import PromptState, render_states
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
-from ..serde import AnyValue, JsonSchema
+from ..serde import JsonSchema
 from ..visibility import SectionVisibility
 
 __all__ = ["PromptExtension"]
+
+type _Data = Any  # Any: syrupy takes data of every kind
 
 _SUFFIXES = {SectionVisibility.SUMMARY: " (summary)", SectionVisibility.FULL: ""}
 _PREFACE = (
@@ -37,7 +40,7 @@ class PromptExtension(SingleFileSnapshotExtension):
     _write_mode = WriteMode.TEXT
     file_extension = "md"
 
-    def serialize(self, data: AnyValue, **_filters: object) -> str:
+    def serialize(self, data: _Data, **_filters: object) -> str:
         """Returns the file's content.
 
         Raises `TypeError` for what is no prompt, and what `render_states` raises.
@@ -53,7 +56,7 @@ class PromptExtension(SingleFileSnapshotExtension):
                     "compare a Prompt, a PromptTemplate or what render_states returned"
                 )
 
-    def diff_lines(self, serialized_data: AnyValue, snapshot_data: AnyValue) -> Iterator[str]:
+    def diff_lines(self, serialized_data: _Data, snapshot_data: _Data) -> Iterator[str]:
         """Yields the names of all that changed, and then a diff of each."""
         if not snapshot_data:
             yield "run pytest with --snapshot-update to write it"

@@ -25,14 +25,13 @@ from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import AnyPrompt, PromptTemplate
-from ..prompt.tool import NON_REPEATABLE, AnyHandler, AnyTool
+from ..prompt.tool import NON_REPEATABLE, AnyTool
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
 from ..runtime.events import Operation, ToolInvoked
 from ..runtime.session import Session
 from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
-from ..serde import AnyValue
 from .scripted import ScriptedAdapter
 
 if TYPE_CHECKING:  # an optional package
@@ -48,8 +47,10 @@ _RETURN = "return a ToolResult with a value that is JSON or has render(), and le
 _RESTORE = "let restore() restore what snapshot() copied, and keep the values of slices frozen"
 _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is known already"
 
-# Any: resources, of the types by which they are bound
-type _Kind = Any
+# Any: resources with the types by which they are bound, handlers of every tool, and events
+type _Any = Any
+type _AnyHandler = Callable[..., _Any]
+type _Kind = _Any
 type _Reader = Callable[[_Kind], object]
 type _StateReaders = Mapping[_Kind, _Reader]
 type _Exceptions = type[Exception] | tuple[type[Exception], ...]
@@ -120,7 +121,7 @@ def assert_tool_contract(
         )
 
 
-def _recording(handler: AnyHandler, errors: list[Exception]) -> AnyHandler:
+def _recording(handler: _AnyHandler, errors: list[Exception]) -> _AnyHandler:
     """Returns a handler that appends to `errors` what `handler` raises besides refusals."""
 
     @contextmanager
@@ -160,7 +161,7 @@ class _Trial:
         """Returns the handler's errors, the event and the outcome; `None` after control flow."""
         assert self.tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses it
         errors: list[Exception] = []
-        events: list[AnyValue] = []
+        events: list[_Any] = []
         recording = replace(self.tool, handler=_recording(self.tool.handler, errors))
         executor = ToolExecutor(
             prompt=self.prompt,

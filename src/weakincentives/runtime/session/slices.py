@@ -17,6 +17,7 @@ __all__ = [
     "EMPTY",
     "AnyReducer",
     "AnySlice",
+    "AnyValue",
     "Append",
     "Node",
     "Reducer",
@@ -55,8 +56,9 @@ type AnySlice = Slice[Any]
 type AnyReducer = Reducer[Any, Any]
 
 # Any: a slice gives its values their type; the empty list has neither a value nor a tail.
-type Values = list[Any]
-type Node = tuple[Any, Any, int]
+type AnyValue = Any
+type Values = list[AnyValue]
+type Node = tuple[AnyValue, Any, int]
 """The head of a linked list: the newest value, the tail, and the number of values."""
 
 EMPTY: Node = (None, None, 0)

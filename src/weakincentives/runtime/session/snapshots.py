@@ -16,9 +16,10 @@ from typing import Literal, NamedTuple, TypedDict
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
 from ...protocols import SliceType
-from ...serde import AnyType, AnyValue, Json
+from ...records import AnyType
+from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
-from .slices import EMPTY, Node, Values, chain, read
+from .slices import EMPTY, AnyValue, Node, Values, chain, read
 
 __all__ = [
     "Changes",
