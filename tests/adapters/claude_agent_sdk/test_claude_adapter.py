@@ -19,7 +19,7 @@ import pytest
 from support.agents import Args, Note, answers, prompt, tool
 from support.claude_cli import KEY, MODEL, cli_pids, connect, mcp, results
 from support.deadlines import NEVER, SOON, with_growing_limit
-from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Usage
+from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
 from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.core import PromptResponse
@@ -180,19 +180,6 @@ def test_a_model_s_mistakes_and_failing_tools_are_answers_to_it() -> None:
     assert session[Note].all() == ()
 
 
-def test_long_results_reach_the_model_whole() -> None:
-    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult("x" * 200_000)
-
-    with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
-        evaluate(
-            connect(server, config=InnerLoopConfig(max_result_chars=None)),
-            prompt(tool(handler)),
-            Session(),
-        )
-        assert results(server.requests[1])[0].strip() == "x" * 200_000
-
-
 def test_prompts_are_not_read_as_commands_or_file_names(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("do not send")
@@ -221,17 +208,6 @@ def test_a_stream_that_breaks_off_in_the_text_is_no_end() -> None:
     with ScriptedServer(broken, Say(calls=(mcp("probe"),)), Say("done")) as server:
         response = evaluate(connect(server), prompt(tool()), session)
     assert (response.text, len(session[ToolInvoked].all())) == ("done", 1)
-
-
-def test_a_stream_of_events_ends_with_the_response() -> None:
-    with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
-        events = list(connect(server).stream(prompt(tool()), session=Session()))
-    assert [type(event).__name__ for event in events] == [
-        "ToolCallStarted",
-        "ToolCallFinished",
-        "TextDelta",
-        "Completed",
-    ]
 
 
 # --- Disclosure
@@ -330,8 +306,7 @@ class Case:
     status: int | None = None
 
 
-CASES = [
-    Case(Fail(400, "Bad thing"), "request", "bad_request", 400),
+CASES = [  # besides those of the conformance suite
     Case(
         Fail(400, "prompt is too long: 300000 tokens > 200000 maximum"),
         "request",
@@ -339,11 +314,8 @@ CASES = [
         400,
     ),
     Case(Fail(401, f"bad key {KEY}"), "request", "authentication", 401),
-    Case(Fail(404, "model: nope"), "request", "not_found", 404),
     Case(Fail(429, f"Slow down, {KEY}"), "request", "throttled", 429),
-    Case(Fail(500, "Broke"), "request", "server_error", 500),
     Case(Raw(b"event: message_start\ndata: {\n\n", "text/event-stream"), "response", "malformed"),
-    Case(Drop(), "request", "connection"),
     Case(Say("half", finish="length"), "response", "truncated"),
     Case(Say(refusal="No."), "response", "refused"),
 ]
