@@ -67,6 +67,10 @@ type Step = AssistantMessage | ProviderFault
 """The provider's side of one turn. Tool calls have ids, unique in their scenario."""
 
 
+_NO_NEEDS = Capability(0)
+_DEFAULT_CONFIG = InnerLoopConfig()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
     """A script and its outcome: `expect` holds values by field of `RunOutcome`.
@@ -81,8 +85,8 @@ class Scenario:
     steps: tuple[Step, ...]
     expect: Mapping[str, object]
     prompt: Callable[[], AnyPrompt]
-    needs: Capability = Capability(0)  # noqa: RUF009 - immutable
-    config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
+    needs: Capability = _NO_NEEDS
+    config: InnerLoopConfig = _DEFAULT_CONFIG
     seconds: float | None = None
     budget: Budget | None = None
     message: Sequence[Part] | None = None

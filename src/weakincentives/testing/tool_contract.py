@@ -289,10 +289,10 @@ def _read_files(filesystem: Filesystem) -> object:  # whose snapshots do not sho
 
 def _read_snapshot(resource: Snapshotable) -> object:
     """Returns the state that a snapshot shows; `None` when two differ, as savepoints do."""
-    snapshots: list[object] = []
+    snapshots: tuple[object, ...] = ()
     try:
         for _ in range(2):
-            snapshots.append(resource.snapshot())  # noqa: PERF401 - the first is released if the second fails
+            snapshots += (resource.snapshot(),)  # the first is released if the second fails
         first, second = map(_copy, snapshots)
         return first if first == second else None
     finally:
