@@ -3,16 +3,19 @@
 A `Portal` is an event loop in a thread: synchronous code waits for coroutines there. All `async`
 functions of synchronous runs share the loop of one portal, so that a client with a pool of
 connections works in all of them. Plain functions of asynchronous runs share a pool of threads.
+A request that is cancelled on a portal closes its connection and sends nothing more. A client
+without coroutines runs in a thread of its own instead, which is left behind.
 """
 
 import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from contextvars import copy_context
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -20,14 +23,20 @@ from .cancellation import shielded
 
 __all__ = [
     "Portal",
+    "await_on",
     "call_in_thread",
     "closing_shielded",
     "portal",
     "run_on",
     "run_to_end",
+    "start_on",
     "threads",
     "wait_for_all",
+    "yield_from_thread",
 ]
+
+# Any: coroutines are typed by what they are sent, too, which is asyncio's own.
+type AnyCoroutine[T] = Coroutine[Any, Any, T]
 
 _EXIT_SECONDS = 1.0
 _MAX_THREADS = 64
@@ -107,9 +116,8 @@ async def _cancel_tasks() -> None:
         await asyncio.wait(tasks, timeout=_EXIT_SECONDS)
 
 
-# Any: coroutines are typed by what they are sent, too, which is asyncio's own.
 def run_on[T](
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None, /
+    loop: asyncio.AbstractEventLoop, work: AnyCoroutine[T], timeout: float | None = None, /
 ) -> T:
     """Runs a coroutine on the loop of another thread, with the caller's context variables.
 
@@ -124,8 +132,20 @@ def run_on[T](
         del future  # its exception has this frame in its traceback
 
 
-# Any: as above
-def run_to_end(work: Coroutine[Any, Any, None], /) -> None:
+async def await_on[T](loop: asyncio.AbstractEventLoop, work: AnyCoroutine[T], /) -> T:
+    """Awaits a coroutine on the loop of another thread; a cancellation cancels it there."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+
+def start_on(loop: asyncio.AbstractEventLoop, work: AnyCoroutine[object], /) -> None:
+    """Starts a coroutine from any thread without waiting for it; drops it if the loop is closed."""
+    try:
+        asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        work.close()
+
+
+def run_to_end(work: AnyCoroutine[None], /) -> None:
     """Runs a coroutine that raises nothing on the loop that all synchronous runs share.
 
     An interrupt of the caller cancels it, and the caller waits until it has ended. Where no thread
@@ -189,8 +209,56 @@ async def call_in_thread[T](function: Callable[[], T], name: str) -> T:
             result.set_exception(error)
 
     result.set_running_or_notify_cancel()
-    threading.Thread(target=copy_context().run, args=(call,), name=name, daemon=True).start()
+    _start_thread(call, name)
     return await asyncio.wrap_future(result)
+
+
+def yield_from_thread[T](
+    make: Callable[[], Generator[T]], seconds_left: Callable[[], float]
+) -> Generator[T]:
+    """Yields what the generator of `make` yields in a thread of its own.
+
+    Raises `TimeoutError` when the next value does not come in time. The thread is left behind
+    then: it closes the generator and ends as soon as a value or an error comes.
+    """
+    queue: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()
+    abandoned = threading.Event()
+
+    def work() -> None:
+        try:
+            generator = make()
+            try:
+                for value in generator:
+                    queue.put((value,))
+                    if abandoned.is_set():
+                        return
+            finally:
+                generator.close()
+            queue.put(None)
+        except BaseException as error:  # the caller raises it
+            queue.put(error)
+
+    _start_thread(work, "weakincentives-request")
+    item = None
+    try:
+        while True:
+            try:
+                item = queue.get(timeout=seconds_left())
+            except Empty:
+                raise TimeoutError from None
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
+    finally:
+        abandoned.set()
+        del item  # an exception has this frame in its traceback
+
+
+def _start_thread(work: Callable[[], None], name: str) -> None:
+    """Starts a thread with the caller's context variables, which the process does not wait for."""
+    threading.Thread(target=copy_context().run, args=(work,), name=name, daemon=True).start()
 
 
 def threads() -> ThreadPoolExecutor:

@@ -247,10 +247,9 @@ class Meter:
     @property
     def left(self) -> Budget | None:
         """What is left of the nearest budget, for an adapter that does not count in a meter."""
-        meter = self
-        while meter.budget is None and meter.parent is not None:
-            meter = meter.parent
-        return meter.budget and meter.budget.after(meter.usage)
+        if self.budget is None:
+            return None if self.parent is None else self.parent.left
+        return self.budget.after(self.usage)
 
     def exceeded(
         self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
@@ -259,29 +258,25 @@ class Meter:
 
         `further` is usage to count for this question alone.
         """
-        meter: Meter | None = self
-        while meter is not None:
-            if (budget := meter.budget) is not None:
-                if meter.unpriced is not None and budget.max_cost is not None:
-                    return (
-                        f"max_cost={budget.max_cost} cannot be kept: the model "
-                        f"{meter.unpriced!r} answered, and its price is unknown"
-                    )
-                usage = meter.usage if further is None else meter.usage + further
-                if bound := budget.exceeded(usage, before=before):
-                    return bound
-            meter = meter.parent
-        return None
+        if (budget := self.budget) is not None:
+            if self.unpriced is not None and budget.max_cost is not None:
+                return (
+                    f"max_cost={budget.max_cost} cannot be kept: the model "
+                    f"{self.unpriced!r} answered, and its price is unknown"
+                )
+            usage = self.usage if further is None else self.usage + further
+            if bound := budget.exceeded(usage, before=before):
+                return bound
+        if self.parent is None:
+            return None
+        return self.parent.exceeded(before=before, further=further)
 
     def tool_calls_left(self, count: int) -> int:
         """Returns how many of `count` more tool calls there is room for."""
-        meter: Meter | None = self
-        while meter is not None:
-            left = None if meter.budget is None else meter.budget.tool_calls_left(meter.usage)
-            if left is not None and left < count:
-                count = left
-            meter = meter.parent
-        return count
+        left = None if self.budget is None else self.budget.tool_calls_left(self.usage)
+        if left is not None and left < count:
+            count = left
+        return count if self.parent is None else self.parent.tool_calls_left(count)
 
     def reserve_request(self) -> str | None:
         """Counts one more request, or names the bound that has no room for it."""

@@ -10,13 +10,17 @@ from .runs import RunStack
 __all__ = [
     "DeclaredState",
     "EventBus",
+    "Fork",
     "Forkable",
     "Resources",
     "Response",
     "SessionProtocol",
     "SliceAccessor",
+    "SliceType",
     "SliceView",
+    "Snapshot",
     "Snapshotable",
+    "StateReducer",
     "StateSlice",
     "StateView",
     "ToolOutcome",
@@ -49,15 +53,19 @@ class StateView(Protocol):
     def __getitem__[T](self, slice_type: type[T], /) -> SliceView[T]: ...
 
 
-# Any: slices of every type, whose reducers take events of every type.
+# Any: a session holds slices of every type, whose reducers take events of every type.
+type SliceType = type[Any]
+type StateReducer = Callable[[SliceView[Any], Any], Any]
+
+
 class StateSlice(NamedTuple):
     """A slice that a section declares, with a reducer for each type of event that changes it."""
 
-    slice_type: type[Any]
-    reducers: Mapping[type[Any], Callable[[SliceView[Any], Any], Any]]
+    slice_type: SliceType
+    reducers: Mapping[SliceType, StateReducer]
 
 
-type DeclaredState = type[Any] | StateSlice  # Any: as above
+type DeclaredState = SliceType | StateSlice
 """A class, whose methods marked with `@reducer` change it, or a slice with its reducers."""
 
 
@@ -77,6 +85,11 @@ class SliceAccessor[T](SliceView[T], Protocol):
         ...
 
 
+# Any: only the object that made a snapshot or a fork reads it.
+type Snapshot = Any
+type Fork = Any
+
+
 @runtime_checkable
 class Snapshotable(Protocol):
     """State that can be captured as a value and restored.
@@ -87,12 +100,11 @@ class Snapshotable(Protocol):
     changes for logs, as names and JSON values below the kind of change: `{"files": {"a.txt": …}}`.
     """
 
-    # Any: only the object that made a snapshot reads it.
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Snapshot:
         """Returns the present state as a value."""
         ...
 
-    def restore(self, snapshot: Any, /) -> None:
+    def restore(self, snapshot: Snapshot, /) -> None:
         """Restores the state that `snapshot` captured."""
         ...
 
@@ -101,12 +113,11 @@ class Snapshotable(Protocol):
 class Forkable(Snapshotable, Protocol):
     """State that several tool calls of one turn can use at once, each as if it ran alone."""
 
-    # Any: only the object that made a fork merges it.
-    def fork(self) -> Any:
+    def fork(self) -> Fork:
         """Returns a copy of the state for one call, isolated from changes elsewhere."""
         ...
 
-    def merge(self, fork: Any, /) -> bool:
+    def merge(self, fork: Fork, /) -> bool:
         """Repeats the changes of `fork` here, in order.
 
         Returns `False` and changes nothing if what the fork read is out of date.

@@ -79,6 +79,7 @@ class SetVisibilityOverride:
             )
 
 
+@dataclass(slots=True, eq=False)
 class SectionDecisions:
     """The decisions of one conversation about its sections; they can be pickled.
 
@@ -88,21 +89,12 @@ class SectionDecisions:
     once; both grow with further answers.
     """
 
-    __slots__ = ("enabled", "opened", "overrides", "visibility")
-
-    def __init__(
-        self,
-        overrides: Mapping[SectionPath, SectionVisibility],
-        opened: Mapping[SectionPath, SectionVisibility],
-        enabled: dict[SectionPath, bool] | None = None,
-        visibility: dict[SectionPath, SectionVisibility] | None = None,
-    ) -> None:
-        self.overrides = overrides
-        self.opened = opened
-        self.enabled: dict[SectionPath, bool] = {} if enabled is None else enabled
-        self.visibility: dict[SectionPath, SectionVisibility] = (
-            {} if visibility is None else visibility
-        )
+    overrides: Mapping[SectionPath, SectionVisibility]
+    opened: Mapping[SectionPath, SectionVisibility]
+    enabled: dict[SectionPath, bool] = field(default_factory=dict[SectionPath, bool])
+    visibility: dict[SectionPath, SectionVisibility] = field(
+        default_factory=dict[SectionPath, SectionVisibility]
+    )
 
     def changed(self, changes: Mapping[SectionPath, SectionVisibility]) -> "SectionDecisions":
         """Returns the decisions after the model made `changes`; both share stored answers."""

@@ -23,9 +23,9 @@ from support.doors import Door, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retry_later
 from support.scripted_server import Say, ScriptedServer
 from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
-from weakincentives.adapters.portal import portal, run_on
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.response import Completed, TextDelta
+from weakincentives.event_loops import portal, run_on
 from weakincentives.limits import Deadline
 from weakincentives.runtime.session import Session
 

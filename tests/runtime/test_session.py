@@ -314,16 +314,6 @@ def test_a_reducer_that_fails_on_telemetry_is_logged(caplog: pytest.LogCaptureFi
 # snapshots, visibility
 
 
-def test_a_slice_first_used_after_a_snapshot_is_empty_after_a_restore() -> None:
-    session = Session()
-    before = session.snapshot()
-    session.dispatch("new")
-    session.restore(before)
-    assert session[str].all() == ()
-    session.dispatch("again")
-    assert session[str].all() == ("again",)
-
-
 def test_another_session_takes_over_a_snapshot_with_slices_it_never_used() -> None:
     first, other = Session(), Session()
     first.dispatch("text")
@@ -345,14 +335,6 @@ def test_visibility_overrides_are_folded_into_one_value() -> None:
         VisibilityOverrides({("a",): FULL, ("b",): FULL, ("c", "d"): SUMMARY}),
     )
     assert session[SetVisibilityOverride].all() == ()
-
-
-def test_a_restore_restores_visibility() -> None:
-    session = Session()
-    before = session.snapshot()
-    session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
-    session.restore(before)
-    assert session[VisibilityOverrides].latest() is None
 
 
 def test_a_session_satisfies_the_protocols() -> None:
@@ -448,21 +430,6 @@ def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() 
     assert len(events) == THREADS
     session.dispatch(Added(1))
     assert [len(session[kind]) for kind in kinds] == [2 * THREADS] * len(kinds)
-
-
-@pytest.mark.usefixtures("restless")
-def test_many_threads_lose_no_appended_value() -> None:
-    session, start = Session(), Barrier(THREADS)
-    session[int].append(-1)
-
-    def work(thread: int) -> None:
-        start.wait()
-        for step in range(200):
-            session[int].append(thread * 200 + step)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(work, range(THREADS)))
-    assert sorted(session[int].all()) == list(range(-1, THREADS * 200))
 
 
 @pytest.mark.parametrize(

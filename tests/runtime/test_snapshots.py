@@ -110,17 +110,6 @@ def test_a_copy_of_a_snapshot_equals_it_at_any_length(
     assert not after[str]
 
 
-def test_a_restored_session_goes_on_from_there() -> None:
-    after = Session()
-    after.dispatch(9)
-    snapshot = after.parse_snapshot(session(1, 2).snapshot().to_json())
-    after.restore(snapshot)
-    after.dispatch(3)
-    assert after[int].all() == (1, 2, 3)
-    after.restore(snapshot)
-    assert after[int].all() == (1, 2)
-
-
 def test_a_file_that_names_telemetry_leaves_it_as_it_is() -> None:
     after = Session()
     after.bus.publish(ToolsInjected((), "x"))
@@ -225,13 +214,6 @@ def test_a_slice_that_json_cannot_hold_does_not_keep_others_from_being_read() ->
     reading = session(Opaque())
     reading.restore(reading.parse_snapshot(session(1).snapshot().to_json(), types=[int]))
     assert reading[int].all() == (1,)
-
-
-def test_a_snapshot_can_be_read_without_a_session() -> None:
-    snapshot = SessionSnapshot.from_json(session(1).snapshot().to_json(), [int])
-    after = Session()
-    after.restore(snapshot)
-    assert after[int].all() == (1,)
 
 
 # --- What is written is what is read

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.agents import Args, prompt, tool
+from support.agents import prompt, tool
 from weakincentives.adapters.core import ProviderAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, UserMessage
@@ -70,15 +70,6 @@ def test_a_reply_in_place_of_a_list_is_refused_with_the_remedy(reply: Any) -> No
         TypeError, match=r"the script is .*; write a list: ScriptedAdapter\(\[…\]\)"
     ):
         ScriptedAdapter(reply)
-
-
-def test_the_typed_answer_comes_back() -> None:
-    response = ScriptedAdapter([say(Point(1, 2))]).evaluate(prompt(output=Point), session=Session())
-    assert response.output == Point(1, 2)
-    many = ScriptedAdapter([say([Point(1, 2)])]).evaluate(
-        prompt(output=list[Point]), session=Session()
-    )
-    assert many.output == [Point(1, 2)]
 
 
 def test_a_script_that_is_over_is_a_failure_of_the_test() -> None:
@@ -170,8 +161,3 @@ def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread(
         a_prompt.template,
         ["budget", "bus", "deadline", "session"],
     )
-
-
-def test_the_default_params_are_used_for_empty_arguments() -> None:
-    adapter = ScriptedAdapter([call(("probe", "")), say(Args())])
-    assert adapter.evaluate(prompt(tool(), output=Args), session=Session()).output == Args(3)

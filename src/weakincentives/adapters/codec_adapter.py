@@ -17,12 +17,12 @@ from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ..evaluation.messages import AssistantMessage, Message
 from ..evaluation.response import TextDelta
+from ..event_loops import portal, run_on, start_on, yield_from_thread
 from ..limits import Clock, Deadline
 from ..prompt.renderer import RenderedPrompt
 from ..redaction import Redactor
 from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply, read_arrived
 from .core import Connection, LoopAdapter
-from .portal import portal, run_on, start_on, yield_from_thread
 from .provider_errors import error_from_failure, redact_error, reported_failure
 from .think_tags import ThoughtFilter
 

@@ -12,13 +12,13 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from contextlib import suppress
 from functools import cache, partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError
+from ..event_loops import start_on
 from .provider_errors import error_from_redirect, error_from_reply, error_from_request
 
 __all__ = [
@@ -102,8 +102,7 @@ def _release[C](loop: asyncio.AbstractEventLoop, holder: AsyncGenerator[C]) -> N
     async def end() -> None:
         await holder.aclose()
 
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(lambda: loop.create_task(end()))
+    start_on(loop, end())
 
 
 class ReplyTooLargeError(Exception):

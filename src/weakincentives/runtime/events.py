@@ -406,21 +406,16 @@ class Operation:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for handler in reversed(self._end_handlers):
-            _call(handler, error, self)
+            try:
+                handler(error)
+            except Exception:  # it must not end the run that it watches
+                _log_failure(handler, self)
 
 
 def _ignore(result: object, /) -> None: ...
 
 
 _UNOBSERVED = nullcontext(_ignore)
-
-
-def _call[T](handler: Callable[[T], object], argument: T, event: object) -> None:
-    """Calls `handler` and logs its failure, which must not end the run that it watches."""
-    try:
-        handler(argument)
-    except Exception:
-        _log_failure(handler, event)
 
 
 def _log_failure(handler: Callable[..., object], event: object) -> None:

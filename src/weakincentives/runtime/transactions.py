@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from ..errors import ControlFlow
-from ..protocols import SessionProtocol, Snapshotable
+from ..protocols import SessionProtocol, Snapshot, Snapshotable
 from ..resources import release
 from ..serde import Json
 
@@ -28,12 +28,13 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+type _Parts = tuple[tuple[Snapshotable, Snapshot], ...]
+
 
 class CompositeSnapshot(NamedTuple):
     """The snapshots of a session and some resources, taken together."""
 
-    # Any: only the part that made a snapshot reads it.
-    parts: tuple[tuple[Snapshotable, Any], ...]
+    parts: _Parts
     tag: str = ""
 
 
@@ -44,13 +45,13 @@ def create_snapshot(
 
     Call `release_snapshot` when you do not need the snapshot any more.
     """
-    parts: list[tuple[Snapshotable, Any]] = []
+    parts: _Parts = ()
     try:
         for part in (session, *resource_context):
-            parts.append((part, part.snapshot()))  # noqa: PERF401 - an error releases the parts before it
-        return CompositeSnapshot(tuple(parts), tag)
+            parts += ((part, part.snapshot()),)
+        return CompositeSnapshot(parts, tag)
     except BaseException:
-        _release_all(CompositeSnapshot(tuple(parts), tag))
+        _release_all(CompositeSnapshot(parts, tag))
         raise
 
 
@@ -61,11 +62,11 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     After an interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises
     the interrupt.
     """
-    failures, interrupt = _restore_parts(snapshot)
+    failure, interrupt = _restore_parts(snapshot)
     if interrupt is not None:
         raise interrupt
-    if failures:
-        raise _failure(snapshot, failures)
+    if failure is not None:
+        raise failure
 
 
 def release_snapshot(snapshot: CompositeSnapshot) -> None:
@@ -82,8 +83,7 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
     """
     changes: dict[str, dict[str, Json]] = {}
     for part, part_snapshot in snapshot.parts:
-        # Any: as for `release`, only the part knows its snapshots
-        describe: Any = getattr(type(part), "changes_since", None)
+        describe = getattr(type(part), "changes_since", None)
         if describe is None:
             continue
         try:
@@ -95,7 +95,9 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
     return changes
 
 
-def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseException | None]:
+def _restore_parts(
+    snapshot: CompositeSnapshot,
+) -> tuple[ExceptionGroup[Exception] | None, BaseException | None]:
     """Restores all parts, and all again after an interrupt; returns failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
@@ -115,12 +117,10 @@ def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseEx
             interrupt, interrupted = error, True
         if not interrupted:
             break
-    return failures, interrupt
-
-
-def _failure(snapshot: CompositeSnapshot, failures: list[Exception]) -> ExceptionGroup[Exception]:
+    if not failures:
+        return None, interrupt
     message = f"{len(failures)} of {len(snapshot.parts)} parts could not be restored"
-    return ExceptionGroup(message, failures)
+    return ExceptionGroup(message, failures), interrupt
 
 
 def _release_all(snapshot: CompositeSnapshot) -> None:
@@ -145,7 +145,7 @@ class CallTransaction:
     to the exception that is being handled.
     """
 
-    __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "_tag")
+    __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "tag")
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class CallTransaction:
         log: list[Any],  # Any: entries of every kind
         tag: str,
     ) -> None:
-        self._session, self._resources, self._log, self._tag = session, resources, log, tag
+        self._session, self._resources, self._log, self.tag = session, resources, log, tag
         self._snapshot: CompositeSnapshot | None = None
         self._entries = 0
 
@@ -166,10 +166,10 @@ class CallTransaction:
     def begin(self) -> None:
         """Takes the snapshot."""
         self._entries = len(self._log)
-        self._snapshot = create_snapshot(self._session, self._resources, self._tag)
+        self._snapshot = create_snapshot(self._session, self._resources, self.tag)
 
     @property
-    def before(self) -> Any:  # Any: the snapshot of a session, or of a fork of one
+    def before(self) -> Snapshot:
         """The snapshot of the session."""
         return self._snapshot.parts[0][1] if self._snapshot else None
 
@@ -206,7 +206,7 @@ class CallTransaction:
                 self.settle(error)
                 return error
             parts = tuple([part for part in parts if part is not entry])
-            self._snapshot = CompositeSnapshot(parts, self._tag)
+            self._snapshot = CompositeSnapshot(parts, self.tag)
         self._snapshot = None
         return None
 
@@ -225,13 +225,13 @@ class CallTransaction:
 
 def _restore_for(error: BaseException | None, snapshot: CompositeSnapshot) -> BaseException | None:
     """Restores all parts, notes in `error` those that fail, and returns an interrupt."""
-    failures, interrupt = _restore_parts(snapshot)
-    if failures and error is not None:  # they must not replace a cancellation or an interrupt
-        error.add_note(f"While undoing {snapshot.tag!r}, {_failure(snapshot, failures)}")
+    failure, interrupt = _restore_parts(snapshot)
+    if failure is not None and error is not None:  # it must not replace a cancellation
+        error.add_note(f"While undoing {snapshot.tag!r}, {failure}")
     return interrupt
 
 
-class tool_transaction:  # noqa: N801 - a block that is called like a function, as in contextlib
+class tool_transaction(CallTransaction):  # noqa: N801 - a block that is called like a function, as in contextlib
     """A block, `with` or `async with`, that restores session and resources when it raises.
 
     Only `ControlFlow` leaves the changes. `resource_context` is a `ResourceContext`, such as
@@ -249,26 +249,23 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
     ()
     """
 
-    __slots__ = ("_call", "_log", "tag")
+    __slots__ = ()
 
     def __init__(
         self, session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
     ) -> None:
-        self._log: list[None] = []
-        self._call = CallTransaction(session, resource_context, self._log, tag)
-        self.tag = tag
+        super().__init__(session, resource_context, [], tag)
 
     def __enter__(self) -> Self:
-        if self._call.is_open:
+        if self.is_open:
             raise RuntimeError(
                 f"transaction {self.tag!r} was entered already; make another for a block inside it"
             )
         try:
-            self._log.clear()
-            self._call.begin()
+            self.begin()
             return self
         except BaseException:  # an interrupt came just before the block
-            self._call.settle()
+            self.settle()
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -289,11 +286,7 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
 
         Raises an `ExceptionGroup` of the parts that could not be restored.
         """
-        self._call.undo()
-
-    def changes(self) -> dict[str, dict[str, Json]]:
-        """Describes what has changed since the start of the block, as `changes_since` does."""
-        return self._call.changes()
+        self.undo()
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the transaction like leaving the block with `error`; a second call does nothing.
@@ -302,8 +295,8 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
         open. To exclude that, call `end()` as the last line of the block, and `end(error)` in an
         `except BaseException` around the block's code.
         """
-        if self._call.is_open and (error is None or isinstance(error, ControlFlow)):
+        if self.is_open and (error is None or isinstance(error, ControlFlow)):
             self._log.append(None)
-            if (failure := self._call.release()) is not None:
+            if (failure := self.release()) is not None:
                 raise failure
-        self._call.settle(error)
+        self.settle(error)

@@ -18,16 +18,17 @@ from .. import serde
 from ..serde import JsonSchema
 from ..serde.schemas import resolved, target_name
 
-__all__ = ["argument_strategies", "to_json"]
+__all__ = ["AnyStrategy", "argument_strategies", "to_json"]
 
-type _Values = SearchStrategy[Any]  # Any: JSON of every shape
+type AnyStrategy = SearchStrategy[Any]  # Any: params, and JSON of every shape
+type _Replacement = AnyStrategy | Mapping[str, AnyStrategy] | None
 
 _LONG = 20_000
 
 
 def argument_strategies(
-    schema: JsonSchema, replacement: "_Values | Mapping[str, _Values] | None" = None
-) -> tuple[_Values, _Values]:
+    schema: JsonSchema, replacement: _Replacement = None
+) -> tuple[AnyStrategy, AnyStrategy]:
     """Returns strategies of dicts that fit the schema of an object, and of dicts that do not.
 
     `replacement` takes the place of all generated values, or of the properties that it names. Few
@@ -49,29 +50,31 @@ def to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _fitting(schema: JsonSchema, replacement: "_Values | Mapping[str, _Values] | None") -> _Values:
+def _fitting(schema: JsonSchema, replacement: _Replacement) -> AnyStrategy:
     if isinstance(replacement, SearchStrategy):
         return replacement.map(serde.dump)
     replacement = dict(replacement or {})
     if unknown := [name for name in replacement if name not in schema["properties"]]:
         raise ValueError(f"arguments= has a strategy for {unknown[0]!r}, which is no param")
-    definitions: dict[str, _Values] = {}
+    definitions: dict[str, AnyStrategy] = {}
     for name, definition in schema.get("$defs", {}).items():
         definitions[name] = st.deferred(_values_later(definition, definitions))
     replaced = st.fixed_dictionaries(replacement).map(serde.dump)
     return _merged(_values(schema, definitions), replaced)
 
 
-def _values_later(schema: JsonSchema, definitions: Mapping[str, _Values]) -> Callable[[], _Values]:
+def _values_later(
+    schema: JsonSchema, definitions: Mapping[str, AnyStrategy]
+) -> Callable[[], AnyStrategy]:
     # not a partial: hypothesis would print all of its arguments
     return lambda: _values(schema, definitions)
 
 
-def _merged(first: _Values, second: _Values) -> _Values:
+def _merged(first: AnyStrategy, second: AnyStrategy) -> AnyStrategy:
     return st.tuples(first, second).map(lambda pair: {**pair[0], **pair[1]})
 
 
-def _values(schema: JsonSchema, definitions: Mapping[str, _Values]) -> _Values:
+def _values(schema: JsonSchema, definitions: Mapping[str, AnyStrategy]) -> AnyStrategy:
     """Returns values that fit the keywords known here; the parser refuses the other misfits."""
     values = partial(_values, definitions=definitions)
     match schema:
@@ -106,7 +109,7 @@ def _values(schema: JsonSchema, definitions: Mapping[str, _Values]) -> _Values:
             return _ANYTHING
 
 
-def _objects(schema: JsonSchema, values: Callable[[JsonSchema], _Values]) -> _Values:
+def _objects(schema: JsonSchema, values: Callable[[JsonSchema], AnyStrategy]) -> AnyStrategy:
     if "properties" not in schema:
         extra = schema.get("additionalProperties", True)
         return st.dictionaries(
@@ -122,7 +125,7 @@ def _objects(schema: JsonSchema, values: Callable[[JsonSchema], _Values]) -> _Va
     )
 
 
-def _numbers(schema: JsonSchema) -> _Values:
+def _numbers(schema: JsonSchema) -> AnyStrategy:
     over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     low, high = schema.get("minimum", over), schema.get("maximum", under)
     step = schema.get("multipleOf", 1 if schema["type"] == "integer" else None)
@@ -154,7 +157,7 @@ def _texts(schema: JsonSchema) -> SearchStrategy[str]:
     return texts | st.sampled_from(["\0", "../.."]) | long
 
 
-_FORMATS: Mapping[str, _Values] = {
+_FORMATS: Mapping[str, AnyStrategy] = {
     "date": st.dates(),
     "date-time": st.datetimes(timezones=st.none() | st.just(UTC)),
     "time": st.times(),
@@ -162,9 +165,9 @@ _FORMATS: Mapping[str, _Values] = {
     "uuid": st.uuids(),
     "base64url": st.binary(),
 }
-_LEAVES: _Values = (
+_LEAVES: AnyStrategy = (
     st.none() | st.booleans() | st.integers() | _numbers({"type": "number"}) | _texts({})
 )
-_ANYTHING: _Values = st.recursive(
+_ANYTHING: AnyStrategy = st.recursive(
     _LEAVES, lambda values: st.lists(values) | st.dictionaries(st.text(), values), max_leaves=8
 )

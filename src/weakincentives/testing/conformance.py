@@ -22,17 +22,15 @@ from ..evaluation.messages import (
     AssistantMessage,
     Instructions,
     ToolMessage,
-    ToolsAdded,
-    ToolsRemoved,
     UserMessage,
     media_of,
 )
 from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
-from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
+from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
-from ..visibility import SectionVisibility, VisibilityOverrides
+from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from .scenarios import SCENARIOS, Capability, Note, ProviderFault, Scenario, Step, World
 from .scripted import ScriptedAdapter, SeenRequest, call, say
 
@@ -119,30 +117,22 @@ class ScriptedHarness:
 
 
 def _sent(request: SeenRequest) -> SentRequest:
-    texts: list[str] = []
-    answers: list[tuple[str, str]] = []
-    replies: list[str] = []
-    calls: list[str] = []
-    for message in request.messages:
-        match message:
-            case Instructions(content) | UserMessage(str() as content):
-                texts.append(content)
-            case UserMessage(content):
-                texts += [part for part in content if isinstance(part, str)]
-            case AssistantMessage(text=text, tool_calls=tool_calls):
-                replies.append(text)
-                calls += [tool_call.call_id for tool_call in tool_calls]
-            case ToolMessage(call_id, content):
-                answers.append((call_id, content))
-            case ToolsAdded() | ToolsRemoved():
-                pass  # `tool_names` has the outcome
+    messages = request.messages
+    replies = [message for message in messages if isinstance(message, AssistantMessage)]
+    answers = [message for message in messages if isinstance(message, ToolMessage)]
+    parts = [
+        part
+        for message in messages
+        if isinstance(message, Instructions | UserMessage)
+        for part in ([message.content] if isinstance(message.content, str) else message.content)
+    ]
     return SentRequest(
-        tuple(texts),
-        request.tool_names,
-        tuple(answers),
-        tuple([media.digest for message in request.messages for media in media_of(message)]),
-        tuple(replies),
-        tuple(calls),
+        texts=tuple([part for part in parts if isinstance(part, str)]),
+        tools=request.tool_names,
+        answers=tuple([(answer.call_id, answer.content) for answer in answers]),
+        media=tuple([media.digest for message in messages for media in media_of(message)]),
+        replies=tuple([reply.text for reply in replies]),
+        calls=tuple([tool_call.call_id for reply in replies for tool_call in reply.tool_calls]),
     )
 
 
@@ -189,19 +179,10 @@ _LETTERS = {
     "VisibilityExpanded": "V",
     "PromptExecuted": "X",
 }
-_INCIDENTAL = {
-    "event_id",
-    "created_at",
-    "session_id",
-    "run_id",
-    "run_path",
-    "seconds",
-    "timestamp",
-    "adapter",
-    "measure",
-    "error",
-    "model",
-}
+# fields of events that differ from run to run, or from adapter to adapter
+_INCIDENTAL = (
+    "event_id created_at session_id run_id run_path seconds timestamp adapter measure error model"
+)
 
 
 def run(
@@ -231,11 +212,10 @@ def run(
         except PromptEvaluationError as error:
             result = error
         sent = tuple([_without_earlier(request, earlier) for request in stage.sent()])
-    names = [type(event).__name__ for event in published]
     events = [
-        (_LETTERS[name], event)
-        for name, event in zip(names, published, strict=True)
-        if name in _LETTERS
+        (letter, event)
+        for event in published
+        if (letter := _LETTERS.get(type(event).__name__)) is not None
     ]
     after = prompt.render(session=session)
     failed = isinstance(result, PromptEvaluationError)
@@ -256,7 +236,7 @@ def run(
     )
 
 
-def _earlier_turn(prompt: Prompt[_Any]) -> tuple[Conversation, dict[str, str]]:
+def _earlier_turn(prompt: AnyPrompt) -> tuple[Conversation, dict[str, str]]:
     """Returns the conversation of an earlier turn after its JSON, and its answers by call id."""
     output = prompt.template.structured_output
     answer = "[]" if output is not None and output.container == "array" else '{"count": 1}'
@@ -314,7 +294,7 @@ def _describe(error: PromptEvaluationError) -> str:
     return " ".join([str(part) for part in parts if part])
 
 
-def _full(visibility: Any) -> str:  # Any: a mapping whose keys are invariant
+def _full(visibility: Mapping[SectionPath, SectionVisibility | None]) -> str:
     full = [path for path, value in visibility.items() if value is SectionVisibility.FULL]
     return " ".join(sorted(map(".".join, full)))
 
@@ -327,7 +307,7 @@ def _constant_fields(event: _Any) -> list[object]:
     values = [
         (field.name, getattr(event, field.name))
         for field in fields(event)
-        if field.compare and field.name not in _INCIDENTAL
+        if field.compare and field.name not in _INCIDENTAL.split()
     ]
     # some APIs have arguments as objects, so that empty ones come as an empty object
     return ["{}" if name == "arguments" and value == "" else value for name, value in values]

@@ -4,15 +4,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from os import PathLike
-from typing import Any
 
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.prompt import AnyRenderedPrompt, Prompt
 from ..prompt.template import PromptTemplate
 from ..runtime.session.session import Session
 from .events import RecordedEvents, event_line
@@ -33,8 +31,7 @@ class _RecordedAdapter(ScriptedAdapter):
 
     events: RecordedEvents
 
-    # Any: prompts of every output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> ScriptedAdapter:
         session = rendered.view.session
         if isinstance(session, Session):
             self.events.watch(session.bus)

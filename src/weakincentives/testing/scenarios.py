@@ -17,6 +17,10 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.sections import AnySection
+from ..prompt.template import AnyPrompt
+from ..prompt.tool import AnyTool
+from ..records import AnyType
 from ..visibility import SectionPath, SectionVisibility
 from .scripted import call, say
 
@@ -56,8 +60,15 @@ class ProviderFault:
     retry_after: int | None = None
 
 
+# Any: options of scenarios, each with a type of its own
+type _Option = Any
+
 type Step = AssistantMessage | ProviderFault
 """The provider's side of one turn. Tool calls have ids, unique in their scenario."""
+
+
+_NO_NEEDS = Capability(0)
+_DEFAULT_CONFIG = InnerLoopConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,13 +84,13 @@ class Scenario:
     name: str
     steps: tuple[Step, ...]
     expect: Mapping[str, object]
-    prompt: Callable[[], Prompt[Any]]  # Any: prompts of every output
-    needs: Capability = Capability(0)  # noqa: RUF009 - immutable
-    config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
+    prompt: Callable[[], AnyPrompt]
+    needs: Capability = _NO_NEEDS
+    config: InnerLoopConfig = _DEFAULT_CONFIG
     seconds: float | None = None
     budget: Budget | None = None
     message: Sequence[Part] | None = None
-    earlier: Callable[[], Prompt[Any]] | None = None  # Any: as above
+    earlier: Callable[[], AnyPrompt] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -129,8 +140,7 @@ class _Tally:
     unit: str = "notes"
 
 
-# Any: results of several types
-def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
+def _work(params: _Work, *, context: ToolContext) -> ToolResult[_Tally]:
     """Writes the note to the session, and to the book if `then` asks for more; then does that."""
     context.session.dispatch(Note(params.note))
     if params.then:
@@ -166,17 +176,17 @@ def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
 
 
 def _world(
-    output: Any = None,
+    output: AnyType = None,
     disclosure: Disclosure = Disclosure.READ,
     *,
     closable: bool = False,
     task: str = "Do it: 100 %, für 1 €.",
-) -> Prompt[Any]:
+) -> AnyPrompt:
     """Builds the prompt: a task, `more` with tools and children, `lore` with neither, `off`."""
-    worker: Any = partial(
-        Tool[_Work, Any], description="Writes a note.", handler=_work, effect="repeatable"
+    worker: Callable[..., AnyTool] = partial(
+        Tool[_Work, _Tally], description="Writes a note.", handler=_work, effect="repeatable"
     )
-    hidden: Any = partial(
+    hidden: Callable[..., AnySection] = partial(
         MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY
     )
     more = [
@@ -197,7 +207,7 @@ def _world(
         hidden(title="Lore", template="Long ago."),
         hidden(title="Off", template="Not now.", tools=[worker(name="off")], enabled=False),
     ]
-    options: Any = {"disclosure": disclosure, "closable": closable, "output_type": output}
+    options: AnyType = {"disclosure": disclosure, "closable": closable, "output_type": output}
     return Prompt(ns="conformance", key="world", sections=sections, **options)
 
 
@@ -224,7 +234,7 @@ def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: 
     return ToolResult("shown", media=[_OTHER, _PAPER])
 
 
-def _gallery() -> Prompt[Any]:
+def _gallery() -> AnyPrompt:
     """Builds a prompt with a picture, another one in a section to open, and a tool with both."""
     show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show, effect="pure")
     peek = Tool[_Peek, _Tally](
@@ -253,10 +263,9 @@ type _Call = tuple[str, object]
 class _script:  # noqa: N801 - called like a function, for each row of the table
     """A script; `expect` adds the outcome and makes a scenario of it."""
 
-    # Any: fields of Scenario, each with its own type
-    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: Any) -> None:
+    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: _Option) -> None:
         self._name, self._steps = name, script
-        self._options: dict[str, Any] = {"prompt": _world, **options}
+        self._options: dict[str, _Option] = {"prompt": _world, **options}
 
     def expect(self, **outcome: object) -> Scenario:
         """Adds a last reply, `done`, to a script that ends with calls and not with an error."""

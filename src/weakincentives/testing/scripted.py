@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from textwrap import shorten
-from typing import Any
 
 from .. import serde
 from ..adapters.core import Connection, LoopAdapter
@@ -22,7 +21,7 @@ from ..evaluation.messages import (
 )
 from ..evaluation.schemas import ToolSpec
 from ..limits import Clock, TokenUsage, utc_now
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.prompt import AnyRenderedPrompt
 
 __all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "call", "say"]
 
@@ -148,8 +147,7 @@ class ScriptedAdapter(LoopAdapter, Connection):
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic_tools
 
-    # Any: prompts of every output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter":
+    def connect(self, rendered: AnyRenderedPrompt, /) -> "ScriptedAdapter":
         """Returns this adapter, so that the script goes on over evaluations."""
         return self
 

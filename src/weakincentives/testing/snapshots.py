@@ -22,6 +22,8 @@ from ..visibility import SectionVisibility
 
 __all__ = ["PromptExtension"]
 
+type _Data = Any  # Any: syrupy takes data of every kind
+
 _SUFFIXES = {SectionVisibility.SUMMARY: " (summary)", SectionVisibility.FULL: ""}
 _PREFACE = (
     "`closed` is what the model is shown at first; every other state, what it is shown besides."
@@ -38,10 +40,7 @@ class PromptExtension(SingleFileSnapshotExtension):
     _write_mode = WriteMode.TEXT
     file_extension = "md"
 
-    # Any: syrupy takes data of every kind, and its filters do not apply to prompts.
-    def serialize(
-        self, data: Any, *, exclude: Any = None, include: Any = None, matcher: Any = None
-    ) -> str:
+    def serialize(self, data: _Data, **_filters: object) -> str:
         """Returns the file's content.
 
         Raises `TypeError` for what is no prompt, and what `render_states` raises.
@@ -57,8 +56,7 @@ class PromptExtension(SingleFileSnapshotExtension):
                     "compare a Prompt, a PromptTemplate or what render_states returned"
                 )
 
-    # Any: as in `serialize`
-    def diff_lines(self, serialized_data: Any, snapshot_data: Any) -> Iterator[str]:
+    def diff_lines(self, serialized_data: _Data, snapshot_data: _Data) -> Iterator[str]:
         """Yields the names of all that changed, and then a diff of each."""
         if not snapshot_data:
             yield "run pytest with --snapshot-update to write it"

@@ -24,9 +24,8 @@ from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import AnyEvaluator, ToolContext
 from ..prompt.errors import ToolValidationError
-from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
-from ..prompt.template import PromptTemplate
+from ..prompt.template import AnyPrompt, PromptTemplate
 from ..prompt.tool import NON_REPEATABLE, AnyTool
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
@@ -37,7 +36,7 @@ from ..runtime.session.snapshots import SessionSnapshot
 from .scripted import ScriptedAdapter
 
 if TYPE_CHECKING:  # an optional package
-    from hypothesis.strategies import SearchStrategy
+    from .arguments import AnyStrategy
 
 __all__ = ["ToolContractError", "assert_tool_contract"]
 
@@ -49,11 +48,12 @@ _RETURN = "return a ToolResult with a value that is JSON or has render(), and le
 _RESTORE = "let restore() restore what snapshot() copied, and keep the values of slices frozen"
 _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is known already"
 
-# Any: prompts, tools, params, resources and their states of every type pass through here.
-type _AnyPrompt = Prompt[Any]
-type _AnyHandler = Callable[..., Any]
-type _Kind = Any
-type _StateReaders = Mapping[_Kind, Callable[[Any], object]]
+# Any: resources with the types by which they are bound, handlers of every tool, and events
+type _Any = Any
+type _AnyHandler = Callable[..., _Any]
+type _Kind = _Any
+type _Reader = Callable[[_Kind], object]
+type _StateReaders = Mapping[_Kind, _Reader]
 type _Exceptions = type[Exception] | tuple[type[Exception], ...]
 type _State = dict[tuple[str, _Kind], object]
 
@@ -65,12 +65,12 @@ class ToolContractError(AssertionError):
 def assert_tool_contract(
     tool: AnyTool,
     *,
-    prompt: Callable[[], _AnyPrompt] | None = None,
+    prompt: Callable[[], AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
     resources: Bindable | Callable[[], Bindable] = dict,
     adapter: Callable[[], AnyEvaluator] = lambda: ScriptedAdapter(()),
     state: _StateReaders = MappingProxyType({}),
-    arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
+    arguments: "AnyStrategy | Mapping[str, AnyStrategy] | None" = None,
     raises: _Exceptions = (),
     max_examples: int | None = None,
 ) -> None:
@@ -95,7 +95,7 @@ def assert_tool_contract(
     if tool.handler is None:
         raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
-    default: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
+    default = PromptTemplate(ns="testing", key="tool", sections=[section])
     contract = _Contract(tool, raises, prompt or default.bind, session, resources, adapter, state)
     refusals: list[str] = []
 
@@ -153,7 +153,7 @@ class _Trial:
 
     tool: AnyTool
     arguments: str
-    prompt: _AnyPrompt
+    prompt: AnyPrompt
     session: Session
     adapter: AnyEvaluator
     readers: Mapping[_Kind, Callable[[], object]]  # of the state of each resource
@@ -162,7 +162,7 @@ class _Trial:
         """Returns the handler's errors, the event and the outcome; `None` after control flow."""
         assert self.tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses it
         errors: list[Exception] = []
-        events: list[Any] = []  # Any: the executor publishes events of several types
+        events: list[_Any] = []
         recording = replace(self.tool, handler=_recording(self.tool.handler, errors))
         executor = ToolExecutor(
             prompt=self.prompt,
@@ -193,7 +193,7 @@ class _Trial:
 class _Contract:
     tool: AnyTool
     raises: _Exceptions
-    prompt: Callable[[], _AnyPrompt]
+    prompt: Callable[[], AnyPrompt]
     session: Callable[[], Session]
     resources: Bindable | Callable[[], Bindable]
     adapter: Callable[[], AnyEvaluator]
@@ -274,7 +274,7 @@ class _Contract:
             yield _Trial(self.tool, arguments, prompt, session, adapter, readers)
 
 
-def _default_reader(resource: object) -> Callable[[Any], object] | None:  # Any: as `state`
+def _default_reader(resource: object) -> _Reader | None:
     if Filesystem in type(resource).__mro__:
         return _read_files
     return _read_snapshot if isinstance(resource, Snapshotable) else None
@@ -289,10 +289,10 @@ def _read_files(filesystem: Filesystem) -> object:  # whose snapshots do not sho
 
 def _read_snapshot(resource: Snapshotable) -> object:
     """Returns the state that a snapshot shows; `None` when two differ, as savepoints do."""
-    snapshots: list[Any] = []  # Any: only the resource reads them
+    snapshots: tuple[object, ...] = ()
     try:
         for _ in range(2):
-            snapshots.append(resource.snapshot())  # noqa: PERF401 - the first is released if the second fails
+            snapshots += (resource.snapshot(),)  # the first is released if the second fails
         first, second = map(_copy, snapshots)
         return first if first == second else None
     finally:

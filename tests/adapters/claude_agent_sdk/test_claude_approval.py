@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from support import claude_cli
 from support.agents import Args, answers, prompt, tool
+from support.claude_cli import MODEL, cli_pids, mcp, results
 from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.core import PromptResponse
@@ -33,16 +33,6 @@ from weakincentives.protocols import StateView
 from weakincentives.runtime.events import ApprovalDecided, ToolInvoked
 from weakincentives.runtime.session import Session
 
-MODEL = "claude-sonnet-4-5"
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "CLAUDE")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -53,28 +43,12 @@ def folder(tmp_path: Path) -> Path:
 
 # Any: options of every kind
 def connect(server: ScriptedServer, folder: Path, **changes: Any) -> ClaudeAgentSDKAdapter:
-    arguments: dict[str, Any] = {
-        "base_url": server.url,
-        "api_key": "sk-ant-marked",
-        "max_retries": 0,
-        "builtin_tools": ["Bash"],
-        "approval": {"Bash": "arguments"},
-        "cwd": folder,
-        **changes,
-    }
-    arguments["options"] = {"thinking": {"type": "disabled"}, **changes.get("options", {})}
-    return ClaudeAgentSDKAdapter(MODEL, **arguments)
+    options = {"builtin_tools": ["Bash"], "approval": {"Bash": "arguments"}, "cwd": folder}
+    return claude_cli.connect(server, **options | changes)
 
 
 def bash(command: str) -> Call:
     return Call("Bash", {"command": command})
-
-
-def results(request: Request) -> list[str]:
-    """What the tools answered in the last message, and words that the CLI adds."""
-    blocks = request.json["messages"][-1]["content"]
-    contents = [block["content"] for block in blocks if block["type"] == "tool_result"]
-    return [content if isinstance(content, str) else content[0]["text"] for content in contents]
 
 
 def deciding(shown: list[Preview], *decisions: Decision) -> Approver:
@@ -85,16 +59,6 @@ def deciding(shown: list[Preview], *decisions: Decision) -> Approver:
         return decisions[min(len(shown), len(decisions)) - 1]
 
     return approver
-
-
-def children_named(name: str) -> list[str]:
-    """Command lines of this process's children that hold `name`."""
-    lines: list[str] = []
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended
-            pids = (thread / "children").read_text().split()
-            lines += [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids]
-    return [line for line in lines if name in line]
 
 
 # --- Decisions
@@ -124,7 +88,7 @@ def test_a_person_decides_on_every_call_of_the_cli_s_own_tools(
 ) -> None:
     (folder / "note.txt").write_text("as it was")
     commands = ["ls", "echo new > note.txt", "rm note.txt"]
-    calls = (*map(bash, commands), Call("mcp__wink__probe", {"a": 1}))
+    calls = (*map(bash, commands), mcp("probe", {"a": 1}))
     shown: list[Preview] = []
     other = ReplaceArguments({"command": "cat note.txt; echo replaced > other.txt"})
     approver = deciding(shown, Approve(), Deny("Not today."), other)
@@ -238,7 +202,7 @@ def test_a_reply_that_was_not_streamed_waits_too(folder: Path) -> None:
 
 def test_our_own_tools_and_the_cli_s_wait_in_the_order_of_the_calls(folder: Path) -> None:
     ours = replace(tool(), name="ours", approval="effects")
-    calls = bash("echo 1"), Call("mcp__wink__ours", {"a": 1}), bash("echo 2")
+    calls = bash("echo 1"), mcp("ours", {"a": 1}), bash("echo 2")
     shown: list[Preview] = []
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
         adapter = connect(server, folder)
@@ -302,14 +266,14 @@ def test_a_cancelled_evaluation_leaves_neither_process_nor_effect(folder: Path) 
         run = adapter.evaluate_async(prompt(), session=Session(), approver=approver)
         task = asyncio.create_task(run)
         await asked.wait()
-        assert len(children_named("claude")) == 1
+        assert len(cli_pids()) == 1
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
 
     with ScriptedServer(Say(calls=(bash("echo 1 > a.txt"),))) as server:
         asyncio.run(main(connect(server, folder)))
-    assert children_named("claude") == []
+    assert cli_pids() == []
     assert list(folder.iterdir()) == []
 
 
@@ -329,7 +293,7 @@ def test_a_call_that_is_approved_after_the_deadline_does_not_run(folder: Path) -
             )
     [answer] = answers(caught.value.transcript)
     assert (answer.content, answer.success) == ("Not run: the evaluation ended.", False)
-    assert children_named("claude") == []
+    assert cli_pids() == []
     assert list(folder.iterdir()) == []
 
 
@@ -344,13 +308,13 @@ def test_an_approver_that_fails_ends_the_run_and_the_cli(returns: Any, folder: P
         adapter = connect(server, folder)
         with pytest.raises(ZeroDivisionError if returns is None else TypeError):
             adapter.evaluate(prompt(), session=Session(), approver=approver)
-    assert children_named("claude") == []
+    assert cli_pids() == []
     assert list(folder.iterdir()) == []
 
 
 def test_a_call_of_the_cli_in_a_turn_that_has_waited_is_not_run(folder: Path) -> None:
     ours = Tool(name="ours", handler=tool().handler, params_type=Args, approval="arguments")
-    calls = Call("mcp__wink__ours", {"a": 1}), bash("echo 1 > a.txt")
+    calls = mcp("ours", {"a": 1}), bash("echo 1 > a.txt")
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
         loop, session = MainLoop(connect(server, folder, approval={})), Session()
         with pytest.raises(RunSuspended) as waiting:

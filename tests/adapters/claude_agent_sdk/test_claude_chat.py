@@ -1,14 +1,13 @@
 """Conversations over the real CLI: a message of the user, and what an earlier run has said."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.agents import Args, prompt, tool
+from support.claude_cli import connect
 from support.scripted_server import Call, Request, Say, ScriptedServer
-from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.messages import (
@@ -26,13 +25,6 @@ from weakincentives.testing import ScriptedAdapter, call, say
 type Blocks = list[Any]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "CLAUDE")):
-            monkeypatch.delenv(name)
-
-
 def chat(
     *steps: Any,
     asked: Prompt[Any] | None = None,
@@ -42,17 +34,8 @@ def chat(
     **changes: Any,
 ) -> tuple[PromptResponse[Any], Request]:
     """Evaluates with the CLI; returns the response and the first request."""
-    options = {"thinking": {"type": "disabled"}, **changes.pop("options", {})}
     with ScriptedServer(*steps) as server:
-        adapter = ClaudeAgentSDKAdapter(
-            "claude-sonnet-4-5",
-            base_url=server.url,
-            api_key="sk-ant-test",
-            max_retries=0,
-            options=options,
-            **changes,
-        )
-        response = adapter.evaluate(
+        response = connect(server, **changes).evaluate(
             asked or prompt(tool()),
             session=Session(),
             message=message,

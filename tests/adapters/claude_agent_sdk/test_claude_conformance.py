@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import soak
+from support.claude_cli import connect
 from support.harnesses import HttpHarness, played, sent_by_messages
 from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
@@ -57,15 +58,7 @@ def sent(request: Request) -> SentRequest:
 def harness(*, inject: bool) -> HttpHarness:
     # Any: prompts of every output
     def make(server: ScriptedServer, **changes: Any) -> ClaudeAgentSDKAdapter:
-        return ClaudeAgentSDKAdapter(
-            "claude-sonnet-4-5",
-            base_url=server.url,
-            api_key="sk-ant-test",
-            max_retries=0,
-            dynamic_tools=inject,
-            options={"thinking": {"type": "disabled"}},
-            **changes,
-        )
+        return connect(server, dynamic_tools=inject, **changes)
 
     lacks = (
         Capability.OWN_LOOP

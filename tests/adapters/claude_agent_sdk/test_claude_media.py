@@ -1,16 +1,15 @@
 """Images and documents over the real CLI, in messages, prompts, results and earlier sessions."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from support.claude_cli import connect, mcp
 from support.media import PDF, PNG, png, shown_by_messages
-from support.scripted_server import Call, Request, Say, ScriptedServer
-from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from support.scripted_server import Request, Say, ScriptedServer
 from weakincentives.content import Document, Image, Part
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -59,27 +58,6 @@ TEMPLATE = PromptTemplate[None](
         )
     ],
 )
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "CLAUDE")):
-            monkeypatch.delenv(name)
-
-
-def connect(server: ScriptedServer) -> ClaudeAgentSDKAdapter:
-    return ClaudeAgentSDKAdapter(
-        "claude-sonnet-4-5",
-        base_url=server.url,
-        api_key="sk-ant-test",
-        max_retries=0,
-        options={"thinking": {"type": "disabled"}},
-    )
-
-
-def mcp(name: str) -> Call:
-    return Call(f"mcp__wink__{name}", {})
 
 
 DOORS: dict[str, Callable[..., Any]] = {

@@ -21,8 +21,9 @@ from uuid import uuid4
 import pytest
 
 from support.agents import Args, answers, prompt, tool
-from support.deadlines import NEVER, SOON, with_growing_limit
-from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
+from support.claude_cli import KEY, cli_pids, connect, mcp
+from support.deadlines import SOON, with_growing_limit
+from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.claude_agent_sdk.process import CLIProcess
 from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
@@ -32,7 +33,6 @@ from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 
-KEY = "sk-ant-marked-0123456789"
 TOKEN = "inherited-token-9876"  # noqa: S105 - not a real one
 
 
@@ -47,22 +47,6 @@ timeout 1 cat /proc/$PPID/fd/$number; timeout 1 cat /proc/self/fd/$number; echo 
 @dataclass(frozen=True)
 class Long:
     text: str
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "CLAUDE", "OPENAI_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-# Any: prompts of every output, options of every kind.
-def connect(server: ScriptedServer | None, **changes: Any) -> ClaudeAgentSDKAdapter:
-    url = "http://127.0.0.1:9" if server is None else server.url
-    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **changes}
-    arguments["options"] = {"thinking": {"type": "disabled"}, **changes.get("options", {})}
-    return ClaudeAgentSDKAdapter("claude-sonnet-4-5", **arguments)
 
 
 def script(folder: Path, text: str) -> Path:
@@ -81,16 +65,6 @@ def living(name: str) -> list[int]:
             if name in (folder / "cmdline").read_text(errors="replace"):
                 pids.append(int(folder.name))
     return pids
-
-
-def cli_pid() -> int:
-    """The CLI of the one evaluation under way: it is this process's only child of that name."""
-    children: list[str] = []
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended
-            children += (thread / "children").read_text().split()
-    [pid] = [pid for pid in children if "claude" in Path(f"/proc/{pid}/cmdline").read_text()]
-    return int(pid)
 
 
 # --- What the CLI's tools can see
@@ -212,12 +186,12 @@ def test_background_processes_end_with_the_evaluation(
 def test_processes_of_a_killed_cli_end_too(sleeper: Path) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         assert living(sleeper.name)
-        os.kill(cli_pid(), signal.SIGKILL)
+        os.kill(cli_pids()[0], signal.SIGKILL)
         return ToolResult("killed")
 
     started = f"until pgrep -f '{sleeper.name} 600'; do :; done"
     command = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; {started}"
-    calls = Call("Bash", {"command": command}), Call("mcp__wink__probe", {"a": 1})
+    calls = Call("Bash", {"command": command}), mcp("probe", {"a": 1})
     with (
         ScriptedServer(Say(calls=calls), strict=False) as server,
         pytest.raises(PromptEvaluationError, match="code -9"),
@@ -285,12 +259,12 @@ def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
     frozen: list[int] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        frozen.append(cli_pid())
+        frozen.extend(cli_pids())
         os.kill(frozen[-1], signal.SIGSTOP)
         return ToolResult("x" * 90_000)  # more than its stdin holds
 
     def attempt(seconds: float) -> DeadlineExceededError | None:
-        step = Say(calls=(Call("mcp__wink__probe", {"a": 1}),))
+        step = Say(calls=(mcp("probe", {"a": 1}),))
         with ScriptedServer(step, strict=False) as server:
             adapter, deadline = connect(server), Deadline.after(seconds)
             with pytest.raises(DeadlineExceededError) as caught:
@@ -298,19 +272,6 @@ def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
         return caught.value if frozen else None
 
     with_growing_limit(attempt, 4)
-
-
-def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> None:
-    def attempt(seconds: float) -> DeadlineExceededError | None:
-        with ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server:
-            evaluating = connect(server).evaluate_async(
-                prompt(), session=Session(), deadline=Deadline.after(seconds)
-            )
-            with pytest.raises(DeadlineExceededError) as caught:
-                asyncio.run(evaluating)
-        return caught.value if server.requests else None
-
-    with_growing_limit(attempt, 2.5)
 
 
 # --- How it fails
@@ -343,10 +304,10 @@ def test_a_cli_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        os.kill(cli_pid(), signal.SIGKILL)
+        os.kill(cli_pids()[0], signal.SIGKILL)
         return ToolResult("killed")
 
-    with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), strict=False) as server:
+    with ScriptedServer(Say(calls=(mcp("probe", {"a": 1}),)), strict=False) as server:
         with caplog.at_level(logging.DEBUG), pytest.raises(PromptEvaluationError, match="code -9"):
             connect(server).evaluate(prompt(tool(handler)), session=Session())
         gc.collect()
@@ -368,7 +329,7 @@ def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
         return ToolResult("ok")
 
     text = '"\\' * 350_000
-    call = Call("mcp__wink__probe", {"text": text})
+    call = mcp("probe", {"text": text})
     with ScriptedServer(Say(calls=(call,)), Say("y" * 2_000_000)) as server:
         config = InnerLoopConfig(max_argument_chars=None)
         response = connect(server, config=config).evaluate(
@@ -383,7 +344,7 @@ def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -
         return ToolResult("x" * 600_000)
 
     config = InnerLoopConfig(max_result_chars=None)
-    with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), Say("done")) as server:
+    with ScriptedServer(Say(calls=(mcp("probe", {"a": 1}),)), Say("done")) as server:
         response = connect(server, config=config).evaluate(prompt(tool(handler)), session=Session())
         sent = str(server.requests[1].json["messages"][-1])
     [answer] = answers(response.transcript)

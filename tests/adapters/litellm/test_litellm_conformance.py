@@ -8,6 +8,7 @@ import pytest
 
 import soak
 from support.harnesses import HttpHarness, played, sent_by_chat, sent_by_messages
+from support.litellm_routes import ANTHROPIC, OPENAI, connect
 from support.scripted_server import Raw, Request, ScriptedServer, Step
 from weakincentives.adapters.litellm import LiteLLMAdapter
 from weakincentives.testing.conformance import SentRequest, check, scenarios
@@ -29,18 +30,17 @@ def harness(
 ) -> HttpHarness:
     # Any: prompts of every output
     def make(server: ScriptedServer, **changes: Any) -> LiteLLMAdapter:
-        url = server.url if model.startswith("anthropic/") else server.openai_url
-        return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **changes)
+        return connect(server, model, **changes)
 
     return HttpHarness(make, sent, ~lacks, play=play)
 
 
 HARNESSES = {
-    "openai": harness("openai/gpt-4o", sent_by_chat),
+    "openai": harness(OPENAI, sent_by_chat),
     # Arguments are JSON values there, not texts; filtered is called refused, and LiteLLM calls it
     # filtered again.
     "anthropic": harness(
-        "anthropic/claude-sonnet-4-5",
+        ANTHROPIC,
         sent_by_messages,
         Capability.CODES | Capability.ARGUMENTS | Capability.REFUSAL,
     ),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from support.agents import prompt
+from support.litellm_routes import ANTHROPIC, OPENAI, connect
 from support.scripted_server import Fail, ScriptedServer
 from weakincentives.adapters.litellm import LiteLLMAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -13,8 +14,6 @@ from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
 
 GIVEN = "given.to.the.provider.0123456789"
-OPENAI = "openai/gpt-4o"
-ANTHROPIC = "anthropic/claude-sonnet-4-5"
 
 
 # Any: options of every kind.
@@ -22,8 +21,7 @@ def failure(message: str, model: str = OPENAI, **arguments: Any) -> str:
     """All texts of a failing request, its traceback too; the provider's text is `message`."""
     session = Session()
     with ScriptedServer(Fail(400, message)) as server:
-        url = server.url if model == ANTHROPIC else server.openai_url
-        adapter = LiteLLMAdapter(model, base_url=url, max_retries=0, **arguments)
+        adapter = connect(server, model, **{"api_key": None, **arguments})
         with pytest.raises(PromptEvaluationError) as caught:
             adapter.evaluate(prompt(), session=session)
     return "".join(format_exception(caught.value)) + repr(session[ProviderCalled].all())

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from support.litellm_routes import ANTHROPIC, OPENAI, connect
 from support.media import PDF, PNG, png, shown_by_chat, shown_by_messages
 from support.scripted_server import Call, Say, ScriptedServer
-from weakincentives.adapters.litellm import LiteLLMAdapter
 from weakincentives.content import Document, Image, MediaSupport
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
@@ -19,8 +19,8 @@ CAT, DOG = Image.from_bytes(PNG, name="cat.png"), Image.from_bytes(png(red=7), n
 PAPER = Document.from_bytes(PDF, name="paper.pdf")
 # Any: bodies of requests
 ROUTES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "openai/gpt-4o": shown_by_chat,
-    "anthropic/claude-sonnet-4-5": shown_by_messages,
+    OPENAI: shown_by_chat,
+    ANTHROPIC: shown_by_messages,
 }
 
 
@@ -52,12 +52,6 @@ TEMPLATE = PromptTemplate[None](
 )
 
 
-# Any: options of every kind
-def adapter(server: ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter:
-    url = server.url if model.startswith("anthropic/") else server.openai_url
-    return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **options)
-
-
 # Any: ways of evaluating
 WAYS: dict[str, Callable[..., Any]] = {
     "sync": lambda it, *args, **options: it.evaluate(*args, **options),
@@ -72,7 +66,7 @@ def test_the_model_sees_media_of_message_prompt_and_tools(model: str, way: str) 
     web = Image.from_url("https://example.com/cat.png")
     with ScriptedServer(Say(calls=(Call("find", {}, id="call_9"),)), Say("Nice.")) as server:
         WAYS[way](
-            adapter(server, model),
+            connect(server, model),
             TEMPLATE.bind(Pet(CAT)),
             session=Session(),
             message=["Compare", DOG, "and", PAPER, web],
@@ -89,9 +83,9 @@ def test_the_model_sees_media_of_message_prompt_and_tools(model: str, way: str) 
 @pytest.mark.parametrize(
     ("model", "media"),
     [
-        ("anthropic/claude-sonnet-4-5", Image.from_bytes(PNG + bytes(8_000_000))),
-        ("anthropic/claude-sonnet-4-5", Document.from_bytes(b"a,b", "text/csv")),
-        ("openai/gpt-4o", Document.from_url("https://example.com/paper.pdf")),
+        (ANTHROPIC, Image.from_bytes(PNG + bytes(8_000_000))),
+        (ANTHROPIC, Document.from_bytes(b"a,b", "text/csv")),
+        (OPENAI, Document.from_url("https://example.com/paper.pdf")),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_the_request(
@@ -99,7 +93,7 @@ def test_what_cannot_be_shown_is_refused_before_the_request(
 ) -> None:
     prompt = PromptTemplate(ns="tests", key="plain").bind()
     with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
-        adapter(server, model).evaluate(prompt, session=Session(), message=["See", media])
+        connect(server, model).evaluate(prompt, session=Session(), message=["See", media])
     assert (caught.value.code, caught.value.provider) == ("content", "litellm")
     assert server.requests == ()
 
@@ -107,6 +101,6 @@ def test_what_cannot_be_shown_is_refused_before_the_request(
 def test_a_model_that_sees_nothing_can_be_declared() -> None:
     prompt = PromptTemplate(ns="tests", key="plain").bind()
     with ScriptedServer() as server:
-        blind = adapter(server, "openai/gpt-3.5-turbo", media=MediaSupport())
+        blind = connect(server, "openai/gpt-3.5-turbo", media=MediaSupport())
         with pytest.raises(PromptEvaluationError, match="no images"):
             blind.evaluate(prompt, session=Session(), message=["See", CAT])

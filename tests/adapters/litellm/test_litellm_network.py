@@ -3,13 +3,16 @@
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
+from support import litellm_routes
 from support.deadlines import SOON, with_growing_limit
 from support.doors import Door, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirect, retry_later
+from support.litellm_routes import ANTHROPIC, KEY, OPENAI, routes
 from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.litellm import LiteLLMAdapter
 from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
@@ -17,17 +20,8 @@ from weakincentives.limits import Deadline
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
 
-KEY = "sk-marked-0123456789-secret"
-OPENAI = "openai/gpt-4o"
-ANTHROPIC = "anthropic/claude-sonnet-4-5"
-
-routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
-
-
-def connect(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter:
-    url = server.url if model == ANTHROPIC else server.openai_url
-    return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
-
+# with the adapter's own retries
+connect = partial(litellm_routes.connect, max_retries=2)
 
 DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
 doors = pytest.mark.parametrize("door", DOORS)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.agents import answers, prompt, tool
+from support.litellm_routes import ANTHROPIC, OPENAI, connect
 from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
 from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.core import PromptResponse
@@ -22,17 +23,8 @@ from weakincentives.limits import TokenUsage
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 
-KEY = "sk-marked-0123456789-secret"
-OPENAI = "openai/gpt-4o"
-ANTHROPIC = "anthropic/claude-sonnet-4-5"
-
 # Any: events of every kind, prompts of every output.
 type Stream = Callable[[LiteLLMAdapter, Session], list[Any]]
-
-
-def connect(server: ScriptedServer, model: str = OPENAI) -> LiteLLMAdapter:
-    url = server.url if model == ANTHROPIC else server.openai_url
-    return LiteLLMAdapter(model, base_url=url, api_key=KEY, max_retries=0)
 
 
 def stream(adapter: LiteLLMAdapter, session: Session) -> list[Any]:

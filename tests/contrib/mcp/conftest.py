@@ -15,9 +15,8 @@ import pytest
 from support import sdk_mcp_server
 from support.deadlines import SOON
 from support.mcp_prompts import children, listed
-from weakincentives.adapters.portal import portal
 from weakincentives.contrib.mcp.lock import ServerLock
-from weakincentives.event_loops import run_to_end
+from weakincentives.event_loops import portal, run_to_end
 
 import_module("weakincentives.contrib.mcp.client")  # slow, and else a part of a first call's time
 

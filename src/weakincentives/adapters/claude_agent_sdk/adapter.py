@@ -18,7 +18,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from uuid import uuid4
 
 from ...content import ContentError, ContentStore, Image, Media, MediaSupport
@@ -34,18 +33,18 @@ from ...evaluation.messages import (
     UserMessage,
     apply_tool_changes,
 )
+from ...event_loops import Portal, await_on, run_on
 from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.approval import Approval
 from ...prompt.context import ToolContext
-from ...prompt.renderer import RenderedPrompt
+from ...prompt.prompt import AnyRenderedPrompt
 from ...prompt.tool import JsonParams, Tool, ToolResult
 from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError
 from ..claude_media import CLAUDE_MEDIA, encode_claude_media
 from ..codec import AnyJson, Wire
 from ..core import Connection, LoopAdapter
-from ..portal import Portal, run_on
 from ..provider_errors import error_from_request, redact_error
 from ..schema_dialects import OPENAI, encode_output
 from .approval import approval_options, check_builtin_approval, selector
@@ -158,8 +157,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     def media(self) -> MediaSupport:
         return replace(CLAUDE_MEDIA, documents_in_results=False)
 
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> "_CLIConnection":
+    def connect(self, rendered: AnyRenderedPrompt, /) -> "_CLIConnection":
         """Returns a connection whose first request starts the CLI."""
         return _CLIConnection(self, rendered)
 
@@ -223,8 +221,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
 class _CLIConnection(Connection):
     """One evaluation's CLI process, in an event loop of its own: a caller has none, or several."""
 
-    # Any: a prompt of any output
-    def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: RenderedPrompt[Any]) -> None:
+    def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: AnyRenderedPrompt) -> None:
         self._adapter = adapter
         self._rendered = rendered
         self._bridge = Bridge(
@@ -272,8 +269,7 @@ class _CLIConnection(Connection):
         return run_on(self._open(), self._ask(request))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        loop = self._open()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(request), loop))
+        return await await_on(self._open(), self._ask(request))
 
     def close(self) -> None:
         with self._cleanup:
@@ -349,7 +345,7 @@ class _CLIConnection(Connection):
             async with asyncio.timeout(self._adapter.seconds_left(deadline)):
                 self._adapter.check_deadline(deadline)  # may have passed while a person decided
                 self._bridge.allow(call_id, arguments)
-                answer = await asyncio.shield(self._bridge.reply(call_id))
+                answer = await asyncio.shield(self._bridge.find_call(call_id).answer)
         except TimeoutError:
             return ToolResult(message="The deadline passed.", success=False)
         # A tool of the CLI can read what this user can, the key in this process's environment among
@@ -575,8 +571,7 @@ class _CLIConnection(Connection):
                 self._reader.cancel()
 
 
-# Any: asyncio's own
-def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Logs what the SDK's tasks raise, such as writers to an ended CLI: nobody awaits them."""
     _log.debug("A task of the SDK failed: %s", context.get("exception") or context["message"])
 

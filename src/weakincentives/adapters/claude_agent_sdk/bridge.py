@@ -6,6 +6,7 @@ No tool runs here. The CLI's call of a tool waits until our loop has run it and 
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import cycle
@@ -30,6 +31,21 @@ _META = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # the CLI's default 
 type AnyMCP = Any
 
 
+@dataclass(slots=True)
+class CLICall:
+    """A call of the CLI: our loop's answer, and the permission that a built-in tool needs.
+
+    `written` are a built-in tool's arguments as the model wrote them, `media` those of the answer
+    as MCP has them. `is_waiting` says that the CLI has made the call.
+    """
+
+    answer: asyncio.Future[ToolMessage]
+    allowed: asyncio.Future[JsonParams]
+    written: AnyJson = None
+    media: Sequence[Wire] = ()
+    is_waiting: bool = False
+
+
 class Bridge:
     """The tools of one evaluation, by server, and the calls of the CLI under way.
 
@@ -50,12 +66,7 @@ class Bridge:
         }
         self._next_spare_server = cycle(spare_servers)
         self._on_call = on_call
-        self._answers: dict[str, asyncio.Future[ToolMessage]] = {}
-        self._allowed: dict[str, asyncio.Future[JsonParams]] = {}
-        # arguments of built-in tools, as the model wrote them
-        self._written: dict[str, AnyJson] = {}
-        self._media: dict[str, list[Wire]] = {}
-        self._waiting: set[str] = set()
+        self._calls: dict[str, CLICall] = {}
         self._ended = False
 
     def open(self, tools: Iterable[ToolSpec]) -> dict[str, object]:
@@ -88,7 +99,7 @@ class Bridge:
             case _:
                 text = json.dumps(arguments, ensure_ascii=False)
         if name in self.builtin_names.values():
-            self._written[call_id] = arguments
+            self.find_call(call_id).written = arguments
             return ToolCall(call_id, name.lower(), text)
         return ToolCall(call_id, self.find_tool(name) or name, text)
 
@@ -99,59 +110,55 @@ class Bridge:
             return {"name": self.builtin_names[call.name], "input": arguments}
         return {"name": f"mcp__{_SERVER}__{call.name}", "input": arguments}
 
-    def awaits(self, call_id: str) -> bool:
-        """Tells whether the CLI has made this call."""
-        return call_id in self._waiting
-
     def answer(self, message: ToolMessage, media: Sequence[Wire] = ()) -> None:
         """Answers a call, with `media` as MCP has them; ignores later answers of the same call."""
-        future = self.reply(message.call_id)
-        if not future.done():
-            self._media[message.call_id] = [*media]
-            future.set_result(message)
-
-    def reply(self, call_id: str) -> asyncio.Future[ToolMessage]:
-        """Returns a future with the answer to a call."""
-        if call_id not in self._answers:
-            self._answers[call_id] = asyncio.get_running_loop().create_future()
-            if self._ended:
-                self.end()
-        return self._answers[call_id]
+        call = self.find_call(message.call_id)
+        if not call.answer.done():
+            call.media = media
+            call.answer.set_result(message)
 
     def allow(self, call_id: str, arguments: JsonParams) -> None:
         """Lets the CLI run a call of a built-in tool with these arguments."""
-        permission = self._permission(call_id)
-        if not permission.done():
-            permission.set_result(arguments)
+        allowed = self.find_call(call_id).allowed
+        if not allowed.done():
+            allowed.set_result(arguments)
 
     async def decision(self, call_id: str) -> JsonParams | str:
         """Returns the arguments that the CLI may run a call with, or why it may not.
 
         Waits until our loop has allowed the call or answered it.
         """
-        self._waiting.add(call_id)
-        self._on_call()
-        allowed, answer = self._permission(call_id), self.reply(call_id)
-        either: list[asyncio.Future[Any]] = [allowed, answer]  # Any: of two types
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        return allowed.result() if allowed.done() else answer.result().content
+        call = self._begin(call_id)
+        await asyncio.wait((call.allowed, call.answer), return_when=asyncio.FIRST_COMPLETED)
+        return call.allowed.result() if call.allowed.done() else call.answer.result().content
 
     def replacement(self, call_id: str) -> JsonParams | None:
         """Returns the arguments that a call was allowed with, if the model wrote other ones."""
-        allowed = self._allowed.get(call_id)
-        if allowed is None or not allowed.done() or allowed.result() == self._written.get(call_id):
+        call = self.find_call(call_id)
+        if not call.allowed.done() or call.allowed.result() == call.written:
             return None
-        return allowed.result()
+        return call.allowed.result()
 
-    def _permission(self, call_id: str) -> asyncio.Future[JsonParams]:
-        if call_id not in self._allowed:
-            self._allowed[call_id] = asyncio.get_running_loop().create_future()
-        return self._allowed[call_id]
+    def find_call(self, call_id: str) -> CLICall:
+        """Returns the call of this id, which the CLI or our loop may name first."""
+        if call_id not in self._calls:
+            loop = asyncio.get_running_loop()
+            self._calls[call_id] = CLICall(loop.create_future(), loop.create_future())
+            if self._ended:
+                self.end()
+        return self._calls[call_id]
+
+    def _begin(self, call_id: str) -> CLICall:
+        """Returns a call that the CLI has made."""
+        call = self.find_call(call_id)
+        call.is_waiting = True
+        self._on_call()
+        return call
 
     def end(self) -> None:
         """Answers all waiting and later calls with a failure, since the CLI has ended."""
         self._ended = True
-        for call_id in self._answers:
+        for call_id in self._calls:
             self.answer(ToolMessage(call_id, "Not run: the CLI ended.", success=False))
 
     def _make_server(self, name: str) -> object:
@@ -168,11 +175,9 @@ class Bridge:
 
     async def _call(self, types: AnyMCP, _: object, params: AnyMCP) -> object:
         meta: Mapping[str, AnyJson] = params.meta or {}
-        call_id = str(meta.get(_CALL_ID))
-        self._waiting.add(call_id)
-        self._on_call()
-        answer = await self.reply(call_id)
-        content = [{"type": "text", "text": answer.content}, *self._media.pop(call_id, ())]
+        call = self._begin(str(meta.get(_CALL_ID)))
+        answer = await call.answer
+        content, call.media = [{"type": "text", "text": answer.content}, *call.media], ()
         return types.CallToolResult.model_validate(
             {"content": content, "isError": not answer.success}
         )

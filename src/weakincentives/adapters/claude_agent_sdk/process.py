@@ -36,6 +36,10 @@ _LAST_LINES = 10
 _MAX_LAST_WORDS = 300
 
 
+# Any: arguments and results of asyncio's `subprocess_exec`, which pass through
+type AnyAsyncio = Any
+
+
 class CLIProcess:
     """One process of the CLI, from its start to its end.
 
@@ -61,8 +65,7 @@ class CLIProcess:
         """Whether the CLI was started in the event loop."""
         return self._transport is not None
 
-    # Any: asyncio's own, whose results pass through
-    async def start(self, start: Callable[..., Any], options: dict[str, Any]) -> Any:
+    async def start(self, start: Callable[..., AnyAsyncio], options: AnyAsyncio) -> AnyAsyncio:
         """Starts the CLI by `start`, with our variables and key added to the SDK's `options`."""
         options |= {"env": self._variables(options["env"]), "start_new_session": True}
         if self._key is None:
@@ -134,8 +137,9 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__()
         self._process = process
 
-    # Any: as in asyncio, whose parameters pass through.
-    async def subprocess_exec(self, protocol_factory: Any, *command: Any, **options: Any) -> Any:
+    async def subprocess_exec(
+        self, protocol_factory: AnyAsyncio, *command: AnyAsyncio, **options: AnyAsyncio
+    ) -> AnyAsyncio:
         start = partial(super().subprocess_exec, protocol_factory, *command)
         if self._process.started:
             return await start(**options)

@@ -115,7 +115,9 @@ class TurnReader:
                     raise error_from_reply(PROVIDER, "a text, or the id or name of a call, is none")
                 case _:
                     pass
-        self._complete = any(self._bridge.awaits(call.call_id) for call in self._calls)
+        self._complete = any(
+            self._bridge.find_call(call.call_id).is_waiting for call in self._calls
+        )
 
     def _read_result(self, result: AnySDK) -> AssistantMessage:
         finish: Finish = "stop"

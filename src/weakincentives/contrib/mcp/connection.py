@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...adapters.portal import portal, run_on
 from ...errors import WeakIncentivesError, missing_extra
-from ...event_loops import call_in_thread
+from ...event_loops import await_on, call_in_thread, portal, run_on
 from ...prompt.context import ToolContext
 from ...prompt.tool import ToolResult
 from ...serde import Json
@@ -126,8 +125,7 @@ class Connection:
 
         async with _asking(self._elicit, context) as ask:
             call = _Call(tool, arguments, repeatable, seconds, notify, ask)
-            future = asyncio.run_coroutine_threadsafe(self._answer(call), portal.loop())
-            return await asyncio.wrap_future(future)
+            return await await_on(portal.loop(), self._answer(call))
 
     def close(self) -> None:
         """Ends the server and waits for its end, a few seconds at most."""

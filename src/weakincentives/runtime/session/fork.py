@@ -7,15 +7,15 @@ Events wait until the merge. A call that needs more than a fork can isolate runs
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from ...errors import SerdeError
-from ...protocols import DeclaredState, EventBus, SessionProtocol
+from ...protocols import DeclaredState, EventBus, SessionProtocol, SliceType
 from ...resources import NotIsolatedError
 from ...serde import Json
 from ..events import Event, Operation, ProviderCalled
 from .differences import state_differences
-from .slices import Node, Slice
+from .slices import AnySlice, Node, Slice
 from .snapshots import SessionSnapshot
 
 __all__ = ["SessionFork"]
@@ -82,7 +82,7 @@ class SessionFork(_Isolated):
         copy: _Session,
         origin: _Session,
         base: SessionSnapshot,
-        reducers: Mapping[type[Any], Sequence[tuple[Slice[Any], object]]],
+        reducers: Mapping[SliceType, Sequence[tuple[AnySlice, object]]],
     ) -> None:
         self._fork = self
         self._copy = copy
@@ -94,11 +94,10 @@ class SessionFork(_Isolated):
         self.lock = RLock()
         self.base = base
         self.reducers = reducers
-        self.reads: set[type[Any]] = set()  # Any: slices of every type
-        self.writes: set[type[Any]] = set()  # also those that left a slice as it was
+        self.reads: set[SliceType] = set()
+        self.writes: set[SliceType] = set()  # also those that left a slice as it was
         self.changes: list[_Change] = []  # of state, in order
-        self.deferred: list[_Change] = []  # publishes the call's events, in order
-        self.events: list[object] = []  # those events
+        self.deferred: list[tuple[object, _Change]] = []  # the call's events, with their publishing
         self.refused = False
         self.merged = False
         self.closed = False
@@ -162,8 +161,7 @@ class SessionFork(_Isolated):
         if self.merged:
             raise ValueError("this fork was merged already; fork the session again")
 
-    # Any: slices of every type
-    def change(self, change: _Change, *kinds: type[Any]) -> None:
+    def change(self, change: _Change, *kinds: SliceType) -> None:
         """Makes a change of the slices of `kinds` and records it; refuses the fork if it fails."""
         with self.lock:
             self._check_open()
@@ -181,14 +179,18 @@ class SessionFork(_Isolated):
             self.refuse(f"a reducer folds {type(event).__name__} as soon as it is published")
         with self.lock:
             self._check_open()
-            self.deferred.append(publish)
-            self.events.append(event)
+            self.deferred.append((event, publish))
+
+    @property
+    def events(self) -> list[object]:
+        """The events that the call has published, in order."""
+        return [event for event, _ in self.deferred]
 
     def discard(self) -> None:
         """Publishes the requests of a call that does not count, since they were paid for."""
         if not self.merged:
             self.merged = True
-            for event, publish in zip(self.events, self.deferred, strict=True):
+            for event, publish in self.deferred:
                 if isinstance(event, ProviderCalled):
                     publish(self._origin)
 

@@ -1,10 +1,9 @@
 """Reducers: pure functions that return what an event does to a slice."""
 
 from collections.abc import Callable
-from typing import Any
 
-from ...protocols import SliceView
-from .slices import Append, Reducer, Replace, SliceOp
+from ...protocols import SliceType, SliceView
+from .slices import AnyReducer, Append, Reducer, Replace, SliceOp
 
 __all__ = [
     "append_all",
@@ -89,8 +88,7 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
     return mark
 
 
-# Any: states and events of every type, known only to the class that declares the methods.
-def declared_reducers(state_type: type) -> list[tuple[type, Reducer[Any, Any]]]:
+def declared_reducers(state_type: SliceType) -> list[tuple[SliceType, AnyReducer]]:
     """Returns the event types and reducers that `state_type` and its bases declare."""
     members = [item for base in reversed(state_type.__mro__) for item in vars(base).items()]
     events = {name: getattr(member, _EVENT) for name, member in members if hasattr(member, _EVENT)}
@@ -100,8 +98,8 @@ def declared_reducers(state_type: type) -> list[tuple[type, Reducer[Any, Any]]]:
     ]
 
 
-def _as_reducer(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any, Any]:
-    def reduce(view: SliceView[Any], event: Any) -> SliceOp[Any]:
+def _as_reducer[S, E](method: Callable[[S, E], S], state_type: type[S]) -> Reducer[S, E]:
+    def reduce(view: SliceView[S], event: E) -> SliceOp[S]:
         state = view.latest()
         new = method(_initial_state(state_type) if state is None else state, event)
         if not isinstance(new, state_type):
@@ -113,7 +111,7 @@ def _as_reducer(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[
     return reduce
 
 
-def _initial_state(state_type: type) -> object:
+def _initial_state[S](state_type: type[S]) -> S:
     try:
         return state_type()
     except TypeError as error:

@@ -4,11 +4,10 @@ import reprlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from threading import RLock
-from typing import Any
 from weakref import WeakMethod, ref
 
 from ...content import ContentStore, MemoryContentStore
-from ...protocols import DeclaredState, EventBus, SliceView
+from ...protocols import DeclaredState, EventBus, SliceType, SliceView
 from ...records import record_class
 from ...runs import RunStack
 from ...serde import Json
@@ -17,7 +16,18 @@ from ..events import Event, InProcessEventBus, new_id
 from .differences import state_differences
 from .fork import SessionFork
 from .reducers import declared_reducers
-from .slices import EMPTY, Append, Reducer, Register, Replace, Slice, SliceOp, chain, read
+from .slices import (
+    EMPTY,
+    AnyReducer,
+    AnySlice,
+    Append,
+    Register,
+    Replace,
+    Slice,
+    SliceOp,
+    chain,
+    read,
+)
 from .snapshots import SessionSnapshot, live_types, with_running
 
 __all__ = ["Session"]
@@ -44,11 +54,10 @@ class Session:
         self._lock = RLock()
         # slices must not keep their session
         self._weak_register: Register = WeakMethod(self._register)
-        # Any: slices of every type live side by side; `__getitem__` gives each its type back.
-        self._slices: dict[type[Any], Slice[Any]] = {}
-        self._state: list[Slice[Any]] = []
-        self._reducers: dict[type[Any], list[tuple[Slice[Any], Reducer[Any, Any]]]] = {}
-        self._installed: set[type[Any]] = set()
+        self._slices: dict[SliceType, AnySlice] = {}  # `__getitem__` gives each its type back
+        self._state: list[AnySlice] = []
+        self._reducers: dict[SliceType, list[tuple[AnySlice, AnyReducer]]] = {}
+        self._installed: set[SliceType] = set()
         self.session_id = session_id or new_id()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
         self.content: ContentStore = MemoryContentStore() if content is None else content
@@ -106,7 +115,7 @@ class Session:
                     target.head = head
                 raise
 
-    def install(self, state_type: type[Any]) -> None:
+    def install(self, state_type: SliceType) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
         The first event starts from the seeded state, else from `state_type()`. Raises `TypeError`
@@ -167,7 +176,7 @@ class Session:
         return {"state": state_differences(snapshot, self.snapshot())}
 
     def parse_snapshot(
-        self, text: str | bytes, *, types: Iterable[type[Any]] = ()
+        self, text: str | bytes, *, types: Iterable[SliceType] = ()
     ) -> SessionSnapshot:
         """Parses a snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
 
@@ -238,14 +247,11 @@ class Session:
                     return False
                 raise
             fork.merged = True
-        for publish in fork.deferred:
+        for _, publish in fork.deferred:
             publish(self)
         return True
 
-    # Any: as above.
-    def _register(
-        self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]
-    ) -> None:
+    def _register(self, event_type: SliceType, target: AnySlice, reduce: AnyReducer) -> None:
         with self._lock:
             reducers = self._reducers.get(event_type)
             if reducers is None:
@@ -256,7 +262,7 @@ class Session:
             self._reducers[event_type] = [*reducers, (target, reduce)]
 
 
-def _record(_view: SliceView[Any], event: Any) -> SliceOp[Any]:
+def _record(_view: SliceView[Event], event: Event) -> SliceOp[Event]:
     """Appends telemetry to its own slice, until that gets a reducer of its own."""
     return Append(event)
 

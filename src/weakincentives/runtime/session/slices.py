@@ -11,10 +11,13 @@ from typing import Any
 from weakref import WeakMethod
 
 from ...generics import Parametrized
-from ...protocols import SliceView
+from ...protocols import SliceType, SliceView
 
 __all__ = [
     "EMPTY",
+    "AnyReducer",
+    "AnySlice",
+    "AnyValue",
     "Append",
     "Node",
     "Reducer",
@@ -22,6 +25,7 @@ __all__ = [
     "Replace",
     "Slice",
     "SliceOp",
+    "Values",
     "chain",
     "read",
 ]
@@ -47,14 +51,20 @@ type SliceOp[T] = Append[T] | Replace[T]
 type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
 """Returns what an event does to a slice; it must not change anything itself."""
 
+# Any: as for `SliceType`
+type AnySlice = Slice[Any]
+type AnyReducer = Reducer[Any, Any]
+
 # Any: a slice gives its values their type; the empty list has neither a value nor a tail.
-type Node = tuple[Any, Any, int]
+type AnyValue = Any
+type Values = list[AnyValue]
+type Node = tuple[AnyValue, Any, int]
 """The head of a linked list: the newest value, the tail, and the number of values."""
 
 EMPTY: Node = (None, None, 0)
 
 
-def chain(values: Iterable[Any]) -> Node:
+def chain(values: Iterable[object]) -> Node:
     """Returns the linked list of `values`, the last as its head."""
     head = EMPTY
     for value in values:
@@ -62,16 +72,15 @@ def chain(values: Iterable[Any]) -> Node:
     return head
 
 
-def read(head: Node, start: int = 0) -> list[Any]:
+def read(head: Node, start: int = 0) -> Values:
     """Returns the values of a list without the first `start`, oldest first."""
-    values: list[Any] = [None] * (head[2] - start)
+    values: Values = [None] * (head[2] - start)
     for index in reversed(range(len(values))):
         values[index], head, _ = head
     return values
 
 
-# Any: as above, and reducers of every event type.
-type Register = WeakMethod[Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]]
+type Register = WeakMethod[Callable[[SliceType, AnySlice, AnyReducer], None]]
 
 
 class Slice[T]:

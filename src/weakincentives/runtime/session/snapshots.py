@@ -11,12 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from types import GenericAlias
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
+from ...protocols import SliceType
+from ...records import AnyType
+from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
-from .slices import EMPTY, Node, chain, read
+from .slices import EMPTY, AnyValue, Node, Values, chain, read
 
 __all__ = [
     "Changes",
@@ -31,14 +34,11 @@ __all__ = [
     "with_running",
 ]
 
-type Changes = dict[str, dict[str, serde.Json]]
+type Changes = dict[str, dict[str, Json]]
 """New values by slice name, under `"added"`, and whole new contents, under `"set"`."""
 
-type _Class = type[Any]  # Any: a session holds slices of every type
-type _Rows = list[Any]  # likewise
-
 _VERSION = 1
-_library_types: set[_Class] = set()
+_library_types: set[SliceType] = set()
 
 
 def library_state[T](kind: type[T]) -> type[T]:
@@ -47,29 +47,13 @@ def library_state[T](kind: type[T]) -> type[T]:
     return kind
 
 
-class LiveState(Protocol):
-    """A value of a library state that goes on changing, such as a chat's turn.
+live_types: set[SliceType] = set()
+"""The types of values that go on changing, such as a chat's turn; no tool call changes them.
 
-    A session's `restore` spares it while it `is_running`, and leaves out others of its `name`.
-    """
-
-    name: object
-
-    @property
-    def is_running(self) -> bool: ...
-
-    @property
-    def before_call(self) -> "SessionSnapshot | None":
-        """The state to which a snapshot belongs that was made inside an open tool call."""
-        ...
-
-    def fixed(self) -> "LiveState":
-        """Returns the value as it is now, for a snapshot."""
-        ...
-
-
-live_types: set[_Class] = set()
-"""The types of `LiveState`: no call changes them, and a snapshot has their values `fixed`."""
+Such a value has a `name`. A snapshot has what its `fixed()` returns, the value as it is now. A
+session's `restore` spares it while it `is_running`, and leaves out others of its name. If a
+snapshot was made inside an open tool call, `before_call` is the snapshot to which it belongs.
+"""
 
 
 def with_running(now: Node, restored: Node) -> Node:
@@ -84,12 +68,12 @@ def with_running(now: Node, restored: Node) -> Node:
 class _StoredForm(NamedTuple):
     """The type that JSON has in place of another one, and the ways to it and back."""
 
-    kind: Any  # a type made at run time
-    dump: Callable[[Any], Any]  # Any, throughout: values of every type
-    parse: Callable[[Any], Any]
+    kind: AnyType  # made at run time
+    dump: Callable[[AnyValue], AnyValue]
+    parse: Callable[[AnyValue], AnyValue]
 
 
-_stored_forms: dict[_Class, _StoredForm] = {}
+_stored_forms: dict[SliceType, _StoredForm] = {}
 
 
 def stored_as[T, S](
@@ -132,7 +116,7 @@ def state[T](
     return mark
 
 
-def _history(kind: _Class) -> _History | None:
+def _history(kind: SliceType) -> _History | None:
     history: _History | None = vars(kind).get(_HISTORY)
     return history
 
@@ -142,7 +126,7 @@ class SessionSnapshot:
 
     __slots__ = ("slices",)
 
-    def __init__(self, slices: Mapping[_Class, Node]) -> None:
+    def __init__(self, slices: Mapping[SliceType, Node]) -> None:
         self.slices = slices
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -183,21 +167,32 @@ class SessionSnapshot:
         Takes time for what has changed, not for the whole. Raises `SerdeError` as `to_json` does.
         """
         changes: Changes = {}
-        for kind, head in self.slices.items():
-            old = before.slices.get(kind, EMPTY)
-            if head is old or kind in live_types:
-                continue
-            tail = head
-            while tail[2] > old[2]:
-                tail = tail[1]
-            how, start = ("added", old[2]) if tail is old else ("set", 0)
+        for kind, old, head, start in self.changed_since(before):
+            how = "added" if start == old[2] else "set"
             values = json.loads(_dump(kind, read(head, start)))
             changes.setdefault(how, {})[type_name(kind)] = values
         return changes
 
+    def changed_since(
+        self, before: "SessionSnapshot"
+    ) -> Iterator[tuple[SliceType, Node, Node, int]]:
+        """Yields each slice that has changed since `before`, with its content then and now.
+
+        The last number says how many of its first values are certainly the same ones: all that it
+        had, or none.
+        """
+        for kind, new in self.slices.items():
+            old = before.slices.get(kind, EMPTY)
+            if new is old or kind in live_types:
+                continue
+            tail = new
+            while tail[2] > old[2]:
+                tail = tail[1]
+            yield kind, old, new, old[2] if tail is old else 0
+
     @classmethod
     def from_json(
-        cls, text: str | bytes, types: Iterable[_Class], known: Iterable[_Class] = ()
+        cls, text: str | bytes, types: Iterable[SliceType], known: Iterable[SliceType] = ()
     ) -> "SessionSnapshot":
         """Parses what `to_json` wrote; the slices may be of `types` and of `known` ones.
 
@@ -206,8 +201,8 @@ class SessionSnapshot:
         another version and values that do not fit.
         """
         moved = frozenset(types)
-        # Any: typeshed does not know that every class has a hash
-        all_known: frozenset[Any] = moved.union(known)
+        # typeshed does not know that every class has a hash
+        all_known: frozenset[AnyType] = moved.union(known)
         by_name = _by_name([kind for kind in all_known if _is_readable(kind)])
         text = _drop_removed(text, by_name)
         try:
@@ -228,10 +223,10 @@ class SessionSnapshot:
 
 def _types_of_unknown_slices(
     error: SerdeError,
-    by_name: Mapping[str, _Class],
-    known: Collection[_Class],
-    moved: Collection[_Class],
-) -> dict[str, _Class]:
+    by_name: Mapping[str, SliceType],
+    known: Collection[SliceType],
+    moved: Collection[SliceType],
+) -> dict[str, SliceType]:
     """Finds types for the slices that `error` says are unknown, or raises a clearer error."""
     unknown = {
         issue.path[1]: issue
@@ -248,11 +243,13 @@ def _types_of_unknown_slices(
     return types
 
 
-def _of_values(slices: Mapping[_Class, _Rows]) -> SessionSnapshot:
+def _of_values(slices: Mapping[SliceType, Values]) -> SessionSnapshot:
     return SessionSnapshot({kind: chain(values) for kind, values in slices.items()})
 
 
-def parse_changes(changes: Changes, types: Iterable[_Class]) -> Iterator[tuple[str, _Class, _Rows]]:
+def parse_changes(
+    changes: Changes, types: Iterable[SliceType]
+) -> Iterator[tuple[str, SliceType, Values]]:
     """Yields each change of `SessionSnapshot.since`: `"added"` or `"set"`, the type, the values.
 
     Raises `SerdeError` for a type that is not one of `types` and for values that do not fit.
@@ -261,11 +258,11 @@ def parse_changes(changes: Changes, types: Iterable[_Class]) -> Iterator[tuple[s
     for how, slices in changes.items():
         for name, kind in types_by_name(slices, types).items():
             present = _without_removed(kind, slices[name])
-            rows: Any = serde.parse(_rows_type(kind), present)  # Any: made at run time
+            rows: AnyValue = serde.parse(_rows_type(kind), present)
             yield how, kind, _values(kind, rows)
 
 
-def types_by_name(names: Iterable[str], types: Iterable[_Class]) -> dict[str, _Class]:
+def types_by_name(names: Iterable[str], types: Iterable[SliceType]) -> dict[str, SliceType]:
     """Finds the type of each name, also when it has moved to another module.
 
     Raises `SerdeError` for names that stand for none of `types`.
@@ -278,11 +275,11 @@ def types_by_name(names: Iterable[str], types: Iterable[_Class]) -> dict[str, _C
 
 
 def _find_types(
-    names: Iterable[str], known: Collection[_Class], moved: Collection[_Class]
-) -> tuple[dict[str, _Class], tuple[ValidationIssue, ...]]:
+    names: Iterable[str], known: Collection[SliceType], moved: Collection[SliceType]
+) -> tuple[dict[str, SliceType], tuple[ValidationIssue, ...]]:
     """Finds each name in `known`, else its qualified name in `moved`; returns types and issues."""
     by_name = _by_name(known)
-    types: dict[str, _Class] = {}
+    types: dict[str, SliceType] = {}
     issues: list[ValidationIssue] = []
     for name in names:
         alike = [kind for kind in moved if kind.__qualname__ == name.partition(":")[2]]
@@ -297,7 +294,7 @@ def _find_types(
     return types, tuple(issues)
 
 
-def _by_name(types: Iterable[_Class]) -> dict[str, _Class]:
+def _by_name(types: Iterable[SliceType]) -> dict[str, SliceType]:
     """Returns types by their names and earlier names; a present name beats an earlier one."""
     types = [*types]
     earlier = {
@@ -309,7 +306,7 @@ def _by_name(types: Iterable[_Class]) -> dict[str, _Class]:
     return earlier | {type_name(kind): kind for kind in types}
 
 
-def _drop_removed(text: str | bytes, types: Mapping[str, _Class]) -> str | bytes:
+def _drop_removed(text: str | bytes, types: Mapping[str, SliceType]) -> str | bytes:
     """Returns the text of a snapshot without fields that its types no longer have."""
     if not any((history := _history(kind)) and history.removed for kind in types.values()):
         return text
@@ -323,7 +320,7 @@ def _drop_removed(text: str | bytes, types: Mapping[str, _Class]) -> str | bytes
     return json.dumps(content)
 
 
-def _without_removed(kind: _Class, rows: Any) -> Any:  # Any: JSON that may have any shape
+def _without_removed(kind: SliceType, rows: Json) -> Json:
     history = _history(kind)
     if history is None or not history.removed or not isinstance(rows, list):
         return rows
@@ -335,14 +332,14 @@ def _without_removed(kind: _Class, rows: Any) -> Any:  # Any: JSON that may have
     ]
 
 
-def _rows_type(kind: _Class) -> Any:  # Any: a type made at run time
+def _rows_type(kind: SliceType) -> AnyType:
     """The type of a slice in JSON."""
     form = _stored_forms.get(kind)
     return GenericAlias(list, kind if form is None else form.kind)
 
 
 @lru_cache(maxsize=1024)
-def _is_readable(kind: Any) -> bool:  # Any: as in `from_json`
+def _is_readable(kind: SliceType) -> bool:
     """Whether a slice of this type can be read from JSON; a session may hold others, too."""
     try:
         serde.parse_json(_rows_type(kind), "[]")
@@ -351,33 +348,32 @@ def _is_readable(kind: Any) -> bool:  # Any: as in `from_json`
     return True
 
 
-# Any: the text's type is made at run time
-def _parse(types: Mapping[str, _Class], text: str | bytes) -> Any:
+def _parse(types: Mapping[str, SliceType], text: str | bytes) -> AnyValue:
     return serde.parse_json(_text_type(tuple(sorted(types.items(), key=itemgetter(0)))), text)
 
 
 @lru_cache(maxsize=256)
-def _text_type(types: tuple[tuple[str, _Class], ...]) -> Any:
+def _text_type(types: tuple[tuple[str, SliceType], ...]) -> AnyType:
     """The type of the whole text, with an optional key for each slice that may be in it."""
-    make: Any = TypedDict  # a checker reads the functional form only where its keys are literal
+    make: AnyType = TypedDict  # a checker reads the functional form only where its keys are literal
     slices = {name: _rows_type(kind) for name, kind in types}
     return make("snapshot", {"version": Literal[1], "slices": make("slices", slices, total=False)})
 
 
-def _values(kind: _Class, rows: _Rows) -> _Rows:
+def _values(kind: SliceType, rows: Values) -> Values:
     """Returns the values of a slice whose `rows` were read from JSON."""
     form = _stored_forms.get(kind)
     return rows if form is None else [form.parse(row) for row in rows]
 
 
-def type_name(kind: _Class) -> str:
+def type_name(kind: SliceType) -> str:
     """Returns the name of a type in JSON: that of its `@state`, else module and qualified name."""
     if (history := _history(kind)) is not None:
         return history.name
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _dump(kind: _Class, values: _Rows) -> str:
+def _dump(kind: SliceType, values: Values) -> str:
     """Writes the values of a slice; raises `SerdeError` with the slice's name before each path."""
     rows = values
     if (form := _stored_forms.get(kind)) is not None:

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 import pytest
 
 from support.deadlines import SOON, with_growing_limit
-from weakincentives.adapters.portal import Portal, run_on, start_on, yield_from_thread
-from weakincentives.adapters.portal import portal as portal_of_process
+from weakincentives.event_loops import Portal, run_on, start_on, yield_from_thread
+from weakincentives.event_loops import portal as portal_of_process
 
 
 @pytest.fixture
