@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.measure import MICRO, ROUNDS, Row
 from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, RenderedPrompt, Tool
 from weakincentives.prompt.tool import ToolHandler
@@ -38,7 +38,7 @@ class Instant(LoopAdapter):  # Any: prompts of every output
     name = "instant"
 
     def __init__(self, tool: str, arguments: Sequence[str]) -> None:
-        super().__init__(config=InnerLoopConfig(max_turns=None))
+        super().__init__(config=RunConfig(max_turns=None))
         calls = [ToolCall(f"call_{i}", tool, text) for i, text in enumerate(arguments)]
         messages = [AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in calls]
         self._replies = [*messages, AssistantMessage(text="done")]

@@ -28,7 +28,7 @@ from statistics import median
 from time import monotonic, sleep
 
 from support.scripted_server import ScriptedServer
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.testing import say
 from weakincentives.testing.conformance import (
@@ -128,7 +128,7 @@ def composed(subject: Subject, chance: random.Random) -> Scenario:
 
 def _plain(scenario: Scenario) -> bool:
     plain = (scenario.config, scenario.seconds, scenario.budget) == (
-        InnerLoopConfig(),
+        RunConfig(),
         None,
         None,
     )

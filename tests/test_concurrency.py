@@ -14,7 +14,7 @@ import pytest
 
 from support.agents import Args, Note
 from support.programs import Cell
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import (
@@ -111,7 +111,7 @@ def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
     session, asked = Session(), TEMPLATE.bind(Name(f"agent {number}"))
     texts: list[str] = []
     cells: list[Cell] = []
-    config = InnerLoopConfig(parallel_tool_calls="isolated" if number % 2 else "in_order")
+    config = RunConfig(parallel_tool_calls="isolated" if number % 2 else "in_order")
     loop = MainLoop(ScriptedAdapter(script(number), dynamic_tools=number % 4 < 2, config=config))
 
     def run() -> None:

@@ -20,7 +20,7 @@ from support.agents import Args, Note, prompt, tool
 from support.deadlines import SOON
 from weakincentives.evaluation.approval import Approve, Decision, Preview
 from weakincentives.evaluation.chat import Chat
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.event_loops import run_to_end
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext
@@ -30,8 +30,8 @@ from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
-IN_ORDER = InnerLoopConfig()
-ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+IN_ORDER = RunConfig()
+ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 in_each_order = pytest.mark.parametrize("config", [IN_ORDER, ISOLATED], ids=["order", "isolated"])
 SYNC = ["execute", "stream", "evaluate"]
@@ -124,7 +124,7 @@ CALLS = call(("double", {"a": 1}), ("double", {"a": 2}), ("double", {"a": 3}))
 @in_each_order
 @pytest.mark.parametrize("face", SYNC)
 def test_pooled_async_client_works_in_all_calls_of_a_sync_run(
-    face: str, config: InnerLoopConfig, api: Api
+    face: str, config: RunConfig, api: Api
 ) -> None:
     doubling = Tool[Args, object](name="double", description="d", handler=double, effect="pure")
     asked = bound(ResourceRegistry.of(Binding(Api, lambda _: api, eager=True)), doubling)
@@ -256,7 +256,7 @@ async def works(params: Args, *, context: ToolContext) -> Result[object]:
 @pytest.mark.parametrize("handler", [foreign_cancellation, plain_cancellation])
 @pytest.mark.parametrize("face", [*SYNC, *ASYNC])
 def test_cancellation_that_nobody_sent_to_the_run_fails_one_call(
-    face: str, handler: Any, config: InnerLoopConfig
+    face: str, handler: Any, config: RunConfig
 ) -> None:
     tools = [
         Tool[Args, object](name=name, description="d", handler=function, effect="repeatable")
@@ -286,9 +286,7 @@ def test_cancellation_inside_a_nested_run_fails_its_call_only(face: str) -> None
 
 @in_each_order
 @pytest.mark.parametrize("face", ASYNC)
-def test_cancellation_of_the_run_ends_it_and_undoes_the_call(
-    face: str, config: InnerLoopConfig
-) -> None:
+def test_cancellation_of_the_run_ends_it_and_undoes_the_call(face: str, config: RunConfig) -> None:
     session, ended = Session(), list[str]()
 
     async def run() -> None:
@@ -448,7 +446,7 @@ def test_async_resources_are_closed_whether_anyio_cancels_the_run_or_not(
 
 @in_each_order
 def test_wait_for_a_plain_handler_that_anyio_has_cancelled_does_not_spin(
-    config: InnerLoopConfig,
+    config: RunConfig,
 ) -> None:
     loop, proceed, session = CountingLoop(), threading.Event(), Session()
 

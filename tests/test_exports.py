@@ -382,6 +382,12 @@ evaluation.MainLop
     )
 
 
+def test_the_old_name_of_the_rules_of_a_run_is_the_same_class() -> None:
+    from weakincentives.evaluation import InnerLoopConfig, RunConfig, inner_loop
+
+    assert InnerLoopConfig is RunConfig is inner_loop.InnerLoopConfig
+
+
 def test_a_module_of_the_engine_does_not_load_the_rest_of_it() -> None:
     code = "import weakincentives.evaluation.errors, sys; print(*sys.modules)"
     process = subprocess.run(

@@ -25,7 +25,7 @@ from weakincentives import serde
 from weakincentives.adapters.codec import Codec
 from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.evaluation.chat import Chat
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.prompt import (
@@ -219,7 +219,7 @@ class Instant(LoopAdapter, Connection):  # Any: prompts of every output
     """Calls `echo_0` for as many turns as `calls` says, at no cost of its own, and is then done."""
 
     def __init__(self, calls: int) -> None:
-        super().__init__(config=InnerLoopConfig(max_turns=None))
+        super().__init__(config=RunConfig(max_turns=None))
         self._calls = [ToolCall(f"call_{i}", "echo_0", '{"text": "hello"}') for i in range(calls)]
         self._replies = [
             AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in self._calls

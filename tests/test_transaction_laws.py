@@ -25,7 +25,7 @@ from support.programs import (
     run,
     session,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
@@ -33,7 +33,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import create_snapshot, restore_snapshot
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 
-ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def evaluate(
     resources: ResourceRegistry,
     *,
     asynchronous: bool,
-    config: InnerLoopConfig,
+    config: RunConfig,
 ) -> object:
     """The answers to `count` calls in one turn, or the kind of what ended the evaluation."""
 
@@ -78,7 +78,7 @@ def evaluate(
     return [(answer.content, answer.success) for answer in answers(response.transcript)]
 
 
-hows = {"asynchronous": st.booleans(), "config": st.sampled_from([InnerLoopConfig(), ISOLATED])}
+hows = {"asynchronous": st.booleans(), "config": st.sampled_from([RunConfig(), ISOLATED])}
 
 
 # ---------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_parallel_calls_on_one_filesystem_equal_the_same_calls_in_order(sort: st
     @settings(max_examples=40)
     @given(calls=st.lists(one_call, min_size=2, max_size=3), asynchronous=st.booleans())
     def law(calls: list[tuple[list[Do], Any]], *, asynchronous: bool) -> None:
-        def after(config: InnerLoopConfig) -> tuple[object, Tree]:
+        def after(config: RunConfig) -> tuple[object, Tree]:
             with filesystem(sort, {"a": b"1", "b/a": b"2"}) as files:
 
                 def handle(number: int, context: ToolContext) -> ToolResult[object]:
@@ -169,7 +169,7 @@ def test_parallel_calls_on_one_filesystem_equal_the_same_calls_in_order(sort: st
                 )
                 return outcome, tree(files)
 
-        assert after(ISOLATED) == after(InnerLoopConfig())
+        assert after(ISOLATED) == after(RunConfig())
 
     law()
 

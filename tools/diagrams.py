@@ -41,8 +41,8 @@ from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
     Action,
     InnerLoop,
-    InnerLoopConfig,
     ProviderRequest,
+    RunConfig,
     ToolCalls,
 )
 from weakincentives.evaluation.logged_run import (
@@ -457,7 +457,7 @@ def inner_loop() -> Picture:
     machine = InnerLoop(
         conversation=Conversation(ns="figures", key="loop", messages=(UserMessage(""),)),
         structured_output=StructuredOutputConfig(Refund),
-        config=InnerLoopConfig(max_repairs=1),
+        config=RunConfig(max_repairs=1),
     )
     # by state and input, the names of what comes next
     steps_by_input: dict[type[Action], dict[str, dict[str, None]]] = {}

@@ -148,7 +148,7 @@ class Budget:
     the start of the evaluation. Each bound is checked before every request and tool call, except
     that `max_calls` applies only to requests, and `max_tool_calls` to tool calls. Tokens count as
     providers report them, so the request that crosses a bound is still paid for. `max_cost` is in
-    dollars, by `InnerLoopConfig.prices`; after a request of unknown price it does not allow
+    dollars, by `RunConfig.prices`; after a request of unknown price it does not allow
     another. `run_usage` is what earlier evaluations used of the budget.
 
     Raises `TypeError` for a bound that is no number, `ValueError` for a negative or infinite one.

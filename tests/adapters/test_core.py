@@ -26,7 +26,7 @@ from weakincentives.evaluation.errors import (
     ThrottleError,
     TurnLimitError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import Tool, ToolContext, ToolResult
@@ -231,7 +231,7 @@ def test_a_call_that_outlasts_the_deadline_is_recorded_and_the_next_is_not_run()
 def test_the_earliest_deadline_holds_wherever_it_was_set(where: str) -> None:
     watch = Watch()
     soon, much_later = Deadline.after(5, now=START), Deadline.after(500, now=START)
-    config = InnerLoopConfig(
+    config = RunConfig(
         deadline=soon if where == "config" else much_later,
         budget=Budget(max_seconds=5) if where == "config's budget" else Budget(max_seconds=500),
     )
@@ -275,7 +275,7 @@ def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
     said: str,
     configured: bool,
 ) -> None:
-    config = InnerLoopConfig(budget=budget if configured else Budget(max_calls=50))
+    config = RunConfig(budget=budget if configured else Budget(max_calls=50))
     adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=config)
     with pytest.raises(BudgetExceededError, match=said) as caught:
         adapter.evaluate(prompt(tool()), session=Session(), budget=None if configured else budget)
@@ -284,7 +284,7 @@ def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
 
 
 def test_the_number_of_turns_is_bounded() -> None:
-    adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=InnerLoopConfig(max_turns=3))
+    adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=RunConfig(max_turns=3))
     with pytest.raises(TurnLimitError) as caught:
         adapter.evaluate(prompt(tool()), session=Session())
     assert (caught.value.turns, caught.value.usage, len(answers(caught.value.transcript))) == (
@@ -328,7 +328,7 @@ def test_repairs_are_bounded_and_end_in_an_evaluation_error() -> None:
 
 
 def test_without_repairs_the_first_wrong_answer_ends_it() -> None:
-    adapter = ScriptedAdapter([say("no")], config=InnerLoopConfig(max_repairs=0))
+    adapter = ScriptedAdapter([say("no")], config=RunConfig(max_repairs=0))
     with pytest.raises(PromptEvaluationError, match="after 0 repairs"):
         adapter.evaluate(prompt(output=Answer), session=Session())
 
@@ -602,7 +602,7 @@ def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(
         watch.passes(60)
         return error
 
-    limited = InnerLoopConfig(deadline=Deadline(START + timedelta(seconds=60)))
+    limited = RunConfig(deadline=Deadline(START + timedelta(seconds=60)))
     with pytest.raises(
         DeadlineExceededError, match=r"scripted: the deadline passed during a request"
     ) as caught:

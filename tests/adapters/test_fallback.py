@@ -19,7 +19,7 @@ from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.provider_errors import error_from_request, error_from_status
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, Message
 from weakincentives.evaluation.response import AnswerRejected, Completed, TextDelta
@@ -249,7 +249,7 @@ def test_the_tokens_of_a_void_answer_count_when_all_fail_and_for_the_budget() ->
 
 
 def test_one_turn_is_enough_for_a_request_that_falls_back() -> None:
-    config = InnerLoopConfig(max_turns=1)
+    config = RunConfig(max_turns=1)
     adapter = FallbackAdapter(
         ScriptedAdapter([failing()]), ScriptedAdapter([say("done")]), config=config
     )

@@ -23,7 +23,7 @@ from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
 from weakincentives.errors import missing_extra
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
@@ -544,7 +544,7 @@ def test_a_long_conversation_encodes_each_message_once() -> None:
         Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns)
     )
     with ScriptedServer(*script, Say("done")) as server:
-        evaluate(connect(server, config=InnerLoopConfig(max_turns=None)), prompt(tool()))
+        evaluate(connect(server, config=RunConfig(max_turns=None)), prompt(tool()))
         sizes = [len(json.dumps(history(request))) for request in server.requests]
     steps = [after - before for before, after in pairwise(sizes)]
     assert max(steps[9:]) == min(steps[9:]), "from id 10 on all have the same width"

@@ -38,7 +38,7 @@ from weakincentives.contrib.durable.stored_log import Place
 from weakincentives.contrib.otel import instrument
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import TextDelta
@@ -55,7 +55,7 @@ from weakincentives.runtime.events import InProcessEventBus, Operation, PromptRe
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 
-ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 # A span's name with those of its children in the order of their start.
 type Tree = dict[str, list["Tree"]]
@@ -760,7 +760,7 @@ def test_tokens_and_durations_are_measured() -> None:
 MARKER = "s3cr3t-m4rker"
 
 
-def talkative(telemetry: Telemetry, config: InnerLoopConfig | None = None) -> None:
+def talkative(telemetry: Telemetry, config: RunConfig | None = None) -> None:
     """Evaluations in which everything that can hold content holds the marker, failures included."""
 
     def answers(params: Note, *, context: ToolContext) -> ToolResult[object]:
@@ -786,8 +786,8 @@ def talkative(telemetry: Telemetry, config: InnerLoopConfig | None = None) -> No
             )
 
 
-@pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED])
-def test_no_content_is_sent_unless_asked_for(config: InnerLoopConfig) -> None:
+@pytest.mark.parametrize("config", [RunConfig(), ISOLATED])
+def test_no_content_is_sent_unless_asked_for(config: RunConfig) -> None:
     telemetry = Telemetry()
     talkative(telemetry, config)
     assert len(telemetry.spans) == 3 * 7
@@ -843,7 +843,7 @@ def test_text_that_no_wire_can_carry_is_mended() -> None:
         tool_calls=(ToolCall("1", "odd\ud800", '"\ud800"'), ToolCall("\ud800", "probe", "{}")),
         finish="tool_calls",
     )
-    for config in (InnerLoopConfig(), ISOLATED):
+    for config in (RunConfig(), ISOLATED):
         asked = prompt(tool(answers), text="Do \ud800.")
         telemetry.evaluate(asked, odd, say("Done \ud800."), config=config)
     sent = ExportTraceServiceRequest.FromString(encode_spans(telemetry.spans).SerializeToString())

@@ -11,7 +11,7 @@ import pytest
 from support.agents import prompt, tool
 from weakincentives.adapters.core import PromptEvaluationError
 from weakincentives.evaluation.errors import BudgetExceededError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.limits import Budget, RunUsage, TokenUsage
@@ -81,7 +81,7 @@ def test_counts_that_do_not_add_up_have_no_price(usage: TokenUsage) -> None:
 
 
 def priced(*replies: Any, prices: Callable[..., float | None] = cost) -> ScriptedAdapter:
-    return ScriptedAdapter(replies, config=InnerLoopConfig(prices=prices))
+    return ScriptedAdapter(replies, config=RunConfig(prices=prices))
 
 
 def by(model: str, message: AssistantMessage) -> AssistantMessage:
@@ -111,7 +111,7 @@ def test_a_request_without_a_known_price_is_the_last_one() -> None:
     with pytest.raises(BudgetExceededError, match="'no-such-model' answered") as caught:
         adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=100))
     assert caught.value.turns == 2
-    assert "InnerLoopConfig" in caught.value.remedy
+    assert "RunConfig" in caught.value.remedy
 
 
 def test_the_model_that_was_asked_has_the_price_if_the_answer_names_none() -> None:
@@ -123,7 +123,7 @@ def test_the_model_that_was_asked_has_the_price_if_the_answer_names_none() -> No
 
 def test_a_bound_in_dollars_without_prices_is_refused_before_any_request() -> None:
     adapter = ScriptedAdapter([say("done")])
-    with pytest.raises(ValueError, match=r"pass config=InnerLoopConfig\(prices=…\)"):
+    with pytest.raises(ValueError, match=r"pass config=RunConfig\(prices=…\)"):
         adapter.evaluate(prompt(), session=Session(), budget=Budget(max_cost=1))
     assert adapter.requests == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import UserMessage
 from weakincentives.evaluation.response import AnswerRejected, Completed
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -102,7 +102,7 @@ def test_a_rejected_answer_is_corrected_and_leaves_no_trace(
 
 def test_the_last_rejection_is_the_error() -> None:
     session = Session()
-    adapter = ScriptedAdapter([BAD] * 2, config=InnerLoopConfig(max_repairs=1))
+    adapter = ScriptedAdapter([BAD] * 2, config=RunConfig(max_repairs=1))
     with pytest.raises(
         PromptEvaluationError, match="rejected after 1 repairs: SQLite says"
     ) as error:

@@ -13,7 +13,7 @@ from evaluation.test_nested_suspension import WAYS, Way, run
 from support.agents import Args, Note, ok, prompt
 from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview, ReplaceArguments
 from weakincentives.evaluation.errors import DeadlineExceededError, LimitError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.response import ToolCallStarted
@@ -84,7 +84,7 @@ def test_call_inside_an_agent_that_is_approved_after_the_deadline_does_not_run(
     way: Way, parallel: Any
 ) -> None:
     clock, session = Time(), Session()
-    config = InnerLoopConfig(parallel_tool_calls=parallel)
+    config = RunConfig(parallel_tool_calls=parallel)
     agent = Tool.from_prompt(prompt(asking()).template, name="agent")
     delegation = call(*[("agent", {"message": "Go."})] * 2)
     replies = [delegation, *[TWO_CALLS[0]] * 2]
@@ -216,7 +216,7 @@ def test_call_does_not_run_if_the_budget_ends_while_a_person_decides() -> None:
     inner = prompt(asking(), Tool[Args, Any](name="look", handler=ok, effect="pure")).template
     agents = [Tool.from_prompt(inner, name=name) for name in ("first", "second")]
     delegation = call(("first", {"message": "Ask."}), ("second", {"message": "Spend."}))
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter = ScriptedAdapter([delegation, *[answer] * 4], config=config)
     with pytest.raises(LimitError):
         MainLoop(adapter).execute(
@@ -257,7 +257,7 @@ def test_parallel_call_that_gets_its_thread_after_the_deadline_does_not_run() ->
         return ToolResult("noted")
 
     tool = Tool[Args, Any](name="run", handler=slow, effect="repeatable")
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     calls = call(*[("run", {"a": number}) for number in range(60)])
     adapter = ScriptedAdapter([calls, say("done")], clock=clock, config=config)
     with pytest.raises(DeadlineExceededError):

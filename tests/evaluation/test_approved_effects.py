@@ -20,7 +20,7 @@ from weakincentives.evaluation.approval import (
     ReplaceArguments,
 )
 from weakincentives.evaluation.chat import Chat
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -121,7 +121,7 @@ def test_only_tools_with_a_declared_effect_run_in_parallel() -> None:
     for effect, runs in expected.items():
         ran.clear()
         tool = Tool[Args, Any](name="run", handler=count, effect=effect)
-        config = InnerLoopConfig(parallel_tool_calls="isolated")
+        config = RunConfig(parallel_tool_calls="isolated")
         calls = call(*[("run", {"a": n}) for n in range(3)])
         ScriptedAdapter([calls, say("done")], config=config).evaluate(
             prompt(tool), session=Session()

@@ -18,7 +18,7 @@ from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.chat_turn import ChatTurn
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import ChangedRunError, PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
 from weakincentives.evaluation.response import AnswerRejected, ToolCallFinished
@@ -261,7 +261,7 @@ def test_message_of_a_turn_that_had_not_begun_is_sent() -> None:
 
 
 def test_turn_is_stored_whatever_a_message_or_a_price_contains() -> None:
-    config = InnerLoopConfig(prices=lambda *_: float("nan"))
+    config = RunConfig(prices=lambda *_: float("nan"))
     adapter = ScriptedAdapter([call(("note", {"a": 1})), stop], config=config)
     chat = Chat(MainLoop(adapter), prompt(), session=Session())
     with pytest.raises(KeyboardInterrupt):
@@ -412,7 +412,7 @@ def test_parallel_calls_inside_a_call_see_what_the_call_has_done() -> None:
         say("Out."),
     ]
     seen: list[str] = []
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter = ScriptedAdapter(script, config=config)
     asking = Tool[Args, object](name="ask", description="a", handler=ask)
     chat = Chat(MainLoop(adapter), prompt("outer", asking), session=Session())
@@ -502,7 +502,7 @@ def test_turn_whose_end_is_interrupted_can_be_taken_back() -> None:
 def test_error_that_was_not_seen_before_a_stop_is_raised_without_another_request() -> None:
     section = MarkdownSection(title="Task", template="Count.")
     counting = PromptTemplate[Args](ns="tests", key="k", sections=[section])
-    config = InnerLoopConfig(max_repairs=0)
+    config = RunConfig(max_repairs=0)
     adapter = ScriptedAdapter([say("no JSON"), say("no JSON")], config=config)
     chat = Chat(MainLoop(adapter), counting.bind(), session=Session())
     unsubscribe = session_of(chat).bus.subscribe(AnswerRejected, stop)

@@ -26,7 +26,7 @@ from weakincentives.evaluation.compaction import (
 )
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import TurnLimitError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -480,7 +480,7 @@ def test_within_a_turn_that_is_too_long_the_oldest_calls_go_and_a_note_names_the
 
 def test_a_run_that_becomes_shorter_again_and_again_still_ends_at_its_limits() -> None:
     PAID.clear()
-    config = InnerLoopConfig(max_turns=20)
+    config = RunConfig(max_turns=20)
     with pytest.raises(TurnLimitError, match="after 20 turns"):
         paying_run(ScriptedAdapter([counted(reply) for reply in PAYING], config=config), "execute")
     adapter = ScriptedAdapter([counted(reply) for reply in PAYING])

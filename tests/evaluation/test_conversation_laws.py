@@ -19,7 +19,7 @@ from support.strategies import FULL, SUMMARY, Plan, Size, Who, forests, params, 
 from weakincentives.adapters.core import PromptEvaluationError
 from weakincentives.content import text_of
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -409,7 +409,7 @@ def _label(made: Any) -> str:
 
 
 def banker(*, dynamic: bool, parallel: Any) -> MainLoop:
-    config = InnerLoopConfig(parallel_tool_calls=parallel)
+    config = RunConfig(parallel_tool_calls=parallel)
     return MainLoop(ScriptedAdapter([pays] * 30, dynamic_tools=dynamic, config=config))
 
 

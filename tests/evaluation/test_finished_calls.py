@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, Note, nested_adapter, prompt, tool
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceRegistry, Scope
@@ -26,7 +26,7 @@ USES: Mapping[str, Callable[[ToolContext], object]] = {
     "event_bus": lambda context: context.event_bus.publish(ToolsInjected((), "late")),
     "resources": lambda context: context.resources.get(dict),
 }
-ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 
 class Lingering:
@@ -62,7 +62,7 @@ def evaluate(
     asked: Prompt[Any], session: Session, count: int = 1, *, asynchronous: bool = False
 ) -> None:
     """`count` calls in one turn, side by side if there are several."""
-    config = ISOLATED if count > 1 else InnerLoopConfig()
+    config = ISOLATED if count > 1 else RunConfig()
     adapter = ScriptedAdapter(
         [call(*[("probe", {"a": number}) for number in range(count)]), say("x")], config=config
     )
@@ -154,7 +154,7 @@ def test_resources_kept_from_a_call_make_nothing_after_it(count: int) -> None:
 
 
 def evaluate_open(asked: Prompt[Any], count: int) -> None:
-    config = ISOLATED if count > 1 else InnerLoopConfig()
+    config = ISOLATED if count > 1 else RunConfig()
     adapter = ScriptedAdapter(
         [call(*[("probe", {"a": n}) for n in range(count)]), say("x")], config=config
     )

@@ -24,9 +24,9 @@ from weakincentives.evaluation.inner_loop import (
     Action,
     Finished,
     InnerLoop,
-    InnerLoopConfig,
     ProviderRequest,
     Restart,
+    RunConfig,
     ToolCalls,
 )
 from weakincentives.evaluation.messages import (
@@ -81,11 +81,11 @@ def opening() -> Conversation:
     return Conversation(ns="tests", key="go", messages=(UserMessage("Go."),), tools=SPECS)
 
 
-def machine(config: InnerLoopConfig | None = None, *, typed: bool = False) -> InnerLoop:
+def machine(config: RunConfig | None = None, *, typed: bool = False) -> InnerLoop:
     return InnerLoop(
         conversation=opening(),
         structured_output=StructuredOutputConfig(Answer) if typed else None,
-        config=config or InnerLoopConfig(),
+        config=config or RunConfig(),
         meter=Meter(config.budget if config else None),
     )
 
@@ -113,7 +113,7 @@ TURNS = st.lists(
     max_size=8,
 )
 CONFIGS = st.builds(
-    InnerLoopConfig,
+    RunConfig,
     max_turns=st.one_of(st.none(), st.integers(0, 5)),
     max_repairs=st.integers(0, 3),
     supports_dynamic_tools=st.just(value=True),
@@ -189,7 +189,7 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
 
 @given(script=TURNS, config=CONFIGS, typed=st.booleans(), batch=st.integers(1, 4))
 def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_each_step(
-    script: list[AssistantMessage], config: InnerLoopConfig, *, typed: bool, batch: int
+    script: list[AssistantMessage], config: RunConfig, *, typed: bool, batch: int
 ) -> None:
     straight = run(machine(config, typed=typed), script, batch, pickled=False)
     assert run(machine(config, typed=typed), script, batch, pickled=True) == straight
@@ -222,7 +222,7 @@ def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_
 
 @given(script=TURNS, config=CONFIGS, batch=st.integers(2, 4))
 def test_outcomes_submitted_together_or_one_by_one_come_to_the_same(
-    script: list[AssistantMessage], config: InnerLoopConfig, batch: int
+    script: list[AssistantMessage], config: RunConfig, batch: int
 ) -> None:
     unlimited = replace(config, deadline=None, budget=None)
     one_by_one = run(machine(unlimited), script, 1, pickled=False)
@@ -280,7 +280,7 @@ def test_calls_are_run_even_if_the_provider_says_stop() -> None:
 def test_a_call_after_the_deadline_is_refused_and_counts_no_more(
     seconds: int, *, expired: bool
 ) -> None:
-    loop = machine(InnerLoopConfig(deadline=Deadline(NOW + timedelta(seconds=seconds))))
+    loop = machine(RunConfig(deadline=Deadline(NOW + timedelta(seconds=seconds))))
     loop.meter.reserve_tool_calls(1)
     with pytest.raises(DeadlineExceededError) as caught:
         limits_of(loop).check_calls(1, expired=expired)
@@ -300,7 +300,7 @@ def test_a_call_after_the_deadline_is_refused_and_counts_no_more(
 def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
     budget: Budget, bound: str
 ) -> None:
-    loop = machine(InnerLoopConfig(budget=budget))
+    loop = machine(RunConfig(budget=budget))
     limits = limits_of(loop)
     limits.count(TokenUsage(1, 1))
     with pytest.raises(BudgetExceededError, match=bound):
@@ -312,13 +312,13 @@ def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
     ("budget", "price", "remedy"),
     [
         (Budget(max_cost=1), 1.0, "raise the budget"),
-        (Budget(max_cost=1), None, "pass prices that know it to InnerLoopConfig"),
+        (Budget(max_cost=1), None, "pass prices that know it to RunConfig"),
     ],
 )
 def test_the_remedy_of_a_spent_budget_names_prices_only_where_they_are_missing(
     budget: Budget, price: float | None, remedy: str
 ) -> None:
-    limits = limits_of(machine(InnerLoopConfig(budget=budget, prices=lambda usage, model: price)))
+    limits = limits_of(machine(RunConfig(budget=budget, prices=lambda usage, model: price)))
     limits.reserve_request(0)
     limits.count(TokenUsage(1, 1))
     with pytest.raises(BudgetExceededError) as caught:
@@ -374,7 +374,7 @@ def test_several_requests_for_sections_are_one_that_names_all() -> None:
 
 def test_a_budget_over_tool_calls_reserves_as_many_as_it_has_room_for() -> None:
     calls = tuple([ToolCall(f"call_{number}", "known", "{}") for number in range(3)])
-    limits = limits_of(machine(InnerLoopConfig(budget=Budget(max_tool_calls=2))))
+    limits = limits_of(machine(RunConfig(budget=Budget(max_tool_calls=2))))
     assert limits.reserve_calls(calls) == calls[:2]
     with pytest.raises(BudgetExceededError, match="max_tool_calls=2 reached with 2"):
         limits.reserve_calls(calls[2:])
@@ -382,7 +382,7 @@ def test_a_budget_over_tool_calls_reserves_as_many_as_it_has_room_for() -> None:
 
 
 def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
-    loop = machine(InnerLoopConfig(max_repairs=1), typed=True)
+    loop = machine(RunConfig(max_repairs=1), typed=True)
     start(loop)
     step = loop.receive(says('{"n": "x", "extra": 1}'))
     assert isinstance(step, ProviderRequest)
@@ -469,7 +469,7 @@ def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
 
 
 def steps_of(turns: int, tools: int) -> Iterator[Action]:
-    loop = machine(InnerLoopConfig(max_turns=None))
+    loop = machine(RunConfig(max_turns=None))
     step: Action = loop.start()
     while not isinstance(step, Finished):
         yield step
@@ -491,7 +491,7 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"^parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"
     ):
-        InnerLoopConfig(parallel_tool_calls=word)
+        RunConfig(parallel_tool_calls=word)
 
 
 @pytest.mark.parametrize("name", ["max_turns", "max_repairs", "max_depth"])
@@ -508,11 +508,11 @@ def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
     name: str, count: Any, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=f"{name} {message}"):
-        InnerLoopConfig(**{name: count})
+        RunConfig(**{name: count})
 
 
 @pytest.mark.parametrize("name", ["deadline", "budget"])
 def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
     limits: dict[str, Any] = {name: 30}
     with pytest.raises(TypeError, match=f"{name} is 30; pass a {name.title()}, such as"):
-        InnerLoopConfig(**limits)
+        RunConfig(**limits)

@@ -18,7 +18,7 @@ from support.agents import Args, Note, prompt, tool
 from support.own_thread import in_own_thread
 from support.sizes import FULL
 from weakincentives.evaluation.effects import run
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import ToolCall
 from weakincentives.evaluation.tool_executor import ToolExecutor, same_adapter
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
@@ -200,7 +200,7 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
                 prompt=asked,
                 rendered=asked.render(session=session),
                 adapter=same_adapter(ScriptedAdapter([])),
-                config=InnerLoopConfig(),
+                config=RunConfig(),
                 session=session,
                 publish=lambda _: None,
                 operation=Operation(bus=session.bus, kind="evaluation", name="n"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
 from weakincentives.limits import Budget, Deadline, TokenUsage
@@ -100,7 +100,7 @@ def story(
     replies: Sequence[Any],
     *,
     dynamic: bool,
-    config: InnerLoopConfig,
+    config: RunConfig,
     budget: Budget | None,
     asynchronous: bool,
 ) -> Any:
@@ -133,7 +133,7 @@ def story(
     replies=st.lists(REPLIES, max_size=5),
     dynamic=st.booleans(),
     config=st.builds(
-        InnerLoopConfig,
+        RunConfig,
         max_turns=st.integers(1, 6),
         deadline=st.none()
         | st.integers(3, 20).map(lambda n: Deadline(START + timedelta(seconds=n))),
@@ -142,7 +142,7 @@ def story(
     | st.builds(Budget, max_tool_calls=st.integers(0, 5), max_tokens=st.integers(0, 200)),
 )
 def test_the_synchronous_and_the_asynchronous_performer_tell_the_same_story(
-    replies: list[Any], *, dynamic: bool, config: InnerLoopConfig, budget: Budget | None
+    replies: list[Any], *, dynamic: bool, config: RunConfig, budget: Budget | None
 ) -> None:
     sync, later = (
         story(replies, dynamic=dynamic, config=config, budget=budget, asynchronous=asynchronous)
@@ -241,7 +241,7 @@ def test_a_request_says_who_was_asked_and_what_its_answer_cost(
 
     session.bus.subscribe(Operation, listen)
     reply = replace(say(Args(), usage=TokenUsage(7, 3)), model=model)
-    adapter = ScriptedAdapter([failure or reply], config=InnerLoopConfig(prices=price))
+    adapter = ScriptedAdapter([failure or reply], config=RunConfig(prices=price))
     with suppress(ValueError):
         adapter.evaluate(agent(), session=session)
     [event] = session[ProviderCalled].all()
@@ -270,7 +270,7 @@ def test_prices_and_rules_may_be_changed_and_need_no_hash() -> None:
     loop = MainLoop(adapter)
     costs = list[float | None]()
     for dollars in (1, 2):
-        adapter.config = InnerLoopConfig(prices=Prices(dollars))
+        adapter.config = RunConfig(prices=Prices(dollars))
         session = Session()
         loop.execute(agent(), session=session)
         costs += [event.cost for event in session[ProviderCalled]]

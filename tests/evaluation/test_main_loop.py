@@ -20,7 +20,7 @@ from weakincentives.evaluation.errors import (
     LimitError,
     PromptEvaluationError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.evaluation.response import Completed, Restarted
@@ -471,7 +471,7 @@ def test_one_budget_holds_for_all_evaluations_together(
 def test_so_does_the_budget_of_the_adapter(run: Run) -> None:
     replies = [read("more"), say("Done.")]
     for calls, fits in ((2, True), (1, False)):
-        config = InnerLoopConfig(budget=Budget(max_calls=calls))
+        config = RunConfig(budget=Budget(max_calls=calls))
         adapter: ScriptedAdapter = ScriptedAdapter(replies, dynamic_tools=False, config=config)
         if fits:
             assert run(adapter, manual(), Session()).text == "Done."
@@ -836,7 +836,7 @@ def test_the_adapter_of_a_handler_says_of_itself_what_the_callers_says() -> None
         return ToolResult("seen")
 
     for dynamic_tools in (True, False):
-        config = InnerLoopConfig(budget=Budget(max_calls=7))
+        config = RunConfig(budget=Budget(max_calls=7))
         script = [call(("look", {})), say("done")]
         adapter: ScriptedAdapter = ScriptedAdapter(
             script, dynamic_tools=dynamic_tools, config=config

@@ -28,7 +28,7 @@ from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import request_tokens
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import Instructions, ToolMessage, UserMessage, media_of
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
@@ -277,7 +277,7 @@ def test_forks_share_the_store_and_parallel_calls_show_their_media() -> None:
             )
         ],
     )
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter = ScriptedAdapter(
         [call(("find", {}), ("find", {"name": "x"})), say("Two.")], config=config
     )

@@ -25,7 +25,7 @@ from weakincentives.evaluation.errors import (
     DepthLimitError,
     PromptEvaluationError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, Instructions
 from weakincentives.evaluation.response import Completed
@@ -180,7 +180,7 @@ def test_no_budget_is_exceeded_anywhere_and_all_usage_counts(
     root: Run, way: Way, parallel: Any
 ) -> None:
     tree = Tree(root)
-    adapter = ScriptedAdapter(tree.replies(), config=InnerLoopConfig(parallel_tool_calls=parallel))
+    adapter = ScriptedAdapter(tree.replies(), config=RunConfig(parallel_tool_calls=parallel))
     try:
         usage = evaluate(adapter, tree.prompt(), Session(), way, budget=root.budget).usage
     except PromptEvaluationError as error:
@@ -299,7 +299,7 @@ def test_a_failing_call_undoes_what_its_nested_runs_did() -> None:
 
 
 def test_the_cost_of_nested_runs_counts_in_the_budget() -> None:
-    config = InnerLoopConfig(prices=lambda usage, model: 1.0)
+    config = RunConfig(prices=lambda usage, model: 1.0)
     adapter = ScriptedAdapter(
         [call(("delegate", {})), say("in"), call(("delegate", {})), say("in"), say("done")],
         config=config,
@@ -439,7 +439,7 @@ def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
         return say(Summary(path))
 
     session = Session()
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter = Meeting(repeat(answer), config=config)
     prompt = delegating(tool)
     with prompt.resources:
@@ -607,7 +607,7 @@ def test_run_of_a_handler_finds_the_callers_resources_as_an_agent_tool_does(
             effect="repeatable",
         )
     ]
-    config = InnerLoopConfig(parallel_tool_calls=parallel)
+    config = RunConfig(parallel_tool_calls=parallel)
     replies = [call(("look", Topic("tea"))), call(("see", Topic("tea"))), say("seen"), say("done")]
     prompt, adapter = delegating(*tools), ScriptedAdapter(replies, config=config)
     with prompt.resources:
@@ -646,7 +646,7 @@ def test_run_nested_deeper_than_max_depth_fails_its_call_with_a_remedy(
     way: Way, max_depth: int
 ) -> None:
     adapter = recursing()
-    adapter.config = InnerLoopConfig(max_depth=max_depth)
+    adapter.config = RunConfig(max_depth=max_depth)
     response = evaluate(adapter, recursive(adapter), Session(), way)
     assert len(adapter.requests) == 2 * (max_depth + 1)
     assert "max_depth" in response.text
@@ -657,19 +657,17 @@ def test_run_nested_deeper_than_max_depth_fails_its_call_with_a_remedy(
 def test_recursion_without_limits_ends_at_the_default_max_depth() -> None:
     adapter = recursing()
     adapter.evaluate(recursive(adapter), session=Session())
-    assert len(adapter.requests) == 2 * (InnerLoopConfig().max_depth + 1)
+    assert len(adapter.requests) == 2 * (RunConfig().max_depth + 1)
 
 
 def test_strictest_max_depth_of_the_runs_around_a_run_applies() -> None:
     inner = recursing()
-    inner.config = InnerLoopConfig(max_depth=50)
+    inner.config = RunConfig(max_depth=50)
 
     def delegate(_: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(context.evaluate(recursive(inner), adapter=inner).text)
 
-    outer = ScriptedAdapter(
-        [call(("probe", {"a": 1})), say("done")], config=InnerLoopConfig(max_depth=2)
-    )
+    outer = ScriptedAdapter([call(("probe", {"a": 1})), say("done")], config=RunConfig(max_depth=2))
     outer.evaluate(prompt(tool(delegate)), session=Session())
     assert len(inner.requests) == 2 * 2
 
@@ -685,9 +683,9 @@ def test_handler_can_catch_the_error_of_a_run_that_is_nested_too_deep() -> None:
         return ToolResult("handled")
 
     adapter = ScriptedAdapter(
-        [call(("probe", {"a": 1})), say("done")], config=InnerLoopConfig(max_depth=0)
+        [call(("probe", {"a": 1})), say("done")], config=RunConfig(max_depth=0)
     )
     adapter.evaluate(prompt(tool(delegate)), session=Session())
     [error] = caught
     assert (error.phase, error.code) == ("limit", "depth")
-    assert "InnerLoopConfig.max_depth" in error.remedy
+    assert "RunConfig.max_depth" in error.remedy

@@ -25,7 +25,7 @@ from weakincentives.evaluation.approval import (
 )
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.logged_run import Asked, ProviderFailure
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
@@ -506,7 +506,7 @@ def test_parallel_calls_wait_together_and_no_model_is_asked_again(way: Way) -> N
             return call(("run", {"a": number}))
         return say("done") if later else call(*[("delegate", {"a": a}) for a in (1, 2, 3, 4)])
 
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter, at = ScriptedAdapter(repeat(answer), config=config), Session()
     at.declare(Note)
     waited: list[list[str]] = []
@@ -616,7 +616,7 @@ def test_what_runs_inside_cost_before_the_wait_counts_once(*, repeats: bool) -> 
             return ToolResult(context.evaluate(inner.bind()).text if next(begins) else "nothing")
 
         asked = prompt(tool(fickle, name="fickle"), tool(write_note, name="free"))
-        config = InnerLoopConfig(prices=lambda usage, model: 1.0)
+        config = RunConfig(prices=lambda usage, model: 1.0)
         loop, at = MainLoop(ScriptedAdapter(script, config=config)), Session()
         budget = Budget(max_cost=max_cost)
         suspension = suspended(loop, asked, at, budget=budget)
@@ -860,7 +860,7 @@ def test_a_changed_agent_is_refused_before_calls_beside_it_go_on() -> None:
         message = {"message": "x"}
         return say("out") if later else call(("first", message), ("second", message))
 
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter, at = ScriptedAdapter(repeat(answer), config=config), Session()
     loop = MainLoop(adapter)
     suspension = suspended(loop, asked("One.", "Two."), at)

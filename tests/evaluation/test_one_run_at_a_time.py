@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.agents import Args, Note, answers, prompt, tool
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runs import ConcurrentRunError, RunStack, RunToken
@@ -241,7 +241,7 @@ def test_handler_cannot_begin_a_run_of_another_adapter_on_the_session_of_its_cal
         return ToolResult(other.evaluate(prompt(), session=context.session).text)
 
     calls = call(("probe", {"a": 1}), ("probe", {"a": 2}))
-    config = InnerLoopConfig(parallel_tool_calls=parallel)
+    config = RunConfig(parallel_tool_calls=parallel)
     adapter = ScriptedAdapter([calls, say("done")], config=config)
     asked = prompt(replace(tool(ask), approval=approval))
     response = adapter.evaluate(asked, session=Session(), approver=lambda preview: Approve())

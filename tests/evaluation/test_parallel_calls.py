@@ -47,7 +47,7 @@ from support.programs import (
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.errors import BudgetExceededError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import Budget
@@ -60,7 +60,7 @@ from weakincentives.runtime.session import Append, Session
 from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 
-ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+ISOLATED = RunConfig(parallel_tool_calls="isolated")
 TIMEOUT = 60  # seconds; no test takes them
 
 
@@ -99,7 +99,7 @@ class Which:
 
 def story(
     turns: Sequence[Sequence[Program]],
-    config: InnerLoopConfig,
+    config: RunConfig,
     driver: Evaluate,
     *,
     start: int,
@@ -153,7 +153,7 @@ ENDINGS = (None, None, None, None, False, ValueError, Redirect, KeyboardInterrup
 def test_side_by_side_comes_to_what_in_order_comes_to(
     turns: list[list[Program]], **drawn: Any
 ) -> None:
-    wanted = story(turns, InnerLoopConfig(), evaluate, **drawn)
+    wanted = story(turns, RunConfig(), evaluate, **drawn)
     for driver in (evaluate, evaluate_async):
         assert story(turns, ISOLATED, driver, **drawn) == wanted
 
@@ -362,7 +362,7 @@ def test_what_cannot_be_isolated_is_run_by_itself_even_if_the_handler_swallows_t
 
 
 def in_order(adapter: ScriptedAdapter) -> ScriptedAdapter:
-    adapter.config = InnerLoopConfig()
+    adapter.config = RunConfig()
     return adapter
 
 
@@ -618,7 +618,7 @@ def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budg
             raise Redirect("elsewhere")
         return ToolResult("ok")
 
-    for config in (InnerLoopConfig(), ISOLATED):
+    for config in (RunConfig(), ISOLATED):
         calls = call(*[("go", {"a": number}) for number in (1, 2, 3)])
         at = Session()
         # The bound is checked before each call: room for one is no room for the redirection.
@@ -639,10 +639,10 @@ def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budg
 
 @drivers
 @pytest.mark.parametrize(
-    ("config", "count"), [(InnerLoopConfig(), 3), (ISOLATED, 4)], ids=["in order", "isolated"]
+    ("config", "count"), [(RunConfig(), 3), (ISOLATED, 4)], ids=["in order", "isolated"]
 )
 def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_have_run(
-    config: InnerLoopConfig, count: int, driver: Evaluate
+    config: RunConfig, count: int, driver: Evaluate
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         if params.a == 2:
@@ -811,7 +811,7 @@ def test_whatever_a_call_raises_those_before_it_count_and_it_does_not(
     ]
     side, order = (
         story([programs], config, driver, start=0, foreign=False, later=False)
-        for config in (ISOLATED, InnerLoopConfig())
+        for config in (ISOLATED, RunConfig())
     )
     assert side == order
     assert side[1] == [(Plain(1),), (), ()]
@@ -860,7 +860,7 @@ def test_a_call_that_runs_again_by_itself_has_its_key_again_and_no_other_call_ha
 
     adapter = ScriptedAdapter(
         [call(("probe", {"a": 1}), ("probe", {"a": 2})), call(("probe", {"a": 3})), say("done")],
-        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+        config=RunConfig(parallel_tool_calls="isolated"),
     )
     adapter.evaluate(prompt(tool(listens)), session=Session())
     assert len(keys) == 5
@@ -893,7 +893,7 @@ def test_only_calls_that_may_be_made_again_unasked_run_on_forks() -> None:
 
 @drivers
 def test_parallel_calls_have_the_keys_of_calls_one_after_the_other(driver: Evaluate) -> None:
-    def keys(config: InnerLoopConfig) -> list[str]:
+    def keys(config: RunConfig) -> list[str]:
         found: dict[int, str] = {}
 
         def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -910,7 +910,7 @@ def test_parallel_calls_have_the_keys_of_calls_one_after_the_other(driver: Evalu
         assert len(set(found.values())) == 6
         return [found[number].partition(":")[2] for number in range(6)]
 
-    assert keys(ISOLATED) == keys(InnerLoopConfig())
+    assert keys(ISOLATED) == keys(RunConfig())
 
 
 def test_parallel_calls_of_a_run_that_cannot_wait_have_keys_of_their_own() -> None:

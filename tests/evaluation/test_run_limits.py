@@ -10,7 +10,7 @@ from weakincentives.evaluation.errors import (
     DeadlineExceededError,
     TurnLimitError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
 from weakincentives.prompt import ToolContext, ToolResult
@@ -95,9 +95,7 @@ def test_a_budget_over_tool_calls_stops_after_as_many() -> None:
 
 
 def test_the_turn_limit_is_on_requests() -> None:
-    adapter = ScriptedAdapter(
-        [call(ONE), call(ONE), say("done")], config=InnerLoopConfig(max_turns=2)
-    )
+    adapter = ScriptedAdapter([call(ONE), call(ONE), say("done")], config=RunConfig(max_turns=2))
     with pytest.raises(TurnLimitError, match="not done after 2 turns") as caught:
         adapter.evaluate(prompt(tool()), session=Session())
     assert (caught.value.turns, len(adapter.requests)) == (2, 2)

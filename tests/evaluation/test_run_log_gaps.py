@@ -13,7 +13,7 @@ from weakincentives.evaluation.approval import Approve, Deny
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.response import TextDelta
 from weakincentives.evaluation.suspension import RunSuspended
@@ -216,7 +216,7 @@ def test_requests_inside_parallel_calls_that_conflict_are_among_the_events_of_th
     calls = call(("agent", {"a": 1}), ("agent", {"a": 2}))
     adapter = ScriptedAdapter(
         [calls, *[say("Inner.")] * 3, say("Done.")],
-        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+        config=RunConfig(parallel_tool_calls="isolated"),
     )
     session = Session()
     MainLoop(adapter).execute(prompt(agent), session=session)

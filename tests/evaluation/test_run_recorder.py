@@ -15,7 +15,7 @@ from weakincentives.evaluation.errors import (
     LimitError,
     PromptEvaluationError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -120,7 +120,7 @@ def test_what_calls_that_run_once_changed_on_forks_comes_back_after_the_wait() -
             replies = [call(("delegate", {"a": 7}), ("delegate", {"a": 8})), say("done")]
         return replies[turn]
 
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     loop, at = MainLoop(ScriptedAdapter([answer] * 20, config=config)), Session()
     at.declare(Note)
     execution = resumed(loop, prompt(delegating(inner)), at)
@@ -192,7 +192,7 @@ def test_parallel_calls_of_a_nested_run_before_the_one_that_waits_are_not_lost()
             replies = [call(("delegate", {"a": 7})), say("done")]
         return replies[turn]
 
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter, at = ScriptedAdapter([answer] * 6, config=config), Session()
     at.declare(Note)
     assert resumed(MainLoop(adapter), prompt(delegating(inner)), at).text == "done"

@@ -18,7 +18,7 @@ from support.agents import Args, Note, ok, prompt, tool
 from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Step
 from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
 from weakincentives.evaluation.response import (
     Completed,
@@ -173,7 +173,7 @@ def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -
     ) -> tuple[object, ...]:
         session = Session()
         with ScriptedServer(*steps, strict=False) as server:
-            adapter = make_adapter(server, api, config=InnerLoopConfig(max_repairs=1))
+            adapter = make_adapter(server, api, config=RunConfig(max_repairs=1))
             try:
                 response: object = evaluate(adapter, session)
             except PromptEvaluationError as error:
@@ -344,7 +344,7 @@ def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
 
     adapter = ScriptedAdapter(
         [call(("probe", {}), ("leaves", {}))],
-        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+        config=RunConfig(parallel_tool_calls="isolated"),
     )
     with pytest.raises(VisibilityExpansionRequired):
         note(adapter.stream(prompt(tool(), tool(leaves, name="leaves")), session=Session()))

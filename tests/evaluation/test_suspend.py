@@ -16,7 +16,7 @@ from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import Approve, Decision, Deny
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.logged_run import LoggedCall
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
@@ -68,7 +68,7 @@ def test_repairs_before_the_wait_count_after_it(max_repairs: int) -> None:
     section = MarkdownSection(title="Task", template="Do it.", tools=[asking(write_note)])
     asked = PromptTemplate[Answer](ns="tests", key="agent", sections=[section]).bind()
     script = [say("no JSON"), WAITS, say("no JSON either"), say('{"number": 4}')]
-    config = InnerLoopConfig(max_repairs=max_repairs)
+    config = RunConfig(max_repairs=max_repairs)
     loop, at = MainLoop(ScriptedAdapter(script, config=config)), Session()
     suspension = suspended(loop, asked, at)
     if max_repairs == 2:
@@ -84,7 +84,7 @@ def test_requests_of_the_run_before_the_evaluation_that_waits_count_after_it(
     max_turns: int,
 ) -> None:
     asked = prompt(asking(write_note), tool(ok, name="free"))
-    config = InnerLoopConfig(max_turns=max_turns)
+    config = RunConfig(max_turns=max_turns)
     refused = PromptEvaluationError("too long", phase="request", code="context_length")
     replies: list[Reply] = [call(("free", {})), refused, WAITS, WAITS, say("done")]
     loop = MainLoop(ScriptedAdapter(replies, config=config), compaction=Compaction(100_000, 1))
@@ -333,7 +333,7 @@ def test_a_run_that_has_made_a_call_before_it_is_refused_inside_does_not_wait_on
             return [call(("run", {"a": 3})), say("inside")][turn]
         return [call(("delegate", {"a": 1}), ("delegate", {"a": 2})), say("done")][turn]
 
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     loop, at = MainLoop(ScriptedAdapter([answer] * 9, config=config)), Session()
     at.declare(Note)
     suspension = suspended(loop, asked("Writes."), at)

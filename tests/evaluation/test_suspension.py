@@ -26,7 +26,7 @@ from weakincentives.evaluation.approval import (
 )
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import ApprovalRequested
@@ -329,7 +329,7 @@ def test_sections_opened_before_in_the_turn_stay_open() -> None:
     ]
 
     def conversation(approver: Approver | None) -> object:
-        config = InnerLoopConfig()
+        config = RunConfig()
         loop = MainLoop(ScriptedAdapter(list(script), config=config))
         asked, at = template.bind(), Session()
         if approver is not None:

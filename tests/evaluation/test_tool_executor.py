@@ -44,7 +44,7 @@ from support.codecs import ANY_TEXT
 from support.deadlines import SOON
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import ToolExecutionOutcome, ToolMessage
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
@@ -320,7 +320,7 @@ def test_params_that_refuse_themselves_are_a_refused_call() -> None:
 def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments: str) -> None:
     session = Session()
     adapter = scripted(call(("probe", arguments)), call(("probe", {"a": 1})))
-    adapter.config = InnerLoopConfig(max_argument_chars=5_000 - 1)
+    adapter.config = RunConfig(max_argument_chars=5_000 - 1)
     response = adapter.evaluate(prompt(tool()), session=session)
     refused, run = answers(response.transcript)
     assert refused.content == (
@@ -332,13 +332,13 @@ def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments:
 
 
 def test_arguments_are_bounded_by_default_and_up_to_the_bound_are_read() -> None:
-    bound = InnerLoopConfig().max_argument_chars
+    bound = RunConfig().max_argument_chars
     assert bound is not None
     text = "x" * (bound - len('{"text": ""}'))
     assert once(ok, f'{{"text": "{text}"}}', params=Note).success
     assert not once(ok, f'{{"text": "{text}y"}}', params=Note).success
     unbounded = scripted(call(("probe", {"text": f"{text}y"})))
-    unbounded.config = InnerLoopConfig(max_argument_chars=None)
+    unbounded.config = RunConfig(max_argument_chars=None)
     assert only_answer(unbounded, prompt(tool(params=Note))).success
 
 
@@ -714,7 +714,7 @@ def test_a_lone_surrogate_in_a_result_becomes_a_question_mark() -> None:
 
 def bounded(most: int | None, *replies: Reply) -> ScriptedAdapter:
     adapter = scripted(*replies)
-    adapter.config = InnerLoopConfig(max_result_chars=most)
+    adapter.config = RunConfig(max_result_chars=most)
     return adapter
 
 
@@ -747,7 +747,7 @@ def test_a_result_is_sent_whole_up_to_the_bound_and_beyond_it_says_how_much_is_m
 
 
 def test_results_are_bounded_by_default_and_the_bound_can_be_lifted() -> None:
-    most = InnerLoopConfig().max_result_chars
+    most = RunConfig().max_result_chars
     assert most is not None
     for size in (most, 5_000_000):
         huge = tool(lambda params, *, context, size=size: ToolResult[object](message="x" * size))
@@ -776,7 +776,7 @@ def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(
     name: str, bound: Any
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=f"{name} (is|must not be)"):
-        InnerLoopConfig(**{name: bound})
+        RunConfig(**{name: bound})
 
 
 # --- The context
@@ -1143,7 +1143,7 @@ def test_a_static_adapter_restarts_to_read_a_section_with_tools() -> None:
 
 @pytest.mark.claim("DT-26")
 def test_the_config_says_no_dynamic_tools_until_the_adapter_does() -> None:
-    assert InnerLoopConfig().supports_dynamic_tools is False
+    assert RunConfig().supports_dynamic_tools is False
 
 
 @pytest.mark.claim("C-34", "DT-25")

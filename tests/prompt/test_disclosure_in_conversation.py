@@ -12,7 +12,7 @@ import pytest
 
 from support.agents import answers, recorded, tool
 from weakincentives.evaluation.errors import BudgetExceededError, LimitError, TurnLimitError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Expansion, MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -510,7 +510,7 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
     adapter = ScriptedAdapter(
         [turn, call(("pay", {}), ("pay", {})), say()],
         dynamic_tools=False,
-        config=InnerLoopConfig(parallel_tool_calls=mode),
+        config=RunConfig(parallel_tool_calls=mode),
     )
     session = Session()
     prompt = template_of(
@@ -633,8 +633,8 @@ def test_the_signal_with_its_decisions_can_be_pickled() -> None:
 
 
 LIMITS: list[tuple[Any, type[LimitError]]] = [
-    ({"config": InnerLoopConfig(max_turns=2)}, TurnLimitError),
-    ({"config": InnerLoopConfig(budget=Budget(max_tool_calls=2))}, BudgetExceededError),
+    ({"config": RunConfig(max_turns=2)}, TurnLimitError),
+    ({"config": RunConfig(budget=Budget(max_tool_calls=2))}, BudgetExceededError),
 ]
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Discriminator, Field
 
 from weakincentives import serde
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.prompt import (
     OutputParseError,
     Prompt,
@@ -358,7 +358,7 @@ def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
     output: Any, form: str, item: str, *, accepted: bool
 ) -> None:
     template = PromptTemplate[output](ns="tests", key="both")
-    adapter = ScriptedAdapter([say(form % item)], config=InnerLoopConfig(max_repairs=0))
+    adapter = ScriptedAdapter([say(form % item)], config=RunConfig(max_repairs=0))
     if accepted:
         parsed = parse_structured_output(form % item, template.render())
         assert adapter.evaluate(template.bind(), session=Session()).output == parsed

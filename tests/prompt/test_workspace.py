@@ -20,7 +20,7 @@ from support.media import PDF, PNG
 from support.sent_schemas import sent_spec
 from weakincentives.content import MediaSupport
 from weakincentives.evaluation.errors import DeadlineExceededError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.filesystem import (
     Filesystem,
@@ -73,7 +73,7 @@ class Agent:
 
     def ask(self, name: str, **arguments: object) -> ToolMessage:
         # what is tested here are the bounds of files
-        unbounded = InnerLoopConfig(max_argument_chars=None)
+        unbounded = RunConfig(max_argument_chars=None)
         adapter = ScriptedAdapter([call((name, arguments)), say("done")], config=unbounded)
         [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
         return answer
@@ -885,7 +885,7 @@ def test_parallel_calls_answer_and_change_files_as_calls_in_order_do() -> None:
         ("glob", {"pattern": "**"}),
     )
     seen: list[object] = []
-    for config in (InnerLoopConfig(), InnerLoopConfig(parallel_tool_calls="isolated")):
+    for config in (RunConfig(), RunConfig(parallel_tool_calls="isolated")):
         with over({"a": "1\n", "b": "2\n"}) as agent:
             agent.use("list_directory")  # so that there is something to fork
             adapter = ScriptedAdapter([calls, say("done")], config=config)

@@ -31,7 +31,7 @@ from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -254,7 +254,7 @@ class Process:
 
     def _adapter(self) -> LoopAdapter:
         features, tree = self.tree.features, self.tree
-        config = InnerLoopConfig(
+        config = RunConfig(
             parallel_tool_calls="isolated" if "parallel" in features else "in_order",
             budget=None if tree.max_tokens is None else Budget(max_tokens=tree.max_tokens),
         )

@@ -18,7 +18,7 @@ from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.content import text_of
 from weakincentives.contrib.durable import DurableAgent, MemoryLogTable, durable
 from weakincentives.contrib.durable.stored_log import Row
-from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -165,7 +165,7 @@ class Model(LoopAdapter, Connection):
         hook: Hook = nothing,
     ) -> None:
         super().__init__(
-            config=InnerLoopConfig(parallel_tool_calls="isolated" if parallel else "in_order")
+            config=RunConfig(parallel_tool_calls="isolated" if parallel else "in_order")
         )
         self._facts, self._story, self._dynamic, self._hook = facts, story, dynamic, hook
 

@@ -11,7 +11,7 @@ from support.media import shown_by_chat, shown_by_messages, shown_by_responses
 from support.script import Scripted
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step, Usage
 from weakincentives.adapters.core import ProviderAdapter
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.limits import Clock
 from weakincentives.testing.conformance import SentRequest, Stage
@@ -39,7 +39,7 @@ class HttpHarness:
 
     @contextmanager
     def open(
-        self, steps: Sequence[Played], /, *, config: InnerLoopConfig, clock: Clock
+        self, steps: Sequence[Played], /, *, config: RunConfig, clock: Clock
     ) -> Generator[Stage]:
         script = [self._play(step) for step in steps]
         ends_well = not steps or (

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from support.agents import Args, Note, prompt, tool
 from weakincentives.evaluation.effects import run
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import ToolCall
 from weakincentives.evaluation.tool_executor import ToolExecutor, same_adapter
 from weakincentives.filesystem import Filesystem, HostFilesystem
@@ -75,7 +75,7 @@ def main(root: Path, seed: int) -> None:
             prompt=asked,
             rendered=asked.render(session=session),
             adapter=same_adapter(ScriptedAdapter([])),
-            config=InnerLoopConfig(),
+            config=RunConfig(),
             session=session,
             publish=lambda _: None,
             operation=Operation(bus=session.bus, kind="evaluation", name="n"),

@@ -14,7 +14,7 @@ from weakref import ref
 
 from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
-from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage, Message
 from ..evaluation.response import TextDelta
 from ..event_loops import portal, run_on, start_on, yield_from_thread
@@ -51,7 +51,7 @@ class CodecAdapter(LoopAdapter):
         codec: type[Codec],
         options: CodecOptions,
         *,
-        config: InnerLoopConfig | None,
+        config: RunConfig | None,
         clock: Clock,
     ) -> None:
         super().__init__(config=config, clock=clock)

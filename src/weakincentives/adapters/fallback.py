@@ -7,7 +7,7 @@ from typing import Any
 
 from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
-from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, TextDelta
 from ..limits import Clock, utc_now
@@ -42,7 +42,7 @@ class FallbackAdapter(LoopAdapter):
         self,
         *adapters: LoopAdapter,
         on: str | Collection[str] = FALLBACK_CODES,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         for adapter in adapters:

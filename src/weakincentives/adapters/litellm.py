@@ -20,7 +20,7 @@ from typing import Literal
 from ..content import IMAGE_TYPES, Image, MediaSupport
 from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
-from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
 from .chat import ChatCodec, text_of
@@ -95,7 +95,7 @@ class LiteLLMAdapter(CodecAdapter):
         structured_output: Literal["auto", "native", "prompted"] = "auto",
         options: Mapping[str, object] | None = None,
         media: MediaSupport | None = None,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("litellm") is None:

@@ -21,7 +21,7 @@ from weakref import finalize
 
 from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
-from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock
 from ..redaction import Redactor, credentials_in
 from .codec import AnyJson, Codec, CodecOptions, Wire
@@ -77,7 +77,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         client: Client | None,
         async_client: AsyncClient | None,
         max_reply_bytes: int,
-        config: InnerLoopConfig | None,
+        config: RunConfig | None,
         clock: Clock,
     ) -> None:
         if find_spec(self.name) is None:

@@ -32,7 +32,7 @@ from .approval import Approver, Decision
 from .chat_turn import ChatTurn
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
-from .inner_loop import InnerLoopConfig, ProviderRequest
+from .inner_loop import ProviderRequest, RunConfig
 from .logged_run import Rendered
 from .messages import AssistantMessage
 from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
@@ -119,7 +119,7 @@ class ParentRun:
                 f"cannot run {name!r}: the runs around it are nested as deep as max_depth allows",
                 phase="limit",
                 code="depth",
-                remedy="end the recursion, or raise InnerLoopConfig.max_depth",
+                remedy="end the recursion, or raise RunConfig.max_depth",
             )
 
 
@@ -344,10 +344,10 @@ class ConnectingAdapter(ProviderAdapter):
     name: str = "adapter"
     model: str = ""
     has_own_loop: ClassVar[bool] = True
-    _rules: tuple[InnerLoopConfig, InnerLoopConfig] | None = None
+    _rules: tuple[RunConfig, RunConfig] | None = None
 
-    def __init__(self, *, config: InnerLoopConfig | None = None, clock: Clock = utc_now) -> None:
-        self.config = config or InnerLoopConfig()
+    def __init__(self, *, config: RunConfig | None = None, clock: Clock = utc_now) -> None:
+        self.config = config or RunConfig()
         self.clock = clock
 
     @property
@@ -358,7 +358,7 @@ class ConnectingAdapter(ProviderAdapter):
     def budget(self) -> Budget | None:
         return self.config.budget
 
-    def rules(self) -> InnerLoopConfig:
+    def rules(self) -> RunConfig:
         """Returns `config` with what the adapter supports, made once since it checks its values."""
         config, supports, known = self.config, self.supports_dynamic_tools, self._rules
         if known and known[0] is config and known[1].supports_dynamic_tools is supports:
@@ -430,7 +430,7 @@ def config_for(
     adapter: ConnectingAdapter,
     rendered: RenderedPrompt[Any],  # Any: a prompt of any output
     options: EvaluationStart,
-) -> InnerLoopConfig:
+) -> RunConfig:
     """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
     budget, parent = options.get("budget") or adapter.budget, options.get("parent")
     candidates = (

@@ -55,7 +55,7 @@ class RunConfig:
         if self.prices is None and self.budget is not None and self.budget.max_cost is not None:
             raise ValueError(
                 f"Budget.max_cost is {self.budget.max_cost}, but the adapter knows no prices; pass "
-                "config=InnerLoopConfig(prices=…), such as weakincentives.contrib.prices.cost"
+                "config=RunConfig(prices=…), such as weakincentives.contrib.prices.cost"
             )
 
 

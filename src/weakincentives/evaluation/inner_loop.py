@@ -24,7 +24,7 @@ from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import combine_requests
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from .compaction import request_tokens
-from .config import InnerLoopConfig
+from .config import InnerLoopConfig, RunConfig
 from .conversation import Conversation
 from .errors import PromptEvaluationError
 from .messages import (
@@ -49,6 +49,7 @@ __all__ = [
     "InnerLoopConfig",
     "ProviderRequest",
     "Restart",
+    "RunConfig",
     "TooLong",
     "ToolCalls",
     "unfinished_error",
@@ -149,7 +150,7 @@ class InnerLoop:
     conversation: Conversation
     # Any: the inner loop only passes the output on.
     structured_output: StructuredOutputConfig[Any] | None = None
-    config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
+    config: RunConfig = field(default_factory=RunConfig)
     param_descriptions: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]]
     )

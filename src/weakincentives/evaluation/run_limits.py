@@ -3,7 +3,7 @@
 from math import isfinite
 
 from ..limits import Clock, Meter, RunUsage, TokenUsage
-from .config import InnerLoopConfig
+from .config import RunConfig
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, TurnLimitError
 from .messages import ToolCall
 
@@ -17,7 +17,7 @@ class RunLimits:
     """
 
     def __init__(
-        self, config: InnerLoopConfig, meter: Meter, clock: Clock, model: str, previous_turns: int
+        self, config: RunConfig, meter: Meter, clock: Clock, model: str, previous_turns: int
     ) -> None:
         self._config = config
         self._meter = meter
@@ -110,7 +110,7 @@ class RunLimits:
     def _budget_error(self, bound: str) -> LimitError:
         remedy = "raise the budget"
         if self._meter.unpriced is not None and bound.startswith("max_cost"):
-            remedy = "pass prices that know it to InnerLoopConfig"
+            remedy = "pass prices that know it to RunConfig"
         return _reached(BudgetExceededError, "budget", bound, remedy)
 
 

@@ -52,7 +52,7 @@ from .commits import Changes, Commits, Performed, stored
 from .earlier_calls import UNKNOWN, EarlierCalls
 from .effects import Effects, Parallel, run
 from .errors import ChangedRunError
-from .inner_loop import InnerLoopConfig
+from .inner_loop import RunConfig
 from .logged_run import Began, CallKey
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from .run_log import Called, LogSink, OpenCall, RunLog, UndecidedError
@@ -99,7 +99,7 @@ class ToolExecutor:
         prompt: Prompt[Any],
         rendered: RenderedPrompt[Any],
         adapter: AdapterOfCall,
-        config: InnerLoopConfig,
+        config: RunConfig,
         session: SessionProtocol,
         publish: Callable[[object], None],
         operation: Operation,

@@ -158,7 +158,7 @@ class ProviderCalled(Event):
 
     `error` is the text of the failure, `None` without one. `text` is what the model wrote, as an
     answer or beside tool calls. `model` is the model that answered, as the provider names it; else
-    the one that the request named. `cost` is in dollars, by `InnerLoopConfig.prices`; `None` if
+    the one that the request named. `cost` is in dollars, by `RunConfig.prices`; `None` if
     unknown.
     """
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
 from ..adapters.provider_errors import error_from_request, error_from_status
 from ..evaluation.conversation import Conversation
-from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.inner_loop import RunConfig
 from ..evaluation.main_loop import MainLoop
 from ..evaluation.messages import (
     AssistantMessage,
@@ -90,7 +90,7 @@ class Harness(Protocol):
     capabilities: Capability
 
     def open(
-        self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
+        self, steps: Sequence[Step], /, *, config: RunConfig, clock: Clock
     ) -> AbstractContextManager[Stage]:
         """Opens a new adapter whose provider plays `steps`, one for each request."""
         ...
@@ -107,7 +107,7 @@ class ScriptedHarness:
 
     @contextmanager
     def open(
-        self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
+        self, steps: Sequence[Step], /, *, config: RunConfig, clock: Clock
     ) -> Generator[Stage]:
         """Plays the steps as the adapter's replies."""
         replies = [_error(step) if isinstance(step, ProviderFault) else step for step in steps]

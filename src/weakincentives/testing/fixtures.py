@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice, repeat
 from os import PathLike
 
-from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.inner_loop import RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
@@ -51,7 +51,7 @@ class ScriptedAdapters:
         /,
         *,
         dynamic_tools: bool = True,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> ScriptedAdapter:
         adapter = _RecordedAdapter(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ..content import Document, Image, Part
-from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.inner_loop import RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
@@ -68,7 +68,7 @@ type Step = AssistantMessage | ProviderFault
 
 
 _NO_NEEDS = Capability(0)
-_DEFAULT_CONFIG = InnerLoopConfig()
+_DEFAULT_CONFIG = RunConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +86,7 @@ class Scenario:
     expect: Mapping[str, object]
     prompt: Callable[[], AnyPrompt]
     needs: Capability = _NO_NEEDS
-    config: InnerLoopConfig = _DEFAULT_CONFIG
+    config: RunConfig = _DEFAULT_CONFIG
     seconds: float | None = None
     budget: Budget | None = None
     message: Sequence[Part] | None = None
@@ -309,7 +309,7 @@ _usage = partial(_script, needs=Capability.USAGE)
 _close = ("close_section", {"section_key": "more"})
 _opening, _closing = partial(_world, disclosure=Disclosure.OPEN), partial(_world, closable=True)
 _object, _objects = partial(_world, output=_Tally), partial(_world, output=list[_Tally])
-_isolated = InnerLoopConfig(parallel_tool_calls="isolated")
+_isolated = RunConfig(parallel_tool_calls="isolated")
 _invalid, _unicode = say('{"count": "many"}'), "ünï 漢字 🙂 \"'\\"
 _half, _deadline, _budget = say("Half of"), "limit/deadline", "limit/budget"
 
@@ -478,7 +478,7 @@ SCENARIOS = (
     _own("never an object", _invalid, _invalid, _invalid, prompt=_object).expect(
         error="response/output", events="RCCC"
     ),
-    _own("no repairs", _invalid, prompt=_object, config=InnerLoopConfig(max_repairs=0)).expect(
+    _own("no repairs", _invalid, prompt=_object, config=RunConfig(max_repairs=0)).expect(
         error="response/output", events="RC"
     ),
     # Limits.
@@ -489,7 +489,7 @@ SCENARIOS = (
     _script("a tool outlasts the budget", _w("a", "outlast"), budget=Budget(max_seconds=60)).expect(
         error=_deadline, notes="a"
     ),
-    _script("turns", _w("a"), _w("b"), config=InnerLoopConfig(max_turns=2)).expect(
+    _script("turns", _w("a"), _w("b"), config=RunConfig(max_turns=2)).expect(
         error="limit/turns", notes="a b"
     ),
     _script("requests", _w("a"), budget=Budget(max_calls=1)).expect(

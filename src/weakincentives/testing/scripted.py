@@ -9,7 +9,7 @@ from textwrap import shorten
 from .. import serde
 from ..adapters.core import Connection, LoopAdapter
 from ..content import MAX_CONTENT_BYTES, Media, MediaSupport, text_of
-from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import (
     AssistantMessage,
     Message,
@@ -125,7 +125,7 @@ class ScriptedAdapter(LoopAdapter, Connection):
         replies: Iterable[Reply],
         *,
         dynamic_tools: bool = True,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         super().__init__(config=config, clock=clock)

@@ -17,7 +17,7 @@ from .. import serde
 from ..displays import cut
 from ..errors import ControlFlow, SerdeError, missing_extra
 from ..evaluation.effects import run
-from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.inner_loop import RunConfig
 from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
 from ..evaluation.run_log import RunLog
 from ..evaluation.tool_executor import ToolExecutor, same_adapter
@@ -168,7 +168,7 @@ class _Trial:
             prompt=self.prompt,
             rendered=replace(self.prompt.render(session=self.session), tools=(recording,)),
             adapter=same_adapter(self.adapter),
-            config=InnerLoopConfig(supports_dynamic_tools=True),
+            config=RunConfig(supports_dynamic_tools=True),
             session=self.session,
             # reducers of telemetry would change the session though the tool does not
             publish=events.append,

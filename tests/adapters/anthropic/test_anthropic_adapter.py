@@ -20,7 +20,7 @@ from weakincentives.adapters.anthropic.adapter import _family_and_version, _tool
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from weakincentives.evaluation.response import Completed, TextDelta
@@ -491,7 +491,7 @@ def test_typed_output_is_requested_by_the_api_s_own_means(run: Run) -> None:
 def test_typed_output_that_the_api_cannot_hold_is_requested_in_words(
     output: Any, model: str, options: Any
 ) -> None:
-    config = InnerLoopConfig(max_repairs=0)
+    config = RunConfig(max_repairs=0)
     with (
         ScriptedServer(Say("nothing")) as server,
         pytest.raises(PromptEvaluationError, match="the answer is not the declared output"),

@@ -14,7 +14,7 @@ from support.scripted_server import Call, Say, ScriptedServer, Usage
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.errors import BudgetExceededError, TurnLimitError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.response import Completed, PromptResponse, TextDelta
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import Prompt
@@ -132,7 +132,7 @@ def test_typed_output_may_stand_behind_a_pause(run: Run, api: MessagesAPI) -> No
 @drivers
 def test_pauses_without_an_end_reach_the_limit_of_turns(run: Run) -> None:
     with ScriptedServer(*repeat(PAUSED, 4)) as server:
-        adapter = connect(server, config=InnerLoopConfig(max_turns=4))
+        adapter = connect(server, config=RunConfig(max_turns=4))
         with pytest.raises(TurnLimitError) as caught:
             run(adapter, prompt(), session=Session())
     assert (caught.value.turns, caught.value.usage) == (4, TokenUsage(40, 20))

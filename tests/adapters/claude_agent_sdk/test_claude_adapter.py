@@ -29,7 +29,7 @@ from weakincentives.evaluation.errors import (
     PromptEvaluationError,
     ThrottleError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
@@ -553,5 +553,5 @@ def test_an_option_that_the_adapter_sets_or_the_sdk_lacks_is_refused_at_once() -
         ClaudeAgentSDKAdapter(MODEL, options={"unheard_of": 1})
     with pytest.raises(ValueError, match="built-in tools run in order"):
         ClaudeAgentSDKAdapter(
-            MODEL, builtin_tools=["Read"], config=InnerLoopConfig(parallel_tool_calls="isolated")
+            MODEL, builtin_tools=["Read"], config=RunConfig(parallel_tool_calls="isolated")
         )

@@ -27,7 +27,7 @@ from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.claude_agent_sdk.process import CLIProcess
 from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.limits import Deadline
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.events import ToolInvoked
@@ -331,7 +331,7 @@ def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
     text = '"\\' * 350_000
     call = mcp("probe", {"text": text})
     with ScriptedServer(Say(calls=(call,)), Say("y" * 2_000_000)) as server:
-        config = InnerLoopConfig(max_argument_chars=None)
+        config = RunConfig(max_argument_chars=None)
         response = connect(server, config=config).evaluate(
             prompt(tool(handler, params=Long)), session=Session()
         )
@@ -343,7 +343,7 @@ def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("x" * 600_000)
 
-    config = InnerLoopConfig(max_result_chars=None)
+    config = RunConfig(max_result_chars=None)
     with ScriptedServer(Say(calls=(mcp("probe", {"a": 1}),)), Say("done")) as server:
         response = connect(server, config=config).evaluate(prompt(tool(handler)), session=Session())
         sent = str(server.requests[1].json["messages"][-1])

@@ -51,7 +51,7 @@ from weakincentives.evaluation.errors import (
     PromptEvaluationError,
     ThrottleError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, Message, UserMessage
 from weakincentives.evaluation.response import Completed, Execution, TextDelta
@@ -345,7 +345,7 @@ def test_runs_inside_a_call_have_rows_and_usage_of_their_own() -> None:
 def test_calls_that_run_at_once_are_stored_together(facts: Facts) -> None:
     story = [calls(("note", "{}"), ("look", "{}"), ("send", "{}")), STORY[-1]]
     durable_agent = agent(facts, story=story)
-    durable_agent.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
+    durable_agent.adapter.config = RunConfig(parallel_tool_calls="isolated")
     whole, table = attempt(durable_agent)
     assert [kinds(held)[len(before.get("run", ())) :] for before, held in pairs(table.held)] == [
         ["rendered", "answered"],
@@ -910,7 +910,7 @@ def test_nested_run_that_cannot_be_stored_ends_the_run_though_a_handler_catches_
         count = 2 if parallel else 1
         return say("done") if answers(request.messages) else call(*[("nest", {})] * count)
 
-    config = InnerLoopConfig(parallel_tool_calls="isolated" if parallel else "in_order")
+    config = RunConfig(parallel_tool_calls="isolated" if parallel else "in_order")
     own = tool(nest_async if asynchronous else nest, name="nest")
     adapter = ScriptedAdapter(cycle([model]), config=config)
     durable_agent = durable(MainLoop(adapter), lambda: prompt(own))
@@ -1249,7 +1249,7 @@ def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
     facts = Facts(Path("/dev/null"))
     durable_agent = agent(facts, story=[*turns, STORY[-1]], dynamic=dynamic)
     if parallel:
-        durable_agent.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
+        durable_agent.adapter.config = RunConfig(parallel_tool_calls="isolated")
     execution, session = inline(durable_agent)
     whole, table = attempt(durable_agent)
     assert (whole["session"], whole["text"]) == (session, execution.text)

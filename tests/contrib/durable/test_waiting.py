@@ -34,7 +34,7 @@ from weakincentives.evaluation.errors import (
     ChangedRunError,
     DeadlineExceededError,
 )
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
@@ -357,7 +357,7 @@ class Delegating:
     keys: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        config = InnerLoopConfig(parallel_tool_calls="isolated" if self.parallel else "in_order")
+        config = RunConfig(parallel_tool_calls="isolated" if self.parallel else "in_order")
         self.adapter = ScriptedAdapter(cycle([conversing]), config=config)
         self.agent = durable(MainLoop(self.adapter), self.prompt, types=[Note])
 

@@ -30,7 +30,7 @@ from weakincentives.contrib.mcp import (
 )
 from weakincentives.contrib.mcp.elicitation import check_answer, form_problem
 from weakincentives.contrib.mcp.lock import ServerLock
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.limits import Deadline
 from weakincentives.prompt import PromptTemplate
@@ -172,7 +172,7 @@ def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: 
     person = Person(lambda request: Accept({"agreed": request.message == "1"}))
     section = section_of(tmp_path, elicit=person.plain, effects={"*": "pure"})
     turn = call(*[("plain_elicit", question(f"{number}")) for number in range(3)])
-    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    config = RunConfig(parallel_tool_calls="isolated")
     adapter = ScriptedAdapter([turn, say("done")], config=config)
     MainLoop(adapter).execute(template_of(section).bind(), session=Session())
     messages = [request.message for request in person.questions]

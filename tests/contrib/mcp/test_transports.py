@@ -20,7 +20,7 @@ from support.mcp_prompts import Call, answers, lock_of, run, section_of, templat
 from weakincentives.contrib.mcp import MCPLogMessage, MCPProgress
 from weakincentives.contrib.mcp.connection import Connection
 from weakincentives.contrib.mcp.lock import ServerLock
-from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.runtime.session import Session
@@ -152,7 +152,7 @@ def test_parallel_calls_of_a_turn_share_the_connection(tmp_path: Path) -> None:
     turn = call(*[("plain_echo", {"text": text}) for text in "abc"])
     adapter = ScriptedAdapter(
         [call(("plain_echo", {"text": "first"})), turn, say("done")],
-        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+        config=RunConfig(parallel_tool_calls="isolated"),
     )
     MainLoop(adapter).execute(template_of(section_of(tmp_path)).bind(), session=Session())
     calls = (tmp_path / "calls").read_text().splitlines()

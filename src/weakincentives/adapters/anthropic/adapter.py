@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
-from ...evaluation.inner_loop import InnerLoopConfig
+from ...evaluation.inner_loop import RunConfig
 from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
 from ...prompt.renderer import RenderedPrompt
@@ -73,7 +73,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         async_client: AnySDK | None = None,
         media: MediaSupport | None = None,
         options: Mapping[str, object] | None = None,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         _check_tool_changes(tool_changes)

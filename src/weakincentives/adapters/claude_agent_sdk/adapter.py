@@ -23,7 +23,7 @@ from uuid import uuid4
 from ...content import ContentError, ContentStore, Image, Media, MediaSupport
 from ...errors import missing_extra
 from ...evaluation.errors import PromptEvaluationError
-from ...evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ...evaluation.inner_loop import ProviderRequest, RunConfig
 from ...evaluation.messages import (
     AssistantMessage,
     Instructions,
@@ -112,12 +112,12 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         dynamic_tools: bool = False,
         options: Mapping[str, object] | None = None,
         transport: Callable[[AnySDK], AnySDK] | None = None,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("claude_agent_sdk") is None:
             raise missing_extra("ClaudeAgentSDKAdapter", "the Claude Agent SDK", "claude-agent-sdk")
-        config = config or InnerLoopConfig()
+        config = config or RunConfig()
         chars = min(config.max_result_chars or MAX_RESULT_CHARS, MAX_RESULT_CHARS)
         super().__init__(config=replace(config, max_result_chars=chars), clock=clock)
         if names := sorted((options or {}).keys() & _OWN_OPTIONS.split()):

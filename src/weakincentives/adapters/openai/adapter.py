@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
-from ...evaluation.inner_loop import InnerLoopConfig
+from ...evaluation.inner_loop import RunConfig
 from ...limits import Clock, utc_now
 from ..chat import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
@@ -78,7 +78,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         options: Mapping[str, object] | None = None,
         media: MediaSupport | None = None,
         profile: ServerProfile | None = None,
-        config: InnerLoopConfig | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         api = _check(api, profile)

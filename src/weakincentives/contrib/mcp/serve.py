@@ -30,7 +30,7 @@ from ...content import MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport
 from ...evaluation.adapter import ProviderAdapter
 from ...evaluation.effects import Effects, perform_async
 from ...evaluation.errors import PromptEvaluationError
-from ...evaluation.inner_loop import InnerLoopConfig
+from ...evaluation.inner_loop import RunConfig
 from ...evaluation.messages import ToolCall, ToolExecutionOutcome
 from ...evaluation.schemas import tool_to_spec
 from ...evaluation.tool_executor import ToolExecutor, same_adapter
@@ -43,7 +43,7 @@ from ...visibility import SetVisibilityOverride
 
 __all__ = ["PromptServer", "serve_stdio"]
 
-_CONFIG = InnerLoopConfig(supports_dynamic_tools=True)
+_CONFIG = RunConfig(supports_dynamic_tools=True)
 
 type _AnyPrompt = Prompt[Any]  # Any: prompts of every output
 type _Context = ServerRequestContext[Any, Any]  # Any: it holds what transports add
