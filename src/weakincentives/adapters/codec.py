@@ -32,7 +32,7 @@ from ..limits import TokenUsage
 from ..serde import Json
 from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
-from .schema_dialects import encode_function
+from .schema_dialects import Wire, encode_function
 from .server_profile import ServerProfile
 from .think_tags import without_thoughts
 from .valid_messages import ValidMessages
@@ -55,8 +55,6 @@ __all__ = [
     "read_usage",
 ]
 
-# Any: JSON objects of the provider's grammar, which become keyword arguments of its SDK.
-type Wire = dict[str, Any]
 # Any: JSON that a provider sent, of whatever shape; codecs check each key where they read it.
 type AnyJson = Any
 type PromptRole = Literal["user", "system", "developer"]

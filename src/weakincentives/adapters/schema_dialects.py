@@ -11,24 +11,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..prompt.external_schemas import ANY_NAME, describe, to_provider_form
 from ..serde import Json, JsonSchema, map_parts
 from ..serde.schemas import resolved, target_name, walk_parts
 
-if TYPE_CHECKING:  # codecs have profiles, and profiles have dialects
-    from .codec import Wire
-
 __all__ = [
     "OPENAI",
     "Dialect",
     "EncodedSchema",
+    "Wire",
     "encode_function",
     "encode_output",
     "encode_schema",
 ]
+
+# Any: JSON objects of the provider's grammar, which become keyword arguments of its SDK.
+type Wire = dict[str, Any]
 
 _MAX_PARTS = 10_000
 
@@ -118,7 +119,7 @@ def encode_schema(schema: JsonSchema, dialect: Dialect) -> EncodedSchema:
     return _encode(_Content(marshal.dumps(schema, 2), schema), dialect)
 
 
-def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> "Wire":
+def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> Wire:
     """Returns a tool as OpenAI's APIs describe it, without the field `strict` if it is false."""
     schema = encode_schema(spec.parameters, dialect)
     if not strict:
@@ -127,7 +128,7 @@ def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) ->
     return {**spec.as_dict(), "parameters": schema.sent, "strict": strict}
 
 
-def encode_output(spec: OutputSpec, dialect: Dialect) -> "Wire":
+def encode_output(spec: OutputSpec, dialect: Dialect) -> Wire:
     """Returns a declared output as OpenAI's APIs describe it."""
     schema = encode_schema(spec.schema, dialect)
     return {"name": spec.name, "schema": schema.sent, "strict": schema.strict is not None}

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from typer import Argument, Exit, Option, Typer
 
 from .. import serde
-from ..contrib.mcp.connection import ServerError
 from ..contrib.mcp.lock import (
     LockError,
     ServerLock,
@@ -25,6 +24,7 @@ from ..contrib.mcp.lock import (
     read_lock,
     write_lock,
 )
+from ..contrib.mcp.server_errors import ServerError
 from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..displays import count_of
 from ..errors import SerdeError, missing_extra

@@ -31,9 +31,10 @@ from support.mcp_prompts import (
 from support.plain_mcp_server import TOOLS
 from weakincentives.contrib.mcp import Accept, Elicitation, MCPLogMessage, MCPProgress
 from weakincentives.contrib.mcp.client import open_server
-from weakincentives.contrib.mcp.connection import Connection, ServerError
+from weakincentives.contrib.mcp.connection import Connection
 from weakincentives.contrib.mcp.lock import ServerLock
 from weakincentives.contrib.mcp.section import ServerKey, StateKey
+from weakincentives.contrib.mcp.server_errors import ServerError
 from weakincentives.prompt import ToolContext
 from weakincentives.serde import Json
 from weakincentives.version import __version__

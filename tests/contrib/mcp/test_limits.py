@@ -21,7 +21,7 @@ from support.deadlines import SOON
 from support.mcp_http import served
 from support.mcp_prompts import answers, connected, hostile, run, section_of
 from weakincentives.contrib.mcp import Elicitation, MCPLogMessage
-from weakincentives.contrib.mcp.connection import ServerError
+from weakincentives.contrib.mcp.server_errors import ServerError
 from weakincentives.prompt import ToolContext
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")

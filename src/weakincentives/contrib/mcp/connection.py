@@ -13,45 +13,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import WeakIncentivesError, missing_extra
+from ...errors import missing_extra
 from ...event_loops import await_on, call_in_thread, portal, run_on
 from ...prompt.context import ToolContext
 from ...prompt.tool import ToolResult
 from ...serde import Json
 from .elicitation import Ask, Cancel, Elicit, Elicitation, ElicitationAnswer, check_answer
 from .lock import ServerLock
+from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 
 if TYPE_CHECKING:  # it imports the SDK
     from .client import OpenServer
 
-__all__ = [
-    "UNKNOWN_EFFECT",
-    "Connection",
-    "Notify",
-    "ServerEndedError",
-    "ServerError",
-]
+__all__ = ["Connection"]
 
 _MAX_EVENTS = 10_000  # of a call
 _END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it after 2 s more
-
-UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
-
-type Notify = Callable[[object], object]
-"""Receives an event; any thread may call it."""
-
-
-class ServerError(WeakIncentivesError):
-    """A server gave no answer; the text, which the model reads, says why."""
-
-
-class ServerEndedError(ServerError):
-    """The connection was lost; `sent` says whether the server may have begun the call."""
-
-    def __init__(self, server: str, *, sent: bool) -> None:
-        effect = f" {UNKNOWN_EFFECT}" if sent else ""
-        super().__init__(f"MCP server {server!r} ended before it answered.{effect}")
-        self.sent = sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from ...protocols import Resources
 from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
 from ...visibility import SectionVisibility
-from .connection import Connection, ServerError
+from .connection import Connection
 from .elicitation import Elicit
 from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
+from .server_errors import ServerError
 
 if TYPE_CHECKING:
     from .state import ServerState
