@@ -9,11 +9,10 @@ that its body can be bounded while it is read. Retries are the SDK's own.
 import asyncio
 import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -89,7 +88,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         self._lock = Lock()
         self._async_client: AnySDK = async_client
         self._async_clients = LoopClients(
-            partial(_client, self.name, f"Async{self.sdk_name}", arguments, max_reply_bytes)
+            partial(_client, self.sdk, f"Async{self.sdk_name}", arguments, max_reply_bytes)
         )
         self._has_ready_client = client is not None or async_client is not None
         self._check_clients(client, async_client)
@@ -109,9 +108,10 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 f" {own[0]} or client= and async_client="
             )
 
-    def sdk(self) -> AnySDK:
+    @staticmethod
+    @abstractmethod
+    def sdk() -> AnySDK:
         """Imports and returns the SDK's module."""
-        return import_module(self.name)
 
     def client(self) -> Client:
         """Returns the client, made on first use.
@@ -123,7 +123,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
             if self._client is None:
                 self._check_missing("client", "synchronous")
                 self._client = _client(
-                    self.name, self.sdk_name, self._client_arguments, self._max_reply_bytes
+                    self.sdk, self.sdk_name, self._client_arguments, self._max_reply_bytes
                 )
             client: Client = self._client
             return client
@@ -358,13 +358,13 @@ def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
 
 
 def _client(
-    sdk_module: str, class_name: str, arguments: Mapping[str, object], max_bytes: int
+    load: Callable[[], AnySDK], class_name: str, arguments: Mapping[str, object], max_bytes: int
 ) -> AnySDK:
     """Makes a client that bounds the bodies of error replies, which the SDK reads whole.
 
     The hook goes on the SDK's own HTTP client: the SDK would not close one that we pass.
     """
-    sdk: AnySDK = import_module(sdk_module)
+    sdk = load()
     timeout = _timeout(sdk, arguments["timeout"])
     client: AnySDK = getattr(sdk, class_name)(**{**arguments, "timeout": timeout})
 

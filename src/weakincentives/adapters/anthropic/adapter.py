@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -115,6 +116,10 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             config=config,
             clock=clock,
         )
+
+    @staticmethod
+    def sdk() -> AnySDK:
+        return import_module("anthropic")
 
     # Any: a prompt of any output
     def codec(self, rendered: RenderedPrompt[Any]) -> Codec:

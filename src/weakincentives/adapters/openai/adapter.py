@@ -119,6 +119,12 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             clock=clock,
         )
 
+    @staticmethod
+    def sdk() -> AnySDK:
+        import openai
+
+        return openai
+
     def is_key_missing(self, error: Exception) -> bool:
         # its only plain error
         return isinstance(error, self.sdk().OpenAIError)
