@@ -10,7 +10,7 @@ from os.path import commonprefix
 from time import process_time
 from typing import Any, NamedTuple
 
-from weakincentives.adapters.chat import ChatCodec
+from weakincentives.adapters.chat_completions import ChatCodec
 from weakincentives.adapters.codec import Codec, CodecOptions, Wire
 from weakincentives.adapters.codec_adapter import CodecAdapter
 from weakincentives.adapters.openai.responses import ResponsesCodec

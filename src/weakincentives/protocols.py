@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .content import ContentStore, Document, Image
 from .limits import TokenUsage
-from .runs import RunStack
+from .locks import RunStack
 
 __all__ = [
     "DeclaredState",

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded, read_and_send_back
 from support.sent_schemas import sent_spec
-from weakincentives.adapters.chat import ChatCodec
+from weakincentives.adapters.chat_completions import ChatCodec
 from weakincentives.adapters.codec import CodecOptions, decode_reply
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.messages import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.media import PDF, PNG, png, shown_by_chat, shown_by_responses
 from support.scripted_server import Call, Say, ScriptedServer
-from weakincentives.adapters.chat import ChatCodec
+from weakincentives.adapters.chat_completions import ChatCodec
 from weakincentives.adapters.codec import Codec, CodecOptions
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter

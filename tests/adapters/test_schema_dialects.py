@@ -21,7 +21,7 @@ from support.messages_api import check_strict
 from support.provider_rules import check_openai_tool, check_plain
 from support.sent_schemas import ANTHROPIC, OPENAI, sent_tool
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
-from weakincentives.adapters.chat import ChatCodec
+from weakincentives.adapters.chat_completions import ChatCodec
 from weakincentives.adapters.codec import CodecOptions, Wire
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.schema_dialects import Dialect, encode_schema

@@ -27,6 +27,7 @@ from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.evaluation.response import Completed, Restarted
 from weakincentives.limits import Budget
+from weakincentives.locks import ConcurrentRunError
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -35,7 +36,6 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runs import ConcurrentRunError
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
@@ -197,7 +197,7 @@ from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, T
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import UserMessage
-from weakincentives.runs import ConcurrentRunError
+from weakincentives.locks import ConcurrentRunError
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 

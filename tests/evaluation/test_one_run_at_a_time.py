@@ -16,8 +16,8 @@ from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.locks import ConcurrentRunError, RunStack, RunToken
 from weakincentives.prompt import ToolContext, ToolResult
-from weakincentives.runs import ConcurrentRunError, RunStack, RunToken
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 

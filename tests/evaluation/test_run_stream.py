@@ -12,8 +12,8 @@ from support.agents import Args, Note, ok, prompt, tool
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.response import Completed, TextDelta
+from weakincentives.locks import ConcurrentRunError
 from weakincentives.prompt import ToolContext, ToolResult
-from weakincentives.runs import ConcurrentRunError
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say

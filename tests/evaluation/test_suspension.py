@@ -42,7 +42,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.prompt.approval import ApprovalMode
+from weakincentives.prompt.approval_rules import ApprovalMode
 from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
-from weakincentives.adapters.chat import ChatCodec
+from weakincentives.adapters.chat_completions import ChatCodec
 from weakincentives.adapters.codec import Codec, CodecOptions, decode_reply
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.server_profile import ServerProfile

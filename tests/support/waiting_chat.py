@@ -18,7 +18,7 @@ from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
-from weakincentives.prompt.approval import ApprovalMode
+from weakincentives.prompt.approval_rules import ApprovalMode
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 

@@ -7,7 +7,7 @@ from typing import assert_type
 
 from weakincentives import Tool, ToolContext, ToolResult
 from weakincentives.prompt import JsonParams, ToolExample, ToolHandler, ToolRenderableResult
-from weakincentives.prompt.approval import ApprovalMode
+from weakincentives.prompt.approval_rules import ApprovalMode
 from weakincentives.serde import Json
 
 

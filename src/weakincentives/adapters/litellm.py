@@ -23,7 +23,7 @@ from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
-from .chat import ChatCodec, text_of
+from .chat_completions import ChatCodec, text_of
 from .codec import AnyJson, CodecOptions, PromptRole, Wire, merge_counts
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin

@@ -18,7 +18,7 @@ from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from ..prompt.sections import ParamsType, slug
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
-from ..records import is_record_type, requires
+from ..record_types import is_record_type, requires
 from ..visibility import SectionPath, SectionVisibility
 from .output import single_line
 

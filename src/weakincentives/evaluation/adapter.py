@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Protocol, Required, Self, TypedDict, Unpack, c
 from ..content import MediaSupport, Part, to_content
 from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
+from ..locks import RunToken
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
-from ..runs import RunToken
 from ..runtime.events import Operation
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision

@@ -17,7 +17,7 @@ from ..errors import SerdeError, message_of
 from ..filesystem.differences import text_diff
 from ..filesystem.overlay import OverlayFilesystem
 from ..filesystem.undo import Content, FileChange
-from ..prompt.approval import ApprovalMode
+from ..prompt.approval_rules import ApprovalMode
 from ..prompt.tool import ToolResult
 from ..resources import NotIsolatedError
 from ..runtime.events import Event

@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 
 from ..errors import ControlFlow, message_of
-from ..prompt.approval import ApprovalMode, approval_mode
+from ..prompt.approval_rules import ApprovalMode, approval_mode
 from ..prompt.context import revoke
 from ..prompt.errors import ToolValidationError
 from ..prompt.tool import NON_REPEATABLE, AnyTool, preview_problem

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from time import perf_counter
 
 from ..filesystem.overlay import OverlayFilesystem
+from ..locks import RunToken
 from ..protocols import Forkable
 from ..resources import NotIsolatedError, ResourceContext
-from ..runs import RunToken
 from .effects import Effects, Invoke, Outcome
 
 __all__ = ["ForkedCall"]

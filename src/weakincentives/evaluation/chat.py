@@ -8,9 +8,9 @@ from typing import TypedDict, Unpack
 from ..content import Part
 from ..displays import markdown
 from ..limits import Budget, Deadline
+from ..locks import Reservation, RunToken
 from ..prompt.prompt import Prompt
 from ..protocols import EventBus, SessionProtocol
-from ..runs import Reservation, RunToken
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
 from .approval import Approver, Decision

@@ -13,10 +13,10 @@ from typing import Any
 from ..content import to_content
 from ..errors import ControlFlow
 from ..limits import Clock, Meter
+from ..locks import RunToken
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
-from ..runs import RunToken
 from ..runtime.events import Operation, PromptExecuted
 from .adapter import (
     ConnectingAdapter,

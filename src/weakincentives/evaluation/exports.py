@@ -1,6 +1,6 @@
 """What users of the engine import: the names of `weakincentives.evaluation`."""
 
-from ..runs import ConcurrentRunError
+from ..locks import ConcurrentRunError
 from .adapter import Connection, ProviderAdapter
 from .approval import Approve, Approver, Change, Decision, Deny, Preview, ReplaceArguments
 from .chat import Chat, TurnOptions

@@ -12,11 +12,11 @@ from typing import Any, Self, Unpack, final
 from ..content import MediaSupport, to_content
 from ..event_loops import closing_shielded
 from ..limits import Budget, Clock, Meter, RunUsage, TokenUsage, utc_now
+from ..locks import Reservation, RunToken
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..protocols import EventBus, SessionProtocol
-from ..runs import Reservation, RunToken
 from ..runtime.events import Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SetVisibilityOverride
 from .adapter import (

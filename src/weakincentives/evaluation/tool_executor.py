@@ -22,6 +22,7 @@ from typing import Any
 
 from ..errors import ControlFlow, message_of
 from ..limits import Clock, utc_now
+from ..locks import RunToken
 from ..prompt.context import AnyEvaluator, OutputCheck, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
@@ -43,7 +44,6 @@ from ..prompt.tool import (
 )
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
-from ..runs import RunToken
 from ..runtime.events import Operation, ToolInvoked, new_id
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools

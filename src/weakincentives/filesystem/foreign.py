@@ -5,9 +5,9 @@ from time import time_ns
 from typing import IO
 
 from .host import HostEntry, HostFilesystem
-from .journal import LIST, Journal, leftovers
 from .paths import FilesystemLimitError, FilesystemLimits, normal_path
 from .protocol import FileStat, Kind
+from .recovery import LIST, Journal, leftovers
 from .undo import Version
 
 __all__ = ["ForeignDirectory"]

@@ -20,7 +20,7 @@ from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.text_template import compiled
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
-from ..records import build, field_names, is_typed_dict
+from ..record_types import build, field_names, is_typed_dict
 from ..resources import ResourceRegistry
 from ..resources.bindings import kind_name
 from ..runtime.events import SectionTexts

@@ -7,7 +7,7 @@ from itertools import takewhile
 from types import MethodType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ..records import field_names, is_typed_dict, record_class
+from ..record_types import field_names, is_typed_dict, record_class
 from ..signatures import signature_of
 from .errors import PromptValidationError
 from .tool_result import ToolResult

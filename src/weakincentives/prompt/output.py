@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
 from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
-from ..records import is_record_type, unaliased
+from ..record_types import is_record_type, unaliased
 from ..serde import JsonSchema
 from ..serde.schemas import resolved
 from .errors import OutputParseError, PromptValidationError

@@ -9,7 +9,7 @@ from typing import Any
 from .. import serde
 from ..errors import SerdeError
 from ..protocols import DeclaredState, StateSlice
-from ..records import field_names, is_typed_dict, requires
+from ..record_types import field_names, is_typed_dict, requires
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector

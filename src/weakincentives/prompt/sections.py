@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, Unpac
 
 from ..generics import Parametrized
 from ..protocols import DeclaredState, StateSlice, StateView
-from ..records import RECORD_TYPES, is_instance, is_record_type, record_class
+from ..record_types import RECORD_TYPES, is_instance, is_record_type, record_class
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
-from .approval import Approval, check_approval
+from .approval_rules import Approval, check_approval
 from .errors import PromptRenderError, PromptValidationError
 from .text_template import compiled, dedented
 from .tool import AnyTool, Tool

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self, Unpack
 
 from .. import serde
 from ..errors import SerdeError
-from ..records import is_instance, is_record
+from ..record_types import is_instance, is_record
 from ..visibility import SectionPath
 from .errors import PromptValidationError
 from .sections import Section, SectionArguments

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
 from ..limits import Deadline
+from ..locks import RunStack
 from ..protocols import SessionProtocol, StateView
-from ..records import is_instance, is_record_type, is_typed_dict
+from ..record_types import is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
-from ..runs import RunStack
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import OutputCheck
 from .errors import PromptValidationError

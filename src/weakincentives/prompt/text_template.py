@@ -10,7 +10,7 @@ from functools import lru_cache
 from operator import attrgetter
 from textwrap import dedent
 
-from ..records import field_names
+from ..record_types import field_names
 
 __all__ = ["CompiledTemplate", "compiled", "dedented"]
 

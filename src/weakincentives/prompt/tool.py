@@ -19,13 +19,13 @@ from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..protocols import DeclaredState
-from ..records import (
+from ..record_types import (
     RECORD_TYPES,
     is_instance,
     is_record_type,
 )
 from ..serde import Json, JsonSchema, validation
-from .approval import Approval, check_approval
+from .approval_rules import Approval, check_approval
 from .context import BoundPrompt, ToolContext
 from .errors import PromptValidationError
 from .handlers import AnyHandler, check_handler, description_of, find_types

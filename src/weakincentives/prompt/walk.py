@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..content import Document, Image, shown_in
 from ..protocols import StateView
-from ..records import build, field_names, is_instance
+from ..record_types import build, field_names, is_instance
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError

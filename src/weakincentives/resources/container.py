@@ -13,8 +13,8 @@ from inspect import iscoroutine
 from typing import Any, NamedTuple, NoReturn, Self
 from weakref import WeakSet
 
+from ..locks import RunStack
 from ..protocols import Forkable, Resources, Snapshotable
-from ..runs import RunStack
 from .bindings import (
     Binding,
     Kind,

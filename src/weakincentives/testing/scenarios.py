@@ -20,7 +20,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.sections import AnySection
 from ..prompt.template import AnyPrompt
 from ..prompt.tool import AnyTool
-from ..records import AnyType
+from ..record_types import AnyType
 from ..visibility import SectionPath, SectionVisibility
 from .scripted import call, say
 

@@ -36,7 +36,7 @@ from ...evaluation.messages import (
 from ...event_loops import Portal, await_on, run_on
 from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
-from ...prompt.approval import Approval
+from ...prompt.approval_rules import Approval
 from ...prompt.context import ToolContext
 from ...prompt.prompt import AnyRenderedPrompt
 from ...prompt.tool import JsonParams, Tool, ToolResult
@@ -47,8 +47,8 @@ from ..codec import AnyJson, Wire
 from ..core import Connection, LoopAdapter
 from ..provider_errors import error_from_request, redact_error
 from ..schema_dialects import OPENAI, encode_output
-from .approval import approval_options, check_builtin_approval, selector
 from .bridge import MAX_RESULT_CHARS, Bridge
+from .permissions import approval_options, check_builtin_approval, selector
 from .process import CLIProcess, StderrTail
 from .session import count_earlier, encode_new, media_message, write_session
 from .turns import PROVIDER, AnySDK, TurnReader

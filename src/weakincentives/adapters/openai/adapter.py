@@ -7,7 +7,7 @@ from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...limits import Clock, utc_now
-from ..chat import ChatCodec
+from ..chat_completions import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..sdk_adapter import AnySDK, SDKAdapter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...content import MediaSupport
 from ...displays import cut
 from ...limits import utc_now
-from ...prompt.approval import Approval, ApprovalMode, check_approval
+from ...prompt.approval_rules import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments

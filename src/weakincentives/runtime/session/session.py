@@ -7,9 +7,9 @@ from threading import RLock
 from weakref import WeakMethod, ref
 
 from ...content import ContentStore, MemoryContentStore
+from ...locks import RunStack
 from ...protocols import DeclaredState, EventBus, SliceType, SliceView
-from ...records import record_class
-from ...runs import RunStack
+from ...record_types import record_class
 from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus, new_id

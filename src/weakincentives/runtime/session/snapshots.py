@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypedDict
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
 from ...protocols import SliceType
-from ...records import AnyType
+from ...record_types import AnyType
 from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from .slices import EMPTY, AnyValue, Node, Values, chain, read

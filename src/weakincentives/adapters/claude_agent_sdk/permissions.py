@@ -7,7 +7,7 @@ about every call, and the SDK's permission callback answers once our loop has de
 import json
 from collections.abc import Mapping, Sequence
 
-from ...prompt.approval import Approval, ApprovalMode, approval_mode, check_approval
+from ...prompt.approval_rules import Approval, ApprovalMode, approval_mode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.tool import JsonParams
 from ...protocols import StateView

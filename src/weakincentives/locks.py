@@ -1,0 +1,95 @@
+"""Which runs use a session or a prompt's resources now: one, and the runs inside its tool calls.
+
+A failing tool call takes back all changes since it began. Two runs side by side would take back
+each other's, so the second one is refused.
+"""
+
+from _thread import allocate_lock  # `threading` has the same lock, and takes longer to import
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import ref
+
+from .errors import WeakIncentivesError
+
+__all__ = ["ConcurrentRunError", "Reservation", "RunStack", "RunToken"]
+
+
+_CLOSE_STREAM = (
+    "read it to its end or close it, with contextlib.aclosing or closing, since `break` leaves a "
+    "stream open; otherwise "
+)
+
+
+class ConcurrentRunError(WeakIncentivesError, RuntimeError):
+    """Another run uses the session, or the prompt's resources; the refused run changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RunToken:
+    """An evaluation, an execution or a turn of a chat; `caller` is the run that it is part of.
+
+    The reader of a `streamed` one can leave it open.
+    """
+
+    name: str
+    caller: "RunToken | None" = None
+    streamed: bool = False
+
+
+class RunStack:
+    """The runs that use something now, each a part of the one before it.
+
+    `subject` names what they use, and `remedy` says how several runs can have their own.
+    """
+
+    __slots__ = ("_lock", "_remedy", "_runs", "_subject")
+
+    def __init__(self, subject: str, remedy: str) -> None:
+        self._subject = subject
+        self._remedy = remedy
+        self._lock = allocate_lock()
+        # Weak, so that a run ends with a stream that its reader drops.
+        self._runs: list[ref[RunToken]] = []
+
+    def begin(self, run: RunToken) -> None:
+        """Adds `run`; raises `ConcurrentRunError` unless it is part of the last run, if any."""
+        with self._lock:
+            runs = [other for other in self._runs if other() is not None]
+            current = runs[-1]() if runs else None
+            if current is not None and current is not run.caller:
+                kind = "an open stream" if current.streamed else "a run"
+                remedy = _CLOSE_STREAM + self._remedy if current.streamed else self._remedy
+                raise ConcurrentRunError(
+                    f"{self._subject} is in use by {kind} of {current.name!r}; {remedy}"
+                )
+            self._runs = [*runs, ref(run)]
+
+    def end(self, run: RunToken) -> None:
+        """Removes `run`; does nothing if it is not there."""
+        with self._lock:
+            self._runs = [other for other in self._runs if other() not in (None, run)]
+
+
+class Reservation:
+    """A block that keeps other runs away from what `stacks` stand for.
+
+    Entering raises `ConcurrentRunError` if another run is there.
+    """
+
+    __slots__ = ("_run", "_stacks")
+
+    def __init__(self, run: RunToken, stacks: Sequence[RunStack]) -> None:
+        self._run = run
+        self._stacks = stacks
+
+    def __enter__(self) -> None:
+        try:
+            for stack in self._stacks:
+                stack.begin(self._run)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for stack in self._stacks:
+            stack.end(self._run)
