@@ -565,7 +565,7 @@ def test_comparing_takes_as_many_calls_for_each_level_of_a_deep_value() -> None:
             gc.enable()
         return count
 
-    calls(1)  # what is made once a class
+    calls(4)  # what is made once
     assert calls(12) - calls(8) == calls(8) - calls(4)
 
 
