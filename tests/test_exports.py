@@ -382,7 +382,7 @@ evaluation.MainLop
     )
 
 
-def test_the_old_name_of_the_rules_of_a_run_is_the_same_class() -> None:
+def test_inner_loop_config_is_an_alias_of_run_config() -> None:
     from weakincentives.evaluation import InnerLoopConfig, RunConfig, inner_loop
 
     assert InnerLoopConfig is RunConfig is inner_loop.InnerLoopConfig

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from shutil import copytree, rmtree
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 MAX_TESTS = 400  # for one change
@@ -192,18 +192,16 @@ def pytest_sessionfinish(session: Any) -> None:  # Any: pytest's session
 # ------------------------------------------------------------------------------------------ running
 
 
-def covering_tests(root: Path, package: str, cache: Path) -> dict[str, dict[int, list[str]]]:
+def covering_tests(root: Path, package: str, folder: Path) -> dict[str, dict[int, list[str]]]:
     """Returns the quick tests of each line of each file, the quickest first."""
-    cache.mkdir(parents=True, exist_ok=True)
-    seconds, data = cache / "seconds.json", cache / "coverage"
-    if not seconds.exists():
-        environment = environment_of(root / "src", MUTANTS_SECONDS=str(seconds))
-        environment["COVERAGE_FILE"] = str(data)
-        places = [f"tests/{package}", *sorted(map(str, (root / "tests").glob("test_*.py")))]
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "mutants", *places]
-        command += [f"--cov=weakincentives.{package}", "--cov-context=test", "--cov-report="]
-        command += ["--cov-fail-under=0", "-p", "no:cacheprovider"]
-        subprocess.run(command, cwd=root, env=environment, check=False)
+    seconds, data = folder / "seconds.json", folder / "coverage"
+    environment = environment_of(root / "src", MUTANTS_SECONDS=str(seconds))
+    environment["COVERAGE_FILE"] = str(data)
+    places = [f"tests/{package}", *sorted(map(str, (root / "tests").glob("test_*.py")))]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "mutants", *places]
+    command += [f"--cov=weakincentives.{package}", "--cov-context=test", "--cov-report="]
+    command += ["--cov-fail-under=0", "-p", "no:cacheprovider"]
+    subprocess.run(command, cwd=root, env=environment, check=False)
     from coverage import CoverageData
 
     times: dict[str, float] = json.loads(seconds.read_text())
@@ -253,13 +251,12 @@ def is_noticed(root: Path, source: Path, change: Change, tests: list[str]) -> bo
     return result.returncode != 0
 
 
-def try_changes(
-    package: str, *, root: Path, count: int, seed: int, jobs: int, cache: Path
-) -> Iterator[str]:
+def try_changes(package: str, *, root: Path, count: int, seed: int, jobs: int) -> Iterator[str]:
     """Yields the changes that no test notices, and the share of the others last."""
     every = changes_of(root, package)
     chosen = random.Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - repeatable
-    covering = covering_tests(root, package, cache / package)
+    with TemporaryDirectory() as folder:
+        covering = covering_tests(root, package, Path(folder))
     copies: SimpleQueue[Path] = SimpleQueue()
     places = [Path(mkdtemp(prefix="mutants-")) for _ in range(jobs)]
     for place in places:
@@ -297,7 +294,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=38)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--cache", type=Path, default=Path(".mutants"))
     options = parser.parse_args()
     for package in options.packages:
         for line in try_changes(
@@ -306,7 +302,6 @@ def main() -> None:
             count=options.count,
             seed=options.seed,
             jobs=options.jobs,
-            cache=options.cache.resolve(),
         ):
             print(line, flush=True)
 

@@ -88,12 +88,12 @@ def event_record(event: object) -> Record:
         values["sections"] = [_sizes(texts) for texts in event.measure()]
     record = {key: _to_json(value) for key, value in values.items()}
     if "event" in record:  # a field of an application's event
-        record["event_field"] = record["event"]
-    return {"event": name} | record | {"event": name}
+        record["event_field"] = record.pop("event")
+    return {"event": name, **record}
 
 
 def _name_of(event_type: type[object]) -> str:
-    """Returns an event's name in logs: one of another package never has a name of the library's."""
+    """Returns the name of an event in logs; an application's type never takes a library's name."""
     name = event_type.__name__
     is_own = event_type.__module__.partition(".")[0] == __name__.partition(".")[0]
     return name if is_own or name not in _OWN_NAMES else type_name(event_type)

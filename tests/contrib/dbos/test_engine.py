@@ -239,12 +239,12 @@ def test_a_step_costs_little_at_any_length_of_the_conversation(new_store: NewRun
 @pytest.mark.parametrize(
     ("run_id", "problem"),
     [
-        ("run:wait-1", "is that of a run which waits"),
-        ("run:wait-2:waiting", "is that of a run which waits"),
-        ("a\0b", "has characters that cannot be printed"),
+        ("run:wait-1", "such ids belong to suspended runs"),
+        ("run:wait-2:waiting", "such ids belong to suspended runs"),
+        ("a\0b", "the id has unprintable characters"),
     ],
 )
-def test_run_id_that_no_run_can_have_is_refused(
+def test_start_refuses_a_reserved_or_unprintable_run_id(
     new_store: NewRunStore, run_id: str, problem: str
 ) -> None:
     def use(runs: DurableRuns) -> None:
@@ -254,7 +254,7 @@ def test_run_id_that_no_run_can_have_is_refused(
     with_runs(new_store(), use)
 
 
-def test_run_of_another_agent_or_workflow_is_not_found_as_ones_own(tmp_path: Path) -> None:
+def test_find_and_start_refuse_the_id_of_another_agent_or_workflow(tmp_path: Path) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
 
     def work() -> None:
@@ -278,7 +278,7 @@ def test_run_of_another_agent_or_workflow_is_not_found_as_ones_own(tmp_path: Pat
     run_in_process(store, work)
 
 
-def test_run_that_was_deleted_is_named_by_its_handle(new_store: NewRunStore) -> None:
+def test_handle_of_a_deleted_run_raises_value_error(new_store: NewRunStore) -> None:
     def use(runs: DurableRuns) -> None:
         run = runs.start("agent", Job("it"), run_id="run")
         run.result()
@@ -291,7 +291,7 @@ def test_run_that_was_deleted_is_named_by_its_handle(new_store: NewRunStore) -> 
 
 
 @pytest.mark.parametrize("stop", [SystemExit("no"), KeyboardInterrupt("no"), GeneratorExit("no")])
-def test_handler_that_stops_the_process_ends_the_run(tmp_path: Path, stop: BaseException) -> None:
+def test_run_ends_when_a_handler_raises_an_exit(tmp_path: Path, stop: BaseException) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
 
     def leave(params: Amount, *, context: ToolContext) -> ToolResult[object]:
@@ -304,7 +304,9 @@ def test_handler_that_stops_the_process_ends_the_run(tmp_path: Path, stop: BaseE
         dbos.DBOS(config=runs.config("tests", store.url))
         dbos.DBOS.launch()
         run = runs.start("agent", Job("it"), run_id="run")
-        with pytest.raises(Exception, match=f"run 'run' was stopped by {type(stop).__name__}: no"):
+        with pytest.raises(
+            Exception, match=f"a handler of run 'run' raised {type(stop).__name__}: no"
+        ):
             run.result()
         assert run.status == "ended"
 

@@ -317,7 +317,7 @@ def test_random_kills_lose_no_run_and_pay_nothing_twice(new: NewRunStore) -> Non
     together(killed_at_random(new(), 5, chance) for chance in chances)
 
 
-def test_progress_has_the_id_of_the_run_after_a_wait_too(tmp_path: Path) -> None:
+def test_progress_receives_the_run_id_after_a_resume(tmp_path: Path) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
     heard: list[str] = []
 
@@ -338,9 +338,7 @@ def test_progress_has_the_id_of_the_run_after_a_wait_too(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ['{"version": 3}', "{}", "no JSON"])
-def test_waiting_run_that_this_version_cannot_read_hides_no_other(
-    tmp_path: Path, text: str
-) -> None:
+def test_unreadable_suspended_run_does_not_hide_others(tmp_path: Path, text: str) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path, story=PAID, asks=True)
 
     def use(runs: DurableRuns) -> None:

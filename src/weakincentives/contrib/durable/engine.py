@@ -141,7 +141,7 @@ class DurableRuns(WaitingRuns):
         `MainLoop.execute`. A `run_id` identifies one run: a second start returns the
         same run, and logs a warning if it waits for another version of the code. Raises `KeyError`
         for an agent that is not installed, and `ValueError` for a `run_id` that another agent's run
-        has, or that no run can have.
+        has, that suspended runs may take, or with unprintable characters.
         """
         engine, durable_agent = dbos().DBOS, self._agents[agent]
         if run_id is not None:
@@ -235,8 +235,8 @@ def install(
                     # DBOS then waits for the result of the other one
                     raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
             except (SystemExit, KeyboardInterrupt, GeneratorExit) as stop:
-                # DBOS would leave the run as one that goes on
-                message = f"run {first_id!r} was stopped by {type(stop).__name__}: {stop}"
+                # otherwise DBOS would leave the run unfinished
+                message = f"a handler of run {first_id!r} raised {type(stop).__name__}: {stop}"
                 raise RuntimeError(message) from stop
         if "suspension" in result:
             return {"wait_id": keep_waiting(dbos().DBOS, agent, run_input, result)}

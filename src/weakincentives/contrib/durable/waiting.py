@@ -130,7 +130,8 @@ class WaitingRuns:
         not wait, if somebody has decided before, and for calls that do not wait; raises `TypeError`
         for what is no decision.
         """
-        agent, run_input, waiting = self._waiting(wait_id).input["args"]
+        row = self._waiting(wait_id)
+        _, run_input, waiting = row.input["args"]
         try:
             rest = to_resumed(run_input, waiting, decisions)
         except SerdeError as error:
@@ -138,7 +139,7 @@ class WaitingRuns:
                 f"cannot decide on {wait_id!r} because this version cannot read the run ({error}); "
                 "decide with the version that runs it"
             ) from error
-        self._start_rest(wait_id, agent, rest)
+        self._start_rest(wait_id, row, rest)
 
     def cancel(self, run_id: str, /) -> None:
         """Ends a run for good: before its next request or tool call, or while it waits.
@@ -161,8 +162,9 @@ class WaitingRuns:
                     self._engine.cancel_workflow(part)
 
     def _cancel_waiting(self, wait_id: str) -> None:
-        agent, run_input, waiting = self._waiting(wait_id).input["args"]
-        self._start_rest(wait_id, agent, rest_of(run_input, waiting, {}), delay_seconds=_LATER)
+        row = self._waiting(wait_id)
+        _, run_input, waiting = row.input["args"]
+        self._start_rest(wait_id, row, rest_of(run_input, waiting, {}), delay_seconds=_LATER)
         self._engine.cancel_workflow(wait_id)
 
     def delete(self, run_ids: Sequence[str]) -> None:
@@ -298,8 +300,8 @@ class WaitingRuns:
             raise ValueError(f"no run has waited as {wait_id!r}; pass WaitingRun.wait_id")
         return row
 
-    def _start_rest(self, wait_id: str, agent: str, rest: Record, **more_options: float) -> None:
-        row = self._waiting(wait_id)
+    def _start_rest(self, wait_id: str, row: Extra, rest: Record, **more_options: float) -> None:
+        agent, *_ = row.input["args"]
         options = {
             "workflow_name": WORKFLOW,
             "workflow_id": wait_id,
@@ -367,13 +369,12 @@ def _time(milliseconds: int) -> datetime:
 def _waiting_run(wait_id: str, row: Extra) -> WaitingRun:
     agent, _, waiting = row.input["args"]
     text = waiting["suspension"]
-    previews: tuple[Preview, ...] | None = ()
-    suspension = None
+    previews = suspension = None
     try:
         previews = previews_of_0_2(text)
         suspension = Suspension.from_json(text) if previews is None else None
     except SerdeError:
-        _log.warning("This version cannot read run %r, which waits", waiting["run_id"])
+        _log.warning("Cannot read the suspended run %r with this version", waiting["run_id"])
     return WaitingRun(
         run_id=waiting["run_id"],
         wait_id=wait_id,
@@ -416,14 +417,14 @@ def check_agent(engine: Extra, run_id: str, agent: str) -> None:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raises `ValueError` for an id that no new run can have."""
+    """Raises `ValueError` for a reserved id, and for one with unprintable characters."""
     problem = ""
     if _PART.fullmatch(run_id.removesuffix(_ROW)):
-        problem = "is that of a run which waits"
+        problem = "such ids belong to suspended runs"
     elif not run_id.isprintable():
-        problem = "has characters that cannot be printed, such as a NUL"
+        problem = "the id has unprintable characters"
     if problem:
-        raise ValueError(f"cannot start run {run_id!r} because the id {problem}; choose another")
+        raise ValueError(f"cannot start run {run_id!r} because {problem}; choose another id")
 
 
 class _Part(NamedTuple):
