@@ -1,7 +1,7 @@
-"""Keeps every test on this machine, and makes tests of the documents' code blocks.
+"""Isolates the tests from the network, and turns the docs' code blocks into tests.
 
-Fixtures do not live here; they stand beside the tests that need them. Sybil's blocks see no autouse
-fixtures, so what must hold for them as well happens when this module is imported.
+Fixtures are not defined here, but next to the tests that use them. Autouse fixtures do not apply to
+Sybil's code blocks, so setup that the blocks also need runs when this module is imported.
 """
 
 import atexit
@@ -31,44 +31,45 @@ from sybil.parsers.rest import DocTestParser
 from support.sizes import FULL, limit_examples
 from weakincentives.network_guard import guard_network
 
-# `pytester` runs pytest within a test, for the tests of our own plugin.
+# The tests of our own plugin use `pytester` to run pytest inside a test.
 pytest_plugins = ["pytester", "weakincentives.pytest_plugin"]
 
-# --- This machine: no proxies, no keys and no addresses of the person who runs the tests.
+# --- Isolation: remove the proxies, keys and base URLs of whoever runs the tests.
 for _name in list(os.environ):
     if _name.upper().startswith(("ANTHROPIC_", "OPENAI_")) or _name.upper().endswith("_PROXY"):
         del os.environ[_name]
 
-# Nor certificates: no test goes where they are asked for, and reading the system's takes each
-# client 50 ms.
+# Use no system certificates either: no test connects to a host that needs them, and loading them
+# takes 50 ms per client.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
-# No connection and no look-up of a name leaves it, from here on: while modules are imported, too.
+# From here on, even while modules are imported, block connections and name lookups that would leave
+# this machine.
 _refusal = ExitStack()
 _refusal.enter_context(guard_network(refuse=True))
 atexit.register(_refusal.close)
 
-# Nor the wish for no bytecode: the tests start hundreds of processes, which would compile all that
-# they import.
+# Write bytecode even if the user has disabled it: the tests start hundreds of processes, each of
+# which would otherwise compile everything that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Collecting makes objects by the hundred thousand that live as long as the process, so the garbage
-# collector rests until then; `pytest_collection_finish` below starts it again.
+# Collection creates hundreds of thousands of objects that live as long as the process, so pause the
+# garbage collector; `pytest_collection_finish` below enables it again.
 gc.disable()
 
-# --- How much runs: see `support.sizes`, and `make slow-tests` for `-m "not slow"`.
-# Time per example says nothing on a shared machine.
+# --- Test selection: see `support.sizes`, and `make slow-tests` for `-m "not slow"`.
+# On a shared machine, the time of a single example is meaningless.
 settings.register_profile("house", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 _ROOT = Path(__file__).parent
 _SLOW_TESTS = _ROOT / "tests/slow.txt"
 _SLOW = frozenset(_SLOW_TESTS.read_text(encoding="utf-8").splitlines())
-"""Files, and functions of files that have quick ones, too."""
+"""Slow files, and the slow functions of files that also have quick ones."""
 
 
 def _function_of(nodeid: str) -> str:
-    """The test function without its parameters; of a code block, its file, which runs whole."""
+    """The test function without its parameters, or a code block's file, which runs as a whole."""
     return re.split(r"\[|::line:", nodeid)[0]
 
 
@@ -77,7 +78,7 @@ def _file_of(name: str) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Does not even import a file whose tests are all slow, where none of them is to run."""
+    """Skips importing a file if all its tests are slow and slow tests are deselected."""
     without_slow = config.getoption("-m") == "not slow"
     name = collection_path.relative_to(_ROOT).as_posix()
     return True if without_slow and name in _SLOW else None
@@ -90,7 +91,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks slow tests, and limits the examples of laws."""
+    """Marks slow tests, and limits how many examples each law runs."""
     for item in items:
         name = _function_of(item.nodeid)
         if name in _SLOW or _file_of(name) in _SLOW:
@@ -100,17 +101,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option of `make slow-tests`."""
+    """Adds the option that `make slow-tests` uses."""
     parser.addoption(
         "--list-slow",
         metavar="SECONDS",
         type=float,
-        help="write the slowest tests to tests/slow.txt, so that the rest takes SECONDS in all",
+        help="list the slowest tests in tests/slow.txt, so that the others take SECONDS in total",
     )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes the list of slow tests, for `make slow-tests`."""
+    """Writes the list of slow tests for `make slow-tests`."""
     left: float | None = terminalreporter.config.getoption("--list-slow")
     if left is None:
         return
@@ -129,21 +130,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     _SLOW_TESTS.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
 
 
-# --- Documents: every ```python block runs, in order, in one namespace a file; so does every
+# --- Docs: every ```python block runs in order, in one namespace per file, and so does every
 # ```console block.
 class _Page(Document):
-    """A Markdown file whose blocks run in a module of their own.
+    """A Markdown file whose blocks run in their own module.
 
-    A real module, so that classes defined in a block can be pickled and their annotations resolved.
-    Commands run in `folder`, which holds the Python blocks that start with a comment such as `#
-    shop.py` as files.
+    The module is a real one, so that classes defined in a block can be pickled and their
+    annotations resolved. Commands run in `folder`. It contains, as files, the Python blocks that
+    start with a comment such as `# shop.py`.
     """
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text, path)
         self.folder = Path(mkdtemp())
         atexit.register(rmtree, self.folder, ignore_errors=True)
-        (self.folder / ".weakincentives").mkdir()  # as the top of a repository has it
+        (self.folder / ".weakincentives").mkdir()  # like the root of a repository
         for name, source in re.findall(
             r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL
         ):
@@ -158,12 +159,12 @@ _blocks = PythonCodeBlockParser(doctest_optionflags=ELLIPSIS)
 
 
 def _blocks_without_prompts(document: Document) -> Iterable[Region]:
-    """Fenced blocks of a docstring, leaving those that start with ``>>>`` to the doctest parser."""
+    """Fenced blocks of a docstring, except ``>>>`` blocks, which the doctest parser handles."""
     return (region for region in _blocks(document) if isinstance(region.parsed, str))
 
 
 def _blocks_but_tests(document: Document) -> Iterable[Region]:
-    """Python blocks of a page, without the files of tests that its commands give to pytest."""
+    """Python blocks of a page, except test files that the page's commands run with pytest."""
     for region in _blocks(document):
         name = re.match(r"# (test_\w+\.py)\n", str(region.parsed))
         if name is None or not re.search(
@@ -173,20 +174,20 @@ def _blocks_but_tests(document: Document) -> Iterable[Region]:
 
 
 def _run_commands(example: Example) -> str | None:
-    """Runs each command of a console block as a process and compares what it prints.
+    """Runs each command of a console block as a process and compares its output with the block.
 
-    There `...` stands for anything.
+    In the block, `...` matches any text.
     """
-    assert isinstance(example.document, _Page)  # noqa: S101 - parsers are given to pages alone
+    assert isinstance(example.document, _Page)  # noqa: S101 - only pages have these parsers
     python = f'python() {{ "{sys.executable}" "$@"; }}; '
     wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
     path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])
-    # nor this run's
+    # the commands must not see this test run's own variables
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     for command, shown in re.findall(
         r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", f"{example.parsed}\n", re.MULTILINE
     ):
-        done = subprocess.run(  # noqa: S603 - commands of our own pages
+        done = subprocess.run(  # noqa: S603 - the commands are from our own pages
             ["/bin/sh", "-c", wink + command],
             cwd=example.document.folder,
             env=outside
@@ -194,7 +195,7 @@ def _run_commands(example: Example) -> str | None:
                 "PYTHONPATH": path,
                 "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
                 "COLUMNS": "160",
-                # our plugin by its module, so that a bare checkout has it too
+                # load our plugin by its module, so that it also works in a bare checkout
                 "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:weakincentives "
                 "-p weakincentives.pytest_plugin",
             },
@@ -211,7 +212,7 @@ def _run_commands(example: Example) -> str | None:
     return None
 
 
-# Pages whose commands need DBOS, which `make test-durable` has.
+# Pages whose commands need DBOS, which `make test-durable` installs.
 collect_ignore = (
     [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
 )
@@ -224,7 +225,7 @@ pytest_collect_file = (
     )
     + Sybil(
         parsers=[DocTestParser(ELLIPSIS), _blocks_without_prompts],
-        # Path.match, by which Sybil goes, reads `**` as `*`: each depth has its own pattern.
+        # Sybil uses Path.match, which treats `**` as `*`, so each depth needs its own pattern.
         patterns=[f"src/weakincentives/{'*/' * depth}*.py" for depth in range(4)],
         document_types={".py": PythonDocStringDocument},
     )

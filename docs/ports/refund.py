@@ -20,7 +20,7 @@ class Refund:
 
 
 def refund(params: Refund, *, context: ToolContext) -> ToolResult[None]:
-    """Pay an order back."""
+    """Refund an order."""
     context.session.dispatch(params)
     return ToolResult("Paid back.")
 

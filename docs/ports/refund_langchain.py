@@ -9,7 +9,7 @@ paid: list[str] = []
 
 @tool
 def refund(order: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     paid.append(order)
     return "Paid back."
 

@@ -10,7 +10,7 @@ paid: list[str] = []
 
 @tool
 def refund(order: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     if not interrupt({"action": "refund", "order": order})["approved"]:
         return "A person refused."
     paid.append(order)

@@ -30,7 +30,7 @@ class Answer:
 
 
 def refund(params: Refund, *, context: ToolContext) -> ToolResult[None]:
-    """Pay an order back."""
+    """Refund an order."""
     if params.order != "A-7":
         return ToolResult(f"There is no order {params.order}.", success=False)
     context.session.dispatch(params)

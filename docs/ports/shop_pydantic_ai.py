@@ -25,7 +25,7 @@ def manner(ctx: RunContext[Shop]) -> str:
 
 @agent.tool
 def refund(ctx: RunContext[Shop], order: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     if order != "A-7":
         raise ModelRetry(f"There is no order {order}.")
     ctx.deps.paid.append(order)
