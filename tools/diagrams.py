@@ -121,13 +121,13 @@ def prompt_tree() -> Picture:
     template: PromptTemplate[Any] = example("prompts")["template"]  # Any: an example's own output
     output = template.output_type
     picture = Picture(
-        "A prompt's sections as a tree, each with its text, its tools and when it is shown"
+        "A prompt as a tree of sections, each with its text, its tools, and when it is shown"
     )
     nodes = [
         (
             0,
             f"{template.ns}/{template.key}",
-            f"the answer is one {output.__name__}" if output else "",
+            f"the answer has the type {output.__name__}" if output else "",
             "",
         )
     ]
@@ -136,7 +136,7 @@ def prompt_tree() -> Picture:
         names = sorted({name for text in node.section.templates() for name in compiled(text).names})
         text = f"text with ${', $'.join(names)} of {params}" if names else "text"
         if node.visibility is SUMMARY:
-            text = "summary, until the model asks for the text"
+            text = "summary, until the model opens the section"
         asked = getattr(getattr(node.enabled, "selector", None), "__name__", "")
         when = f"shown while {asked}({params}) is true" if asked else "always shown"
         nodes.append((len(node.path), f"{node.number}. {node.section.title}", text, when))
@@ -180,7 +180,7 @@ def disclosure_states() -> Picture:
     )
     template = PromptTemplate[None](ns="shop", key="manual", sections=[refunds], closable=True)
     nodes, states = template.registry.sections, render_states(template)
-    picture = Picture("The states of a prompt, and which call leads from one to the next")
+    picture = Picture("The states of a prompt, and the calls that lead from one to the next")
     there: list[AssistantMessage] = []
     back: list[AssistantMessage] = []
     y = 10.0
@@ -256,10 +256,9 @@ def session_fold() -> Picture:
     replies = [call(("pay", spent(5))), call(("pay", spent(30))), say("Paid 5.")]
     ScriptedAdapter(replies).evaluate(prompt, session=session)
     picture = Picture(
-        "What happens in a run from top to bottom, and the slice of the session that each event "
-        "changes"
+        "The events of a run from top to bottom, and the slice of the session that each one changes"
     )
-    picture.text(10, 34, "what happens", look="strong")
+    picture.text(10, 34, "event", look="strong")
     for x, kind in zip(columns, kinds, strict=True):
         picture.text(
             x,
@@ -306,7 +305,9 @@ def tool_transaction() -> str:
         )
         wrote, *then = _one_call(name, arguments, end)
         rows.append((code(how if wrote else f"{name} {arguments}"), wrote, *then))
-    return table(("call or handler's end", "writes", "remaining writes", "result", "event"), rows)
+    return table(
+        ("call, or how its handler ends", "writes", "writes kept", "result", "event"), rows
+    )
 
 
 def approval_decisions() -> str:
@@ -316,7 +317,7 @@ def approval_decisions() -> str:
     fewer = ReplaceArguments({"old": "A cat.", "new": "A dog."})
     decisions: list[tuple[str, list[Decision]]] = [
         ("`Approve()`", [Approve()]),
-        ("`Approve()`, but a file has changed meanwhile", [Approve(), Deny("Not now.")]),
+        ("`Approve()`, but a file has changed in the meantime", [Approve(), Deny("Not now.")]),
         ('`Deny("Too many.")`', [Deny("Too many.")]),
         ("`ReplaceArguments({…})`, then `Approve()`", [fewer, Approve()]),
     ]
@@ -332,7 +333,7 @@ def approval_decisions() -> str:
         [answer] = [item for item in response.transcript if isinstance(item, ToolMessage)]
         texts = ", ".join([code(files.read_text(path).strip()) for path in ("a.md", "b.md")])
         rows.append((name, str(len(answers)), texts, answer.content.split("\n\n")[0]))
-    return table(("decision", "questions", "files afterwards", "the model reads"), rows)
+    return table(("decision", "questions", "files afterwards", "result for the model"), rows)
 
 
 def approval_wait() -> Picture:
@@ -354,16 +355,22 @@ def approval_wait() -> Picture:
     [answer] = [item for item in done.response.transcript if isinstance(item, ToolMessage)]
     picture = Picture(
         "A call that needs approval: it runs on forks, waits for the decision as a future or as "
-        "JSON, and then counts as it was shown"
+        "JSON, and then takes effect as previewed"
     )
     steps: list[tuple[float, float, str, str, Kind]] = [
         (10, 12, "the model calls", f"{preview.tool} {{…}}", "box"),
         (200, 12, "it runs on forks", f"{len(preview.changes)} files would change", "box"),
         (390, 12, RunSuspended.__name__, f"still {before!r}", "warning"),
-        (580, 12, f"{Suspension.__name__} as JSON", f"{len(suspension.pending)} call waits", "box"),
-        (580, 132, "a person decides", f"{Approve()}", "box"),
+        (
+            580,
+            12,
+            f"{Suspension.__name__} as JSON",
+            f"{len(suspension.pending)} pending call",
+            "box",
+        ),
+        (580, 132, "the approver decides", f"{Approve()}", "box"),
         (390, 132, "resume(…)", "on forks again", "box"),
-        (200, 132, "the forks are merged", "exactly as shown", "box"),
+        (200, 132, "the forks are merged", "exactly as previewed", "box"),
         (
             10,
             132,
@@ -379,7 +386,7 @@ def approval_wait() -> Picture:
         picture.line((x + 20, 155), (x + 2, 155), arrow=True)
     picture.line((285, 58), (285, 130), arrow=True)
     picture.text(295, 82, "with approver=,")
-    picture.text(295, 100, "which decides now")
+    picture.text(295, 100, "which decides at once")
     picture.line((665, 58), (665, 130), arrow=True)
     picture.text(655, 82, "days later,", anchor="end")
     picture.text(655, 100, "in any process", anchor="end")
@@ -432,18 +439,18 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
     adapter = ScriptedAdapter([call((name, arguments)), say("Done.")])
     try:
         then = (
-            "evaluation starts again"
+            "the evaluation restarts"
             if MainLoop(adapter).execute(prompt, session=session).restarts
             else ""
         )
     except KeyboardInterrupt:
-        then = "goes on to the caller"
+        then = "raised in the caller"
     if not then:
         [answer] = [
             message for message in adapter.requests[1].messages if isinstance(message, ToolMessage)
         ]
         start = re.split(" (?:for )?'|[.:] ", answer.content)[0]
-        then = f"{'answer' if answer.success else 'failed'}: {start}"
+        then = f"{'success' if answer.success else 'failure'}: {start}"
     return (
         wrote,
         there() or "nothing",
@@ -485,7 +492,7 @@ def inner_loop() -> Picture:
         "Finished": (10, 160, "accent"),
         "PromptEvaluationError": (255, 160, "warning"),
     }
-    picture = Picture("The steps of the inner loop, and what leads from one to the next")
+    picture = Picture("The steps of the inner loop, and the inputs that lead from one to the next")
     for name, (x, y, kind) in places.items():
         picture.box(x, y, 210, 34, [(name, "strong")], kind=kind)
     picture.text(75, 16, f"InnerLoop.start() leads to {type(waiting[0][1]).__name__}")
@@ -530,18 +537,16 @@ def run_log() -> Picture:
     log = rest.log.to_value()
     [(key, inside)] = log.inside.items()
     [inner] = inside.runs
-    picture = Picture(
-        "The log of a run: each step is an entry, and a run inside a call has its own"
-    )
+    picture = Picture("The log of a run: each step is an entry, and a nested run has its own log")
     picture.text(10, 18, "one process", look="strong")
     y = 26.0
     for number, entry in enumerate(log.entries):
         if number == len(suspension.log.entries):
             picture.text(10, y + 20, "another process", look="strong")
-            picture.text(150, y + 20, "has the log as JSON, and does nothing again", look="muted")
+            picture.text(150, y + 20, "loads the log from JSON, and repeats no step", look="muted")
             y += 30
         if isinstance(entry, LoggedCall) and entry.key == key:
-            picture.text(590, y + 18, "a run inside the call", look="muted")
+            picture.text(590, y + 18, "nested run", look="muted")
             y = _draw_entries(picture, (110, y), inner.log, inner.log.entries, kind="accent")
         kind: Kind = "warning" if isinstance(entry, Asked) else "box"
         y = _draw_entries(picture, (10, y), log, [entry], kind=kind)
@@ -631,8 +636,8 @@ def override_merge() -> str:
     base = "Answer politely.\n\nSign as the shop."
     override = base.replace("politely", "politely, in two sentences")
     codes = {
-        "stays as it was": MarkdownSection(title="Task", template=base),
-        "changes elsewhere": MarkdownSection(
+        "is unchanged": MarkdownSection(title="Task", template=base),
+        "changes in another line": MarkdownSection(
             title="Task", template=f"{base} Never promise a date."
         ),
         "changes in the same line": MarkdownSection(
@@ -641,7 +646,7 @@ def override_merge() -> str:
         "accepts no overrides": MarkdownSection(
             title="Task", template=base, accepts_overrides=False
         ),
-        "is gone": MarkdownSection(title="Other", template=base),
+        "is removed": MarkdownSection(title="Other", template=base),
     }
 
     def describe(prompt: Prompt[None], text: str) -> Row:
@@ -656,7 +661,7 @@ def override_merge() -> str:
             store = LocalPromptOverridesStore(folder)
             first, now = [
                 PromptTemplate[None](ns="shop", key="reply", sections=[part])
-                for part in (codes["stays as it was"], section)
+                for part in (codes["is unchanged"], section)
             ]
             store.upsert(first.descriptor, SectionOverride(path=("task",), body=override))
             prompt = Prompt(now, overrides_store=store)
@@ -664,7 +669,15 @@ def override_merge() -> str:
             how = "merged" if done.merged else "conflict" if done.conflicts else "nothing to do"
             rows.append((what, *before, how, *describe(prompt, section.template)))
     return table(
-        ("the code's text", "override", "shown", "`rebase`", "override then", "shown then"), rows
+        (
+            "the code's text",
+            "override",
+            "prompt",
+            "`rebase`",
+            "override afterwards",
+            "prompt afterwards",
+        ),
+        rows,
     )
 
 
@@ -727,8 +740,8 @@ def mcp_levels() -> Picture:
         text = f"+ {', '.join(new)}" if new else f"one line: {git.summary}"
         steps.append((title, shorten(text, 72, placeholder=" …"), "no process"))
     steps += [
-        ("git_log {…}", "its answer, if the tool is as locked", "the server starts"),
-        ("git_log {…}", "a refusal, if the tool differs from its lock", "no call"),
+        ("git_log {…}", "its result, if the tool matches its lock", "the server starts"),
+        ("git_log {…}", "rejected, if the tool differs from its lock", "no call"),
     ]
     picture = Picture("A locked server opens level by level, and starts at the first call")
     last = len(steps) - 1
