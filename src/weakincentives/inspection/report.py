@@ -78,7 +78,7 @@ def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) ->
     head, _, tail = _asset("report.html").partition("{{body}}")
     style, script = _asset("report.css"), _asset("report_views.js") + _asset("report.js")
     values = {
-        "title": escape(" and ".join(map(_title, pages))),
+        "title": escape(" and ".join(dict.fromkeys(map(_title, pages)))),
         "style": style,
         "style-hash": _hash(style),
         "script-hash": _hash(script),
