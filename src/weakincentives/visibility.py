@@ -34,9 +34,6 @@ class ShownSection(NamedTuple):
     text: str
 
 
-_NOTHING: Mapping[SectionPath, SectionVisibility] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
     """Session state: visibility by section path, which beats the sections' own selectors.
@@ -44,7 +41,9 @@ class VisibilityOverrides:
     All prompts of a session share it; a prompt ignores paths that it does not have.
     """
 
-    overrides: Mapping[SectionPath, SectionVisibility] = field(default_factory=lambda: _NOTHING)
+    overrides: Mapping[SectionPath, SectionVisibility] = field(
+        default_factory=dict[SectionPath, SectionVisibility]
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))

@@ -96,16 +96,16 @@ def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_pag
     page = open_page()
     picture(page, "report.png")
     sums = " ".join(page.locator(".sums").inner_text().split())
-    assert sums.startswith("10 requests fresh tokens 2,596 cached 20,155 ")
+    assert sums.startswith("10 requests new input tokens 2,596 cached 20,155 ")
     assert page.get_by_role("img", name="map.png").evaluate("each => each.naturalWidth") == 160
     tree = page.get_by_role("navigation")
     assert tree.locator("li").all_inner_texts()[1].split("\n")[:3] == ["◐", "trains", "summarized"]
-    page.get_by_role("button", name="Turn 2: 214 fresh, 1,172 cached").click()
+    page.get_by_role("button", name="Turn 2: 214 new, 1,172 cached").click()
     assert "opened by read_section in turn 1" in tree.inner_text()
     changes = page.get_by_role("complementary").inner_text()
     assert "rolled back" in changes
     assert "Booking" in changes
-    assert '+ {\n "train": "IC 1832",' in changes
+    assert '+ {\n  "train": "IC 1832",' in changes
     assert "-Nothing yet.\n+- IC 1832: 6 seats" in changes
     calls = page.get_by_role("region", name="call of book")
     assert calls.nth(1).locator("pre").first.inner_text() == '{"train": "IC 1832", "count": '
@@ -126,11 +126,48 @@ def test_approvals_stand_with_the_difference_that_the_person_saw(open_page: Open
     assert "+- IC 1832: 3 seats" in waiting.locator(".added").all_inner_texts()
 
 
+def test_page_starts_with_prompt_model_date_outcome_and_answer(open_page: Open) -> None:
+    page = open_page()
+    assert (page.title(), page.locator("h1").inner_text()) == ("travel/desk", "travel/desk")
+    facts = page.locator(".facts").inner_text()
+    assert re.fullmatch(r"Answered claude-sonnet-4-5 · \d{4}-\d\d-\d\d .* UTC · run.jsonl", facts)
+    answer = page.get_by_role("region", name="final answer")
+    assert answer.locator("pre").inner_text() == '{"train": "IC 1832", "price": 63.0}'
+    assert answer.locator(".literal").inner_text() == "63.0"
+    lines = page.locator(".said").all_inner_texts()
+    assert [line for line in lines if line.startswith("answer after")][1:] == [
+        "answer after 6 turns",
+        "answer after 3 turns",
+    ]
+    stopped = open_page("approvals.html").locator(".facts").inner_text()
+    assert stopped.startswith("The log has no end of this evaluation")
+
+
+def test_waterfall_has_a_bar_for_each_request_and_call_on_one_scale(open_page: Open) -> None:
+    page = open_page()
+    bars = page.locator(".lanes i")
+    assert (bars.count(), page.locator(".lanes .tool").count()) == (18, 8)
+    boxes = [box.bounding_box() for box in bars.all()]
+    assert [box["x"] for box in boxes] == sorted(box["x"] for box in boxes)
+    assert page.locator(".scale span").first.inner_text() == "0.0 ms"
+    bars.last.click(force=True)
+    assert chosen(page).startswith("Turn ")
+
+
+def test_long_json_is_indented_and_keeps_every_digit(open_page: Open) -> None:
+    page = open_page()
+    text = page.evaluate(
+        r"""() => jsonBlock('{"a": {}, "number": 12345678901234567890.10, "list": [1, "x\\\\"], '
+          + '"text": "Six of us go to Ghent."}').innerText"""
+    )
+    assert text.split("\n")[:3] == ["{", '  "a": {},', '  "number": 12345678901234567890.10,']
+
+
 def test_a_run_without_an_answer_says_how_it_ended(open_page: Open) -> None:
     page = open_page("approvals.html")
     assert page.locator(".lead .chip").all_inner_texts() == [
         "Stopped by a limit",
-        "Waits for approval",
+        "Waiting for approval",
         "The log has no end of this evaluation",
     ]
     lines = page.locator(".said").all_inner_texts()
@@ -259,6 +296,9 @@ def test_a_print_has_every_turn_open(open_page: Open) -> None:
 
 def test_a_narrow_window_has_changes_at_their_turn(open_page: Open) -> None:
     page = open_page(width=400)
+    assert not page.locator(".tree").is_visible()
+    page.get_by_text("Sections at turn 1").click()
+    assert page.locator(".tree").is_visible()
     assert not page.locator(".changes").is_visible()
     inline = page.get_by_role("region", name="changes in this turn")
     assert inline.first.is_visible()

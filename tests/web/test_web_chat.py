@@ -132,7 +132,7 @@ def test_a_stopped_answer_keeps_its_text_and_goes_on(
     wait_for(page, "Stopped.")
     assert said(page).split("\n") == ["Hello?", "Let"]
     adapter.go.set()
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     wait_for(page, "Here it is.")
     assert not page.get_by_text("Stopped.").is_visible()
 
@@ -155,7 +155,7 @@ def test_a_page_finds_its_chat_again_after_the_server_was_killed(
         page.reload()
         wait_for(page, "Stopped.")
         assert said(page) == "Which tea goes with milk?"
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         wait_for(page, "Assam is black")
 
 
@@ -172,6 +172,7 @@ def test_hostile_text_is_text_wherever_it_stands(
     page = open_tab(context, url)
     send(page, HOSTILE)
     page.get_by_role("button", name="Send").wait_for()
+    page.get_by_role("button", name="Details").click()
     for summary in page.locator("summary").all():
         summary.click()
     page.reload()
@@ -205,6 +206,8 @@ def test_a_chat_needs_no_mouse(context: Any, url: str, adapter: WaitingAdapter) 
             break
     keys.press("Enter")
     wait_for(page, "Ordered.")
+    page.get_by_role("button", name="Details").focus()
+    keys.press("Enter")
     page.locator("summary").first.focus()
     keys.press("Enter")
     assert "Content of section 'orders'" in said(page)
@@ -219,7 +222,14 @@ def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_p
         page.get_by_role("button", name="Send").wait_for()
         send(page, "I want 200 g of Assam, please.")
         page.get_by_role("button", name="Approve").wait_for()
-        assert '+ [0] = {"grams": 200, "tea": "Assam"}' in page.locator(".approval").inner_text()
+        card = page.locator(".approval")
+        assert card.inner_text().split("\n")[0] == "Order 200 g of Assam?"
+        assert "Looked for teas: Which black tea goes with milk?" in said(page)
+        assert not any(sign in said(page) for sign in ("{", "find_teas", "tools"))
+        page.get_by_role("button", name="Details").click()
+        assert '+ [0] = {"grams": 200, "tea": "Assam"}' in card.inner_text()
+        assert "New tools: find_teas" in said(page)
+        page.get_by_role("button", name="Details").click()
         page.set_viewport_size({"width": 900, "height": 1000})
         picture(page, "web-chat.png")
         page.set_viewport_size({"width": 400, "height": 760})
@@ -231,8 +241,12 @@ def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_p
         picture(page, "web-chat-narrow.png")
         page.get_by_label("Reason for a denial").fill("Rather less.")
         page.get_by_role("button", name="Deny").click()
-        page.locator(".call.failed").wait_for()
+        page.locator(".outcome.failed", has_text="Not done.").wait_for()
         page.get_by_role("button", name="Send").wait_for()
         assert page.get_by_role("button", name="Approve").count() == 0
+        page.reload()
+        page.locator(".outcome.failed", has_text="Not done.").wait_for()
+        assert "approval" not in page.locator("#messages").inner_text()
+        page.get_by_role("button", name="Details").click()
         page.locator("summary").last.click()
         assert "Rather less." in said(page)

@@ -33,16 +33,22 @@ function add(id, made) {
   list.append(made);
 }
 
+// A call is one line for the customer, if STEPS has words for it, and a box with its JSON among the details.
 function addCall(id, name, args) {
   if (shown.has(id)) return;
-  const call = element("details", "call");
-  call.state = element("span", "state", "running");
-  call.args = "";
+  const call = element("div", "call");
+  Object.assign(call, { args: "", words: STEPS[name], state: element("span", "state", "running") });
+  call.append(call.step = element("p", "step"), call.box = element("details", "detail"));
   const summary = element("summary", "");
-  summary.append(element("span", "tool", TITLES[name] ?? name), call.about = element("span", "about"), call.state);
-  call.append(summary, call.input = element("pre", "input"));
+  summary.append(element("span", "tool", name), call.about = element("span", "about"), call.state);
+  call.box.append(summary, call.input = element("pre", "input"));
   add(id, call);
   extendCall(id, args);
+}
+
+function setState(call, words) {
+  call.state.firstChild.data = words;
+  call.classList.toggle("failed", words === "failed");
 }
 
 function extendCall(id, delta) {
@@ -50,32 +56,40 @@ function extendCall(id, delta) {
   call.args += delta;
   call.input.firstChild.data = visible(shortened(call.args));
   try {
-    const values = Object.values(JSON.parse(call.args)).filter((value) => typeof value !== "object");
-    call.about.firstChild.data = visible(values.join(", ").slice(0, 80));
-  } catch { /* still incomplete, or no JSON: the whole text stands below */ }
+    const values = JSON.parse(call.args);
+    const simple = Object.values(values).filter((value) => typeof value !== "object");
+    call.about.firstChild.data = visible(simple.join(", ").slice(0, 80));
+    call.step.firstChild.data = visible(call.words?.(values).slice(0, 80) ?? "");
+  } catch { /* incomplete so far, or invalid: the details have the whole text */ }
 }
 
 function addResult(callId, content, failed) {
   const call = shown.get(callId);
   if (!call || call.output) return;
   call.output = element("pre", "output", shortened(typeof content === "string" ? content : JSON.stringify(content)));
-  call.append(call.output);
-  call.state.firstChild.data = failed ? "failed" : "done";
-  call.classList.toggle("failed", failed);
-  waiting.get(callId)?.remove();
+  call.box.append(call.output);
+  setState(call, failed ? "failed" : "done");
+  waiting.get(callId)?.replaceWith(outcome(failed));
   waiting.delete(callId);
 }
 
-// A call that waits for the user: what it would change, and two buttons until it has an answer.
+function outcome(failed) {
+  return element("p", failed ? "outcome failed" : "outcome", failed ? "Not done." : "Done.");
+}
+
+// A call that needs the user's approval: a question with two buttons until it has an answer.
 function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview, digest }) {
   const card = element("section", "approval");
-  const diff = element("pre", "");
-  for (const line of preview.split("\n")) {
-    const kind = CHANGE.test(line) ? "" : { "+": "added", "-": "removed" }[line[0]] ?? "";
-    diff.append(element("span", kind, `${line}\n`));
+  const call = shown.get(toolCallId);
+  const question = call?.step.textContent || "Allow this step";
+  const diff = element("pre", "detail");
+  for (const line of preview.split("\n").slice(1)) { // the first line says what the question says
+    const isPlace = CHANGE.test(line);
+    const kind = isPlace ? "place" : { "+": "added", "-": "removed" }[line[0]] ?? "";
+    diff.append(element("span", kind, `${isPlace ? line.slice(2) : line}\n`));
   }
   const reason = element("input", "");
-  reason.placeholder = "Why not? (to the clerk)";
+  reason.placeholder = "Reason (optional)";
   reason.setAttribute("aria-label", "Reason for a denial");
   const buttons = element("div", "buttons");
   for (const [words, approve] of [["Approve", true], ["Deny", false]]) {
@@ -85,23 +99,27 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview, d
     buttons.append(button);
   }
   buttons.append(reason);
-  card.append(diff, buttons);
-  const call = shown.get(toolCallId);
-  waiting.get(toolCallId)?.remove(); // it was asked before, with other effects
-  if (call?.output) buttons.remove();
+  card.append(element("p", "question", `${question}?`), diff, buttons);
+  waiting.get(toolCallId)?.remove(); // an earlier question, about other effects
+  if (call?.output) buttons.replaceWith(outcome(call.classList.contains("failed")));
   else waiting.set(toolCallId, buttons);
-  if (call && !call.output) call.state.firstChild.data = "waits for you";
+  if (call && !call.output) setState(call, "needs your approval");
+  call?.classList.add("asked"); // the card replaces its line
   add(id, card);
 }
 
 // The line of a preview that names a change, above the difference.
 const CHANGE = /^- (create|change|remove) (state|file|directory|resource) /;
-const TITLES = { read_section: "opens", open_sections: "opens", close_section: "closes" };
+// What customers read of a call; other calls are among the details only.
+const STEPS = {
+  find_teas: ({ words }) => `Looked for teas: ${words}`,
+  order_tea: ({ tea, grams }) => `Order ${grams ?? 100} g of ${tea}`,
+};
 const ACTIVITIES = {
   tools_added: (content) => `New tools: ${content.names.join(", ")}`,
-  tools_removed: (content) => `Tools gone: ${content.names.join(", ")}`,
-  restarted: (content) => `Starts again with ${content.section_keys.join(", ")} open`,
-  answer_rejected: (content) => `Answers again: ${content.reason}`,
+  tools_removed: (content) => `Removed tools: ${content.names.join(", ")}`,
+  restarted: (content) => `Started again with ${content.section_keys.join(", ")} open`,
+  answer_rejected: (content) => `Answered again: ${content.reason}`,
   compacted: () => "Earlier messages were shortened",
 };
 
@@ -122,7 +140,7 @@ function addMessage(message) {
     case "activity": {
       if (message.activityType === "approval_requested" && !shown.has(message.id)) addApproval(message.id, message.content);
       const words = ACTIVITIES[message.activityType];
-      if (words) add(message.id, element("p", "activity", words(message.content)));
+      if (words) add(message.id, element("p", "activity detail", words(message.content)));
     }
   }
 }
@@ -133,7 +151,7 @@ function showAll(messages) {
   const ids = new Set(messages.filter((message) => message.role !== "assistant" || message.content).map(({ id }) => id));
   for (const message of messages) for (const call of message.toolCalls ?? []) ids.add(call.id);
   for (const [id, made] of shown) {
-    if (ids.has(id) || (/^(activity|approval)$/.test(made.className) && !hasActivities)) continue;
+    if (ids.has(id) || (/^(activity|approval)/.test(made.className) && !hasActivities)) continue;
     made.remove();
     shown.delete(id);
   }
@@ -216,6 +234,10 @@ function fit() {
   box.style.height = `${Math.min(box.scrollHeight + 2, 200)}px`;
 }
 
+byId("details").onclick = ({ currentTarget: button }) => {
+  const isOn = document.body.classList.toggle("detailed");
+  button.setAttribute("aria-pressed", String(isOn));
+};
 byId("composer").onsubmit = (event) => { event.preventDefault(); send(box.value); };
 byId("stop").onclick = () => post("stop").then(() => box.focus());
 byId("go-on").onclick = () => post("go-on").then(() => box.focus());

@@ -2,16 +2,18 @@
 
 const data = (id) => JSON.parse(document.getElementById(id).textContent);
 const {runs, comparison} = data("index");
+const ROWS = 6; // of calls that run at the same time
 const LONGEST = 20000; // characters of a text that are shown at once
 const CHUNK = 200; // turns or evaluations that come onto the page together, when they are near
 const WINDOW = 400; // bars of the timeline
+const NARROW = "(max-width: 1000px)"; // as in report.css
 const MARKS = {full: "●", summary: "◐", closed: "○", hidden: "·"};
 const DECISIONS = {approve: "approved", deny: "denied", replace: "other arguments"};
 const ENDS = {
   limit: "Stopped by a limit",
   failed: "Failed",
   cancelled: "Cancelled",
-  suspended: "Waits for approval",
+  suspended: "Waiting for approval",
   cut: "The log has no end of this evaluation",
 };
 const STATES = {full: "full", summary: "summarized", closed: "closed", hidden: "hidden"};
@@ -52,7 +54,38 @@ function block(text, kind = "") {
 }
 
 function pretty(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+}
+
+/** JSON, indented and coloured, with every digit as it was written; any other text as it is. */
+function jsonBlock(text, kind = "") {
+  try {
+    if (!/^\s*[[{]/.test(text) || text.length > LONGEST) throw new SyntaxError();
+    JSON.parse(text);
+  } catch {
+    return block(text, kind);
+  }
+  const tokens = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g);
+  const pre = make("pre", {class: kind});
+  const isWide = text.length > 60;
+  let depth = 0;
+  const line = () => (isWide ? `\n${"  ".repeat(depth)}` : "");
+  tokens.forEach((token, index) => {
+    const [before, after] = [tokens[index - 1], tokens[index + 1]];
+    if (token === "{" || token === "[") {
+      depth += 1;
+      pre.append(token, after === "}" || after === "]" ? "" : line());
+    } else if (token === "}" || token === "]") {
+      depth -= 1;
+      pre.append(before === "{" || before === "[" ? "" : line(), token);
+    } else if (token === ",") pre.append(token, line() || " ");
+    else if (token === ":") pre.append(": ");
+    else {
+      const kind = after === ":" ? "key" : token[0] === '"' ? "string" : "literal";
+      pre.append(make("span", {class: kind}, token));
+    }
+  });
+  return pre;
 }
 
 // ------------------------------------------------------------ turns
@@ -99,9 +132,10 @@ function nameOf(entry) {
 function turnRow(run, number) {
   const entry = runs[run].turns[number];
   const calls = entry.calls.map((name) => make("span", {class: "chip"}, name));
-  const fresh = entry.input - entry.cached;
+  const cached = entry.cached ? ` (${count(entry.cached)} cached)` : "";
   const numbers = [
-    `${count(fresh)} + ${count(entry.cached)} → ${count(entry.output)}`,
+    entry.number ? `${count(entry.input)} in${cached}` : "",
+    entry.number ? `${count(entry.output)} out` : "",
     seconds(entry.seconds + entry.call_seconds),
     entry.number ? dollars(entry.cost) : "",
   ]
@@ -122,7 +156,7 @@ function turnRow(run, number) {
         DECISIONS[decision] || decision,
       ),
     ),
-    make("span", {class: "quiet", title: "fresh + cached input → output tokens"}, numbers),
+    make("span", {class: "quiet", title: "input and output tokens, time, cost"}, numbers),
   );
   const details = make("details", {class: "turn"}, summary);
   const turn = {run, number, entry, details};
@@ -158,16 +192,19 @@ function turnView(turn) {
   return make(
     "div",
     {class: rejected ? "body rejected" : "body"},
-    body.requests.map((request) =>
-      block(
-        [request.line, request.model || request.adapter].filter(Boolean).join(" · "),
-        "quiet said",
-      ),
-    ),
-    body.text ? block(body.text, "said model") : null,
+    body.requests.map((request) => block(requestLine(request), "quiet said")),
+    body.text ? jsonBlock(body.text, "said model") : null,
     body.steps.map((step) => safely(() => stepView(turn.run, step))),
     inlineChanges(body.steps),
   );
+}
+
+/** The model of a request and how it ended, if not as expected; the row above has the numbers. */
+function requestLine({line, model, adapter, error, finish}) {
+  const name = model || adapter;
+  if (error) return [line, name].filter(Boolean).join(" · ");
+  const isUsual = finish === "stop" || finish === "tool_calls";
+  return [name, isUsual ? "" : finish].filter(Boolean).join(" · ");
 }
 
 function openAll() {
@@ -187,7 +224,8 @@ function stepView(run, step) {
     const previews = step.previews.map((preview) =>
       make("section", {class: "call", "aria-label": "call that waits"}, diffView(preview)),
     );
-    return make("div", {}, block(step.line.trim(), "quiet said"), previews, inner);
+    const line = step.event === "PromptExecuted" ? step.line.split(":")[0] : step.line.trim();
+    return make("div", {}, block(line, "quiet said"), previews, inner);
   }
   const chip = make(
     "span",
@@ -209,10 +247,10 @@ function stepView(run, step) {
       " ",
       make("small", {}, labels),
     ),
-    block(step.arguments || pretty(step.params)),
+    jsonBlock(step.arguments || pretty(step.params)),
     inner,
-    make("div", {class: "label"}, "answer"),
-    block(step.content),
+    make("div", {class: "label"}, "result"),
+    jsonBlock(step.content),
     mediaView(step.media),
   );
 }
@@ -251,14 +289,15 @@ function folded(title, view) {
 function evaluationView(run, number) {
   const entry = runs[run].evaluations[number];
   const body = (name) => () => block(data(`e${run}-${number}`)[name]);
+  const [name, ...facts] = entry.line.split(": ");
   return make(
     "article",
     {class: "evaluation"},
     make(
       "div",
       {class: "lead"},
-      make("h3", {}, entry.line),
-      make("small", {}, entry.at),
+      make("h3", {}, name),
+      make("small", {}, [facts.join(": "), entry.at].filter(Boolean).join(" · ")),
       entry.end ? [" ", make("span", {class: "chip bad"}, ENDS[entry.end] || entry.end)] : null,
     ),
     folded("Prompt", body("text")),
@@ -307,9 +346,14 @@ function choose(turn, focus = true) {
   const body = data(`t${turn.run}-${turn.number}`);
   const name = nameOf(turn.entry).replace("Turn", "turn");
   const where = runs.length > 1 ? `${name} of ${runs[turn.run].name}` : name;
+  const isOpen = tree.firstChild ? tree.firstChild.open : !matchMedia(NARROW).matches;
   tree.replaceChildren(
-    make("h2", {}, `Sections at ${where}`),
-    safely(() => make("ul", {class: "tree"}, treeView(turn))),
+    make(
+      "details",
+      {open: isOpen ? "" : null},
+      make("summary", {}, make("h2", {}, `Sections at ${where}`)),
+      safely(() => make("ul", {class: "tree"}, treeView(turn))),
+    ),
   );
   const changed = changeViews(body.steps);
   changes.replaceChildren(
@@ -367,6 +411,7 @@ const strips = runs.map((run) => ({
   first: 0,
   note: make("small"),
   bars: make("div", {class: "bars"}),
+  spans: make("div", {class: "spans"}),
 }));
 
 /** The bar of a turn; draws the part of the timeline around it if that part is not on the page. */
@@ -383,6 +428,7 @@ function drawBars(number, first) {
     strip = strips[number],
     last = Math.min(first + WINDOW, run.turns.length);
   strip.first = first;
+  drawSpans(number, first, last);
   strip.note.textContent = [
     runs.length > 1 ? run.name : "",
     last - first < run.turns.length
@@ -394,8 +440,8 @@ function drawBars(number, first) {
   strip.bars.replaceChildren(
     ...run.turns.slice(first, last).map((entry, index) => {
       const parts = {output: entry.output, fresh: entry.input - entry.cached, cached: entry.cached};
-      const tokens = `${count(parts.fresh)} fresh, ${count(parts.cached)} cached`;
-      const label = `${nameOf(entry)}: ${tokens}, ${count(parts.output)} written`;
+      const tokens = `${count(parts.fresh)} new, ${count(parts.cached)} cached`;
+      const label = `${nameOf(entry)}: ${tokens}, ${count(parts.output)} output tokens`;
       const nested = run.evaluations[entry.evaluation].turn !== null;
       const bar = make("button", {
         class: nested ? "nested" : "",
@@ -415,15 +461,69 @@ function drawBars(number, first) {
   );
 }
 
+/** When each request and call of the bars ran, on one scale; calls that overlap share rows. */
+function drawSpans(number, first, last) {
+  const {turns: all} = runs[number];
+  const spans = all
+    .slice(first, last)
+    .flatMap((entry, index) => entry.spans.map((span) => [first + index, ...span]));
+  const start = spans.reduce((least, [, , , from]) => Math.min(least, from), Infinity);
+  const end = spans.reduce((most, [, , , from, time]) => Math.max(most, from + time), start);
+  const whole = end - start;
+  if (!(whole > 0)) return;
+  const ends = []; // of the rows, so that a span takes the first row that is free
+  const lanes = make("div", {class: "lanes"});
+  for (const [turn, kind, name, from, time] of spans.sort((one, other) => one[3] - other[3])) {
+    const free = ends.findIndex((until) => until <= from);
+    const row = free < 0 ? ends.length : free;
+    if (row >= ROWS) continue;
+    ends[row] = from + time;
+    const bar = make("i", {
+      class: kind === "tool" ? "tool" : "",
+      title: `${nameOf(all[turn])}: ${name}, ${seconds(time)}`,
+      onclick: () => choose(reach(number, turn)),
+    });
+    bar.style.left = `${(100 * (from - start)) / whole}%`;
+    bar.style.width = `${(100 * time) / whole}%`;
+    bar.style.top = `${9 * row}px`;
+    lanes.append(bar);
+  }
+  lanes.style.height = `${9 * Math.min(ends.length, ROWS)}px`;
+  const scale = [0, 0.25, 0.5, 0.75, 1].map((part) => make("span", {}, seconds(part * whole)));
+  strips[number].spans.replaceChildren(lanes, make("div", {class: "scale"}, scale));
+}
+
+/** The prompt, model, date, end and answer of a run. */
+function headView(run) {
+  const {models, date, end, answer, prompts} = run.head;
+  const facts = [models.join(", "), date && `${date} UTC`, run.name].filter(Boolean).join(" · ");
+  const chip = make(
+    "span",
+    {class: end ? "chip bad" : "chip good"},
+    end ? ENDS[end] || end : "Answered",
+  );
+  return [
+    make("p", {class: "facts"}, prompts.length ? [chip, " "] : "", make("small", {}, facts)),
+    answer
+      ? make(
+          "section",
+          {class: "panel answer", "aria-label": "final answer"},
+          make("h2", {}, "Answer"),
+          jsonBlock(answer, "said"),
+        )
+      : null,
+  ];
+}
+
 function sums(run) {
   const {turns: all} = run;
   const costs = all.map((turn) => turn.cost);
   const known = all.length && !costs.includes(null);
   const facts = [
     [plural(all.filter((turn) => turn.number).length, "request"), ""],
-    [count(sum(all, "input") - sum(all, "cached")), "fresh tokens"],
+    [count(sum(all, "input") - sum(all, "cached")), "new input tokens"],
     [count(sum(all, "cached")), "cached"],
-    [count(sum(all, "output")), "written"],
+    [count(sum(all, "output")), "output"],
     [plural(all.reduce((total, turn) => total + turn.calls.length, 0), "call"), ""],
     [count(sum(all, "failed")), "failed"],
     [seconds(sum(all, "seconds")), "waiting for models"],
@@ -439,10 +539,11 @@ function sums(run) {
 }
 
 const legend = [
-  ["fresh", "fresh input"],
+  ["fresh", "new input"],
   ["cached", "cached input"],
   ["output", "output"],
 ].map(([kind, name]) => make("span", {class: "quiet"}, make("i", {class: kind}), name));
+legend.push(make("span", {class: "quiet"}, `tallest bar: ${plural(highest, "token")}`));
 const tree = make("nav", {class: "panel side", "aria-label": "sections of the chosen turn"});
 const changes = make("aside", {
   class: "panel side changes",
@@ -498,7 +599,9 @@ const compared =
       : make("p", {class: "quiet"}, "The first prompts are the same."),
   );
 
-if (runs.length === 1) document.getElementById("head").append(sums(runs[0]));
+const append = (element, parts) => element.append(...parts.flat().filter(Boolean));
+if (runs.length === 1)
+  append(document.getElementById("head"), [...headView(runs[0]), sums(runs[0])]);
 document
   .getElementById("main")
   .append(
@@ -508,7 +611,7 @@ document
       {class: "panel timeline", "aria-label": "tokens of each request"},
       make("span", {class: "quiet keys"}, "j and k or arrows: next, previous turn · Enter: open"),
       make("div", {class: "legend"}, legend),
-      strips.map((strip) => [strip.note, strip.bars]).flat(),
+      strips.flatMap((strip) => [strip.note, strip.bars, strip.spans]),
     ),
     make("div", {class: runs.length > 1 ? "columns two" : "columns"}, tree, columns, changes),
   );

@@ -9,7 +9,9 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from difflib import unified_diff
+from functools import partial
 from hashlib import sha256
 from html import escape
 from math import isfinite
@@ -76,7 +78,7 @@ def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) ->
     head, _, tail = _asset("report.html").partition("{{body}}")
     style, script = _asset("report.css"), _asset("report_views.js") + _asset("report.js")
     values = {
-        "title": escape(" and ".join(run.name for run in runs)),
+        "title": escape(" and ".join(dict.fromkeys(map(_title, pages)))),
         "style": style,
         "style-hash": _hash(style),
         "script-hash": _hash(script),
@@ -133,6 +135,7 @@ class _Page:
         top = [self._add_evaluation(each, None) for each in self.run.run.evaluations]
         self.index = {
             "name": self.run.name,
+            "head": _head(self.run.run.evaluations),
             "notes": list(self.run.notes),
             "top": top,
             "evaluations": self.evaluations,
@@ -178,6 +181,12 @@ class _Page:
             "error": bool(requests and requests[-1]["error"]),
             "rejected": turn.rejected,
             "decisions": [record["decision"] for record in decisions],
+            "spans": [
+                span
+                for kind, records in (("request", requests), ("tool", calls))
+                for span in map(partial(_span, kind), records)
+                if span
+            ],
         }
         self.turns.append(entry)
         self.bodies[f"t{self.number}-{number}"] = {
@@ -222,6 +231,11 @@ class _Page:
         return media
 
 
+def _title(page: _Page) -> str:
+    """Returns the prompts of a run, or its file where the log names no prompt."""
+    return ", ".join(page.index["head"]["prompts"][:3]) or page.run.name
+
+
 def _end(evaluation: RunEvaluation) -> str:
     """Returns why an evaluation has no answer, as one word; empty if the log says how it went on.
 
@@ -230,6 +244,32 @@ def _end(evaluation: RunEvaluation) -> str:
     if evaluation.stop is None:
         return "" if evaluation.has_end else "cut"
     return str(evaluation.stop.record["reason"])
+
+
+def _head(evaluations: Sequence[RunEvaluation]) -> Record:
+    """Returns the prompts, models, date, end and answer of a run for the top of its page."""
+    prompts = [each.prompt.record for each in evaluations if "ns" in each.prompt.record]
+    steps = [step.record for each in evaluations for step in each.all_steps]
+    models = [str(record["model"]) for record in steps if record.get("model")]
+    last = evaluations[-1] if evaluations else None
+    return {
+        "prompts": list(dict.fromkeys([f"{record['ns']}/{record['key']}" for record in prompts])),
+        "models": list(dict.fromkeys(models)),
+        "date": str(prompts[0].get("created_at", ""))[:16].replace("T", " ") if prompts else "",
+        "end": _end(last) if last else "",
+        "answer": _cut(str(last.answer.record["text"])) if last and last.answer else "",
+    }
+
+
+def _span(kind: str, record: Record) -> list[object] | None:
+    """Returns kind, name, start in seconds since 1970, and seconds of a request or call."""
+    try:
+        end = datetime.fromisoformat(str(record.get("created_at"))).timestamp()
+    except ValueError:  # a suspended run does not record times
+        return None
+    seconds = _number(record["seconds"])
+    name = record.get("name") or record.get("model") or record.get("adapter", "")
+    return [kind, _cut(str(name), 60), end - seconds, seconds]
 
 
 def _clock(record: Record) -> str:

@@ -67,7 +67,7 @@ class Event:
     """
 
     event_id: str = field(default_factory=new_id)
-    created_at: datetime = field(default_factory=lambda: utc_now())  # noqa: PLW0108 - a test may set another clock
+    created_at: datetime = field(default_factory=utc_now)
     session_id: str | None = None
     run_id: str | None = None
     run_path: str = ""
@@ -223,7 +223,7 @@ class ToolsInjected(Event):
 
     tool_names: tuple[str, ...]
     section_key: str
-    timestamp: float = field(default_factory=lambda: time())  # noqa: PLW0108 - likewise
+    timestamp: float = field(default_factory=time)
 
 
 @dataclass(frozen=True, slots=True)

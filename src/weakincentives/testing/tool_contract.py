@@ -62,13 +62,17 @@ class ToolContractError(AssertionError):
     """A tool breaks its contract; the message has the breach, the remedy and the arguments."""
 
 
+def _silent_model() -> ScriptedAdapter:
+    return ScriptedAdapter(())
+
+
 def assert_tool_contract(
     tool: AnyTool,
     *,
     prompt: Callable[[], AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
     resources: Bindable | Callable[[], Bindable] = dict,
-    adapter: Callable[[], AnyEvaluator] = lambda: ScriptedAdapter(()),
+    adapter: Callable[[], AnyEvaluator] = _silent_model,
     state: _StateReaders = MappingProxyType({}),
     arguments: "AnyStrategy | Mapping[str, AnyStrategy] | None" = None,
     raises: _Exceptions = (),

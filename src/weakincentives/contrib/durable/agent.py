@@ -49,12 +49,16 @@ type AnyAgent = DurableAgent[Any]
 """An agent of any output."""
 
 
+def _session(run_id: str) -> Session:
+    return Session(session_id=run_id)
+
+
 def durable[Out](
     main_loop: MainLoop,
     prompt: Callable[[], Prompt[Out]],
     *,
     types: Collection[type[object]] = (),
-    session: Callable[[str], Session] = lambda run_id: Session(session_id=run_id),
+    session: Callable[[str], Session] = _session,
 ) -> DurableAgent[Out]:
     """Returns an agent whose runs survive a crash.
 
