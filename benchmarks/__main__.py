@@ -48,9 +48,6 @@ WORKLOADS = {
 }
 # Why a target is missed, by the beginning of a row's workload and case.
 REASONS = {
-    "W1 ": "Of what the prompt package adds, more than a third is the creation of 23 dataclasses, "
-    "whose methods the standard library compiles anew in each process (a frozen slotted one costs "
-    "seven times a named tuple), and a quarter the import of typing.",
     "W2 render, S = 10,": "A render costs 6 µs once, however many sections there are; of ten "
     "sections that is half.",
     "W3 run": "A call passes approval, a transaction, three events with their slices, and begins "

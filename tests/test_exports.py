@@ -13,7 +13,9 @@ import weakincentives
 
 PACKAGE = Path(weakincentives.__file__).parent
 DOORS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
-LAZY = ["__init__.py", "evaluation/__init__.py"]  # their own tests are below
+# they import names on first use, and have tests of their own below
+LAZY = ["__init__.py", "prompt/__init__.py", "serde/__init__.py"]
+OWN_TESTS = [*LAZY, "evaluation/__init__.py"]
 
 EXPORTS = {
     "weakincentives": [
@@ -305,7 +307,7 @@ def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
 
-@pytest.mark.parametrize("path", [path for path in DOORS if path not in LAZY])
+@pytest.mark.parametrize("path", [path for path in DOORS if path not in OWN_TESTS])
 def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
     docstring, *statements = ast.parse((PACKAGE / path).read_text()).body
     assert isinstance(docstring, ast.Expr)
@@ -327,15 +329,18 @@ def imports_and_exports(path: str, statements: list[ast.stmt]) -> tuple[list[str
     return imported, exported
 
 
-def test_the_root_imports_later_what_type_checkers_read_there_as_an_import() -> None:
-    _, _, _, *statements = ast.parse((PACKAGE / "__init__.py").read_text()).body
-    *imports, late = statements
+@pytest.mark.parametrize("path", LAZY)
+def test_a_door_imports_later_what_type_checkers_read_there_as_an_import(path: str) -> None:
+    _, typing, *imports, late = ast.parse((PACKAGE / path).read_text()).body
+    assert ast.unparse(typing) == "from typing import TYPE_CHECKING"
     assert isinstance(late, ast.If)
-    imported, exported = imports_and_exports("__init__.py", [*imports, *late.body])
-    assert sorted(imported) == sorted(exported)
-    modules, *_ = late.orelse
-    assert isinstance(modules, ast.Assign)
-    assert ast.literal_eval(modules.value) == {
+    imported, exported = imports_and_exports(path, [*imports, *late.body])
+    assert sorted(imported) == sorted([*exported, "lazy_exports"])
+    (assignment,) = late.orelse
+    assert isinstance(assignment, ast.Assign)
+    assert isinstance(assignment.value, ast.Call)
+    _, modules = assignment.value.args
+    assert ast.literal_eval(modules) == {
         alias.name: f".{statement.module}"
         for statement in late.body
         if isinstance(statement, ast.ImportFrom)
@@ -343,11 +348,31 @@ def test_the_root_imports_later_what_type_checkers_read_there_as_an_import() -> 
     }
 
 
+@pytest.mark.parametrize("name", ["weakincentives.prompt", "weakincentives.serde"])
+def test_a_package_with_lazy_exports_lists_and_imports_them_and_no_others(name: str) -> None:
+    code = f"""
+import sys, {name} as package
+late = [name for name in package.__all__ if name not in vars(package)]
+assert late
+assert set(package.__all__) <= set(dir(package))
+from {name} import *
+assert set(package.__all__) <= vars(package).keys()
+package.parse_jsn
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.stderr.splitlines()[-1].startswith(
+        f"AttributeError: module {name!r} has no attribute 'parse_jsn'"
+    )
+
+
 def test_the_root_knows_its_names_and_no_others() -> None:
     code = """
 import sys, weakincentives
 assert set(weakincentives.__all__) <= set(dir(weakincentives))
 assert "weakincentives.evaluation" not in sys.modules
+assert "weakincentives.limits" not in sys.modules
 from weakincentives import Chat, MainLoop, Session
 from weakincentives.evaluation import chat, main_loop
 from weakincentives.runtime import session

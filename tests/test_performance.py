@@ -86,7 +86,7 @@ def test_importing_is_light(door: str) -> None:
     )
     modules = done.stdout.split()
     assert HEAVY.isdisjoint(modules)
-    assert len(modules) <= 130
+    assert len(modules) <= 106
 
 
 # --------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ their digest.
 import os
 import re
 from abc import ABC, abstractmethod
-from binascii import Error, a2b_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -50,7 +49,7 @@ _SIGNATURES = {
     b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
 }
-# Nothing here imports `pathlib` or `hashlib` at the start: few programs show media.
+# Nothing here imports `pathlib`, `hashlib` or `binascii` at the start: few programs show media.
 type AnyPath = str | os.PathLike[str]
 
 
@@ -121,6 +120,8 @@ class Media:
     @classmethod
     def from_base64(cls, text: str | bytes, mime: str = "", *, name: str = "") -> Self:
         """Returns the image or document in base64 text; raises `ContentError` for other text."""
+        from binascii import Error, a2b_base64
+
         try:
             data = a2b_base64(text, strict_mode=True)
         except (Error, ValueError) as error:

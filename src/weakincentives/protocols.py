@@ -1,11 +1,13 @@
 """The protocols by which a lower layer names a higher one, and which users may implement."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from .content import ContentStore, Document, Image
-from .limits import TokenUsage
 from .locks import RunStack
+
+if TYPE_CHECKING:  # it imports `datetime`, and a module of prompts needs no limits
+    from .limits import TokenUsage
 
 __all__ = [
     "DeclaredState",
@@ -200,4 +202,4 @@ class Response[Out](Protocol):
     @property
     def output(self) -> Out: ...
     @property
-    def usage(self) -> TokenUsage: ...
+    def usage(self) -> "TokenUsage": ...

@@ -2,8 +2,10 @@
 
 import pickle
 import string
+import textwrap
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, fields, is_dataclass, make_dataclass
+from itertools import dropwhile
 from typing import Any, ClassVar
 
 import pytest
@@ -176,3 +178,9 @@ def test_dedented_keeps_the_indentation_of_the_first_line_beyond_the_others(
 ) -> None:
     assert dedented(text) == body
     assert MarkdownSection(title="T", template=text, summary=text).template == body
+
+
+@given(st.text(" \tab\n"))
+def test_dedented_removes_the_indentation_that_textwrap_removes(text: str) -> None:
+    lines = textwrap.dedent(text).rstrip().splitlines(keepends=True)
+    assert dedented(text) == "".join(dropwhile(str.isspace, lines))

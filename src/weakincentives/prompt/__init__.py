@@ -1,6 +1,9 @@
 """Prompts: templates, sections, tools, rendering and disclosure."""
 
+from typing import TYPE_CHECKING
+
 from ..content import Document, Image
+from ..lazy_exports import lazy_exports
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
 from .context import ToolContext
 from .errors import (
@@ -13,16 +16,11 @@ from .errors import (
     ToolValidationError,
     VisibilityExpansionRequired,
 )
-from .output import StructuredOutputConfig, parse_structured_output
-from .overrides.model import ToolOverride
 from .registry import RegistrySnapshot, SectionNode
-from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
-from .task_examples import TaskExample, TaskExamplesSection, TaskStep
 from .template import Prompt, PromptTemplate
 from .tool import JsonParams, Tool, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
 from .walk import Disclosure
-from .workspace import HostMount, WorkspaceSection
 
 __all__ = [
     "Disclosure",
@@ -65,3 +63,28 @@ __all__ = [
     "WorkspaceSection",
     "parse_structured_output",
 ]
+
+# What declares sections and tools does not need these.
+if TYPE_CHECKING:
+    from .output import StructuredOutputConfig, parse_structured_output
+    from .overrides.model import ToolOverride
+    from .renderer import PromptRenderer, RenderedPrompt, Span
+    from .task_examples import TaskExample, TaskExamplesSection, TaskStep
+    from .workspace import HostMount, WorkspaceSection
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "HostMount": ".workspace",
+            "PromptRenderer": ".renderer",
+            "RenderedPrompt": ".renderer",
+            "Span": ".renderer",
+            "StructuredOutputConfig": ".output",
+            "TaskExample": ".task_examples",
+            "TaskExamplesSection": ".task_examples",
+            "TaskStep": ".task_examples",
+            "ToolOverride": ".overrides.model",
+            "WorkspaceSection": ".workspace",
+            "parse_structured_output": ".output",
+        },
+    )

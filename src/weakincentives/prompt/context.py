@@ -7,16 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from ..content import MediaSupport, Part
-from ..limits import Budget, Deadline
 from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import Bindable, Binding, ResourceContext, ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
-from .output import DeclaresOutput
-from .overrides.model import PromptDescriptor
+
+if TYPE_CHECKING:
+    from ..limits import Budget, Deadline
+    from .output import StructuredOutputConfig
+    from .overrides.model import PromptDescriptor
 
 __all__ = [
     "AnyEvaluator",
     "BoundPrompt",
+    "DeclaresOutput",
     "Evaluator",
     "NestedOptions",
     "OutputCheck",
@@ -24,6 +27,13 @@ __all__ = [
     "ToolContext",
     "revoke",
 ]
+
+
+class DeclaresOutput[Out](Protocol):
+    """A prompt, rendered or not, whose answer is an `Out`."""
+
+    @property
+    def structured_output(self) -> "StructuredOutputConfig[Out] | None": ...
 
 
 class BoundPrompt[Out](DeclaresOutput[Out], Protocol):
@@ -40,7 +50,7 @@ class BoundPrompt[Out](DeclaresOutput[Out], Protocol):
     @property
     def params(self) -> Mapping[type[object], object]: ...
     @property
-    def descriptor(self) -> PromptDescriptor: ...
+    def descriptor(self) -> "PromptDescriptor": ...
     def bind(self, *params: object, resources: Bindable | None = None) -> Self: ...
 
 
@@ -68,8 +78,8 @@ class Evaluator(Protocol):
         *,
         session: SessionProtocol,
         bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
     ) -> Response[Out]:
         """Evaluates `prompt` as a part of the tool call; `ToolContext.evaluate` passes its session.
 
@@ -84,8 +94,8 @@ class Evaluator(Protocol):
         *,
         session: SessionProtocol,
         bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
     ) -> Response[Out]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
         ...
@@ -115,8 +125,8 @@ class NestedOptions(TypedDict, total=False):
 
     message: str | Sequence[Part] | None
     session: SessionProtocol
-    deadline: Deadline | None
-    budget: Budget | None
+    deadline: "Deadline | None"
+    budget: "Budget | None"
     adapter: AnyEvaluator
 
 
@@ -136,7 +146,7 @@ class ToolContext:
     adapter: Evaluator
     session: SessionProtocol = field(repr=False)
     event_bus: EventBus = field(repr=False)
-    deadline: Deadline | None = None
+    deadline: "Deadline | None" = None
     call_id: str = ""
     resources: Resources = field(default_factory=ResourceContext, repr=False)
     idempotency_key: str = ""

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ..errors import ControlFlow, WeakIncentivesError, copy_error
-from ..limits import RunUsage
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+
+if TYPE_CHECKING:
+    from ..limits import RunUsage
 
 __all__ = [
     "OutputParseError",
@@ -101,6 +103,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         reason: str,
         section_keys: tuple[str, ...],
     ) -> None:
+        from ..limits import RunUsage
+
         super().__init__(message)
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
@@ -125,7 +129,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         return self._section_keys
 
     @property
-    def run_usage(self) -> RunUsage:
+    def run_usage(self) -> "RunUsage":
         """What the interrupted evaluation had used, with the runs nested in it."""
         return self._spent
 
@@ -140,7 +144,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         return self._decisions
 
     def with_progress(
-        self, run_usage: RunUsage, decisions: SectionDecisions | None, turns: int
+        self, run_usage: "RunUsage", decisions: SectionDecisions | None, turns: int
     ) -> Self:
         """Returns a copy with the usage and the section decisions of the interrupted evaluation."""
         return copy_error(self, _spent=run_usage, _decisions=decisions, _turns=turns)

@@ -2,16 +2,14 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..record_types import is_record_type, unaliased
-from ..serde import JsonSchema
-from ..serde.schemas import resolved
+from .context import DeclaresOutput
 from .errors import OutputParseError, PromptValidationError
-from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -29,8 +27,6 @@ type Container = Literal["object", "array", "value", "text"]
 
 # Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
 type ItemType = Any
-
-_WRAPPERS = {"array": WRAPPED_ITEMS, "value": WRAPPED_VALUE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,9 @@ class StructuredOutputConfig[Out](Parametrized):
     @property
     def wrapper(self) -> str | None:
         """The one property of the object in which a provider wants the answer, if not alone."""
-        return _WRAPPERS.get(self.container)
+        from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE
+
+        return {"array": WRAPPED_ITEMS, "value": WRAPPED_VALUE}.get(self.container)
 
     @property
     def item_type(self) -> ItemType:
@@ -89,20 +87,15 @@ _BARE = (dict, list, tuple, set, frozenset)
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "$defs"}
 
 
-def _admits_everything(schema: JsonSchema, root: JsonSchema) -> bool:
+def _admits_everything(schema: "serde.JsonSchema", root: "serde.JsonSchema") -> bool:
     """Tells whether a schema has no rule, or a member of its union has none, as with `Any`."""
+    from ..serde.schemas import resolved
+
     schema = resolved(schema, root)
     options = schema.get("anyOf", ())
     return not schema.keys() - _ANNOTATIONS or any(
         _admits_everything(option, root) for option in options
     )
-
-
-class DeclaresOutput[Out](Protocol):
-    """A prompt, rendered or not, whose answer is an `Out`."""
-
-    @property
-    def structured_output(self) -> StructuredOutputConfig[Out] | None: ...
 
 
 def parse_structured_output[Out](output_text: str, rendered: DeclaresOutput[Out]) -> Out:
@@ -126,6 +119,8 @@ def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> 
         # Any: `Out` is `str` here.
         answer: Any = output_text
         return answer, output_text
+    from .model_json import json_text, read_without_nulls, unwrap
+
     text = json_text(output_text)
     try:
         serde.check_unique_keys("answer", text)

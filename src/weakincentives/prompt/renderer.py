@@ -3,22 +3,23 @@
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..content import Document, Image
-from ..displays import code_block, code_span, one_line
 from ..generics import Parametrized
-from ..limits import Deadline
 from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import BoundPrompt
 from .errors import PromptRenderError
 from .output import Container, StructuredOutputConfig
-from .overrides.model import PromptDescriptor, PromptOverride, TextId, ToolOverride
 from .registry import RegistrySnapshot
 from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
 from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
+
+if TYPE_CHECKING:
+    from ..limits import Deadline
+    from .overrides.model import PromptDescriptor, PromptOverride, TextId, ToolOverride
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
@@ -45,9 +46,9 @@ class RenderedPrompt[Out](Parametrized):
     tools: tuple[AnyTool, ...]
     structured_output: StructuredOutputConfig[Out] | None
     tool_param_descriptions: Mapping[str, Mapping[str, str]] = EMPTY
-    deadline: Deadline | None = None
+    deadline: "Deadline | None" = None
     prompt: BoundPrompt[Out] | None = None
-    overrides: PromptOverride | None = None
+    overrides: "PromptOverride | None" = None
     view: PromptView = field(repr=False)
     sections: VisibleSections = field(repr=False)
     section_texts: tuple[str, ...] = field(repr=False)
@@ -59,12 +60,16 @@ class RenderedPrompt[Out](Parametrized):
 
     def _repr_markdown_(self) -> str:
         """Shows text and tools in a notebook."""
+        from ..displays import code_block, code_span
+
         tools = ", ".join([code_span(tool.name) for tool in self.tools]) or "none"
         text = code_block(self.text)
         return f"**Prompt** {code_span(self._label)}\n\n{text}\n\nTools: {tools}"
 
     @property
     def _label(self) -> str:
+        from ..displays import one_line
+
         return "unnamed" if self.prompt is None else one_line(f"{self.prompt.ns}/{self.prompt.key}")
 
     @property
@@ -78,7 +83,7 @@ class RenderedPrompt[Out](Parametrized):
         return None if self.structured_output is None else self.structured_output.container
 
     @property
-    def descriptor(self) -> PromptDescriptor | None:
+    def descriptor(self) -> "PromptDescriptor | None":
         """The texts and hashes of the prompt's code; `None` without a prompt."""
         return None if self.prompt is None else self.prompt.descriptor
 
@@ -138,12 +143,12 @@ class PromptRenderer[Out](Parametrized):
         *,
         param_lookup: ParamsByType,
         overrides: Mapping[SectionPath, str] | None = None,
-        tool_overrides: Mapping[str, ToolOverride] | None = None,
-        stored: PromptOverride | None = None,
+        tool_overrides: "Mapping[str, ToolOverride] | None" = None,
+        stored: "PromptOverride | None" = None,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
         decisions: SectionDecisions | None = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
         prompt: BoundPrompt[Out] | None = None,
     ) -> RenderedPrompt[Out]:
         """Renders the tree with the params in `param_lookup`.
@@ -196,8 +201,8 @@ class PromptRenderer[Out](Parametrized):
     def _with_texts(
         self,
         overrides: Mapping[SectionPath, str],
-        tool_overrides: Mapping[str, ToolOverride],
-        stored: Mapping[TextId, str],
+        tool_overrides: "Mapping[str, ToolOverride]",
+        stored: "Mapping[TextId, str]",
     ) -> tuple[RegistrySnapshot, Mapping[str, Mapping[str, str]]]:
         """Returns the sections with overridden texts, and the overridden texts of tool params."""
         if not (overrides or tool_overrides or stored):

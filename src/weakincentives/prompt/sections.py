@@ -17,13 +17,14 @@ from ..protocols import DeclaredState, StateSlice, StateView
 from ..record_types import RECORD_TYPES, is_instance, is_record_type, record_class
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
-from .approval_rules import Approval, check_approval
 from .errors import PromptRenderError, PromptValidationError
 from .text_template import compiled, dedented
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from .approval_rules import Approval
 
     # Any: sections without params are written without a subscript.
     ParamsT = TypeVar("ParamsT", default=Any)
@@ -75,7 +76,7 @@ class SectionArguments[P](TypedDict, total=False):
     accepts_overrides: bool
     params_from: Callable[[StateView], P] | None
     state: Iterable[DeclaredState] | None
-    approval: Approval | None
+    approval: "Approval | None"
 
 
 class Section(Parametrized, ABC, Generic[ParamsT]):
@@ -119,7 +120,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         params_type: type[ParamsT] | None = None,
         params_from: Callable[[StateView], ParamsT] | None = None,
         state: Iterable[DeclaredState] | None = None,
-        approval: Approval | None = None,
+        approval: "Approval | None" = None,
     ) -> None:
         params_type = record_class(params_type or self.inherited_arguments.get("params_type"))
         self.title = title
@@ -282,7 +283,10 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             self.summary = self._text("summary", self.summary)
 
     def _check_state(self) -> None:
-        check_approval(f"section {self.key!r}", self.approval)
+        if self.approval is not None:
+            from .approval_rules import check_approval
+
+            check_approval(f"section {self.key!r}", self.approval)
         for declared in self.state:
             if not isinstance(declared, type | StateSlice):
                 raise self._refusal(

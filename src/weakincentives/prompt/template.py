@@ -12,9 +12,7 @@ from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
-from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
-from ..limits import Deadline
 from ..locks import RunStack
 from ..protocols import SessionProtocol, StateView
 from ..record_types import is_instance, is_record_type, is_typed_dict
@@ -23,15 +21,17 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import OutputCheck
 from .errors import PromptValidationError
 from .handlers import check_handler
-from .output import StructuredOutputConfig
-from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .registry import RegistrySnapshot
-from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection, ParamsByType, ParamsType
 from .walk import Disclosure
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from ..limits import Deadline
+    from .output import StructuredOutputConfig
+    from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
+    from .renderer import PromptRenderer, RenderedPrompt
 
     OutputT = TypeVar("OutputT", default=None)
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
@@ -61,7 +61,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     key: str
     name: str
     sections: tuple[AnySection, ...]
-    structured_output: StructuredOutputConfig[OutputT] | None
+    structured_output: "StructuredOutputConfig[OutputT] | None"
     disclosure: Disclosure
     closable: bool
     accept: OutputCheck[OutputT] | None
@@ -75,7 +75,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         key: str,
         name: str | None = None,
         sections: Iterable[AnySection] = (),
-        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        structured_output: "StructuredOutputConfig[OutputT] | None" = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
         accept: OutputCheck[OutputT] | None = None,
@@ -131,20 +131,22 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         return cast(type[OutputT] | None, output_type)
 
     @property
-    def descriptor(self) -> PromptDescriptor:
+    def descriptor(self) -> "PromptDescriptor":
         """Every text that an override can replace, and the hashes that tell whether it changed."""
         return self._descriptor
 
     @cached_property
-    def _descriptor(self) -> PromptDescriptor:
+    def _descriptor(self) -> "PromptDescriptor":
         # Imported here: its hashes load OpenSSL, and few prompts have overrides.
         from .overrides.descriptors import describe
 
         return describe(self.ns, self.key, self.registry)
 
-    @property
-    def renderer(self) -> PromptRenderer[OutputT]:
-        """A renderer of this template's tree."""
+    @cached_property
+    def renderer(self) -> "PromptRenderer[OutputT]":
+        """The renderer of this template's tree."""
+        from .renderer import PromptRenderer
+
         return PromptRenderer(
             self.registry, self.structured_output, self.disclosure, closable=self.closable
         )
@@ -158,8 +160,8 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         *params: object,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
-        deadline: Deadline | None = None,
-    ) -> RenderedPrompt[OutputT]:
+        deadline: "Deadline | None" = None,
+    ) -> "RenderedPrompt[OutputT]":
         """Renders with `params` alone; see `Prompt.render`."""
         return self.bind(*params).render(
             session=session, visibility_overrides=visibility_overrides, deadline=deadline
@@ -184,7 +186,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         template: PromptTemplate[OutputT],
         /,
         *,
-        overrides_store: PromptOverridesStore | None = None,
+        overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
     ) -> None: ...
     @overload
@@ -195,12 +197,12 @@ class Prompt(Parametrized, Generic[OutputT]):
         key: str,
         name: str | None = None,
         sections: Iterable[AnySection] = (),
-        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        structured_output: "StructuredOutputConfig[OutputT] | None" = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
         accept: OutputCheck[OutputT] | None = None,
         resources: ResourceRegistry | None = None,
-        overrides_store: PromptOverridesStore | None = None,
+        overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
     ) -> None: ...
     # Any: the overloads name the arguments; the template checks them.
@@ -208,7 +210,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         self,
         template: PromptTemplate[OutputT] | None = None,
         *,
-        overrides_store: PromptOverridesStore | None = None,
+        overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
         **definition: Any,
     ) -> None:
@@ -241,6 +243,8 @@ class Prompt(Parametrized, Generic[OutputT]):
 
     def _repr_markdown_(self) -> str:
         """Shows the rendered prompt in a notebook, or why it cannot be rendered yet."""
+        from ..displays import code_block, code_span, markdown
+
         try:
             return markdown(self.render())
         except Exception as error:  # conditions of users raise anything
@@ -268,7 +272,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         return self.template.output_type
 
     @property
-    def structured_output(self) -> StructuredOutputConfig[OutputT] | None:
+    def structured_output(self) -> "StructuredOutputConfig[OutputT] | None":
         """The declared output; `None` for text."""
         return self.template.structured_output
 
@@ -278,12 +282,12 @@ class Prompt(Parametrized, Generic[OutputT]):
         return MappingProxyType(self._params)
 
     @property
-    def descriptor(self) -> PromptDescriptor:
+    def descriptor(self) -> "PromptDescriptor":
         """The template's descriptor."""
         return self.template.descriptor
 
     @property
-    def overrides(self) -> PromptOverride | None:
+    def overrides(self) -> "PromptOverride | None":
         """The overrides that the store holds for this prompt now; `None` without a store."""
         return self._read_overrides()
 
@@ -320,8 +324,8 @@ class Prompt(Parametrized, Generic[OutputT]):
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
         decisions: SectionDecisions | None = None,
-        deadline: Deadline | None = None,
-    ) -> RenderedPrompt[OutputT]:
+        deadline: "Deadline | None" = None,
+    ) -> "RenderedPrompt[OutputT]":
         """Renders text and tools; `params` replace the bound ones for this call only.
 
         `session` feeds conditions and holds visibility overrides, which `visibility_overrides`
@@ -384,9 +388,9 @@ class Prompt(Parametrized, Generic[OutputT]):
 
 def _overrides(
     template: PromptTemplate[Any],  # Any: prompts of every output type
-    store: PromptOverridesStore | None,
+    store: "PromptOverridesStore | None",
     tag: str,
-) -> PromptOverride | None:
+) -> "PromptOverride | None":
     return None if store is None else store.resolve(template.descriptor, tag)
 
 
@@ -410,18 +414,22 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
 # Any: prompts of every output type.
 def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
     """`ns/key` in one line of at most 100 characters."""
+    from ..displays import one_line
+
     return one_line(f"{prompt.ns}/{prompt.key}")
 
 
 # Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: Any, config: StructuredOutputConfig[Any] | None
-) -> StructuredOutputConfig[Any] | None:
+    output_type: Any, config: "StructuredOutputConfig[Any] | None"
+) -> "StructuredOutputConfig[Any] | None":
     """The declared output, which must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
         output_type = None if config is None else config.output_type
     if output_type is None:
         return None
+    from .output import StructuredOutputConfig
+
     config = config or StructuredOutputConfig(output_type)
     if config.output_type != output_type:
         raise PromptValidationError(

@@ -8,7 +8,6 @@ import string
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
-from textwrap import dedent
 
 from ..record_types import field_names
 
@@ -71,8 +70,16 @@ def dedented(text: str) -> str:
     """Returns an author's text without common indentation and without blank lines around it.
 
     The first line keeps the indentation that it has beyond the others, as an indented code block.
+    Blanks and tabs are indentation, as for `textwrap.dedent`, which takes twice as long.
     """
-    return _BLANK_LINES.sub("", dedent(text).rstrip())
+    lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
+    indents = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line]
+    least, most = min(indents, default=""), max(indents, default="")
+    margin = 0
+    while margin < len(least) and least[margin] == most[margin]:
+        margin += 1
+    dedented_text = "\n".join([line[margin:] for line in lines])
+    return _BLANK_LINES.sub("", dedented_text.rstrip())
 
 
 # The same texts of sections and overrides are filled many times.

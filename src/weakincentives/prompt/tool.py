@@ -6,30 +6,26 @@ from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    cast,
-    get_args,
-)
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..protocols import DeclaredState
-from ..record_types import (
-    RECORD_TYPES,
-    is_instance,
-    is_record_type,
-)
-from ..serde import Json, JsonSchema, validation
-from .approval_rules import Approval, check_approval
+from ..record_types import RECORD_TYPES, is_instance, is_record_type
 from .context import BoundPrompt, ToolContext
 from .errors import PromptValidationError
-from .handlers import AnyHandler, check_handler, description_of, find_types
-from .tool_result import ToolRenderableResult, ToolResult
+from .handlers import (
+    AnyHandler,
+    ToolRenderableResult,
+    ToolResult,
+    check_handler,
+    description_of,
+    find_types,
+)
+
+if TYPE_CHECKING:
+    from .approval_rules import Approval
 
 __all__ = [
     "MAX_DESCRIPTION",
@@ -60,7 +56,7 @@ twice. Neither must a `"transactional"` tool; in a durable run its effect commit
 record of the call.
 """
 
-type JsonParams = Mapping[str, Json]
+type JsonParams = Mapping[str, serde.Json]
 """What the handler of a tool with a JSON Schema receives."""
 
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
@@ -144,7 +140,7 @@ class Tool[P, R](Parametrized):
     examples: tuple[ToolExample[P, R], ...]
     accepts_overrides: bool
     effect: Effect
-    approval: Approval | None
+    approval: "Approval | None"
     schema: str | None
     """The JSON text of the params' schema in a tool made by `from_schema`, else `None`."""
 
@@ -159,7 +155,7 @@ class Tool[P, R](Parametrized):
         examples: Sequence[ToolExample[P, R]] = (),
         accepts_overrides: bool = True,
         effect: Effect = "undeclared",
-        approval: Approval | None = None,
+        approval: "Approval | None" = None,
         schema: str | None = None,
     ) -> None:
         if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
@@ -211,7 +207,7 @@ class Tool[P, R](Parametrized):
         examples: Sequence[ToolExample[JsonParams, T]] = (),
         accepts_overrides: bool = True,
         effect: Effect = "undeclared",
-        approval: Approval | None = None,
+        approval: "Approval | None" = None,
         check_schema: bool = True,
     ) -> "Tool[JsonParams, T]":
         """Returns a tool whose params are described by a JSON Schema instead of a type.
@@ -232,6 +228,8 @@ class Tool[P, R](Parametrized):
                 schema = upgrade_dialect(schema)
                 text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if check_schema:
+                from ..serde import validation
+
                 validation.check_schema(schema)
                 types = schema.get("type", "object")
                 if "object" not in (types if isinstance(types, list) else [types]):
@@ -267,7 +265,7 @@ class Tool[P, R](Parametrized):
         params_type: type[Any] | None = None,  # Any: the params of all templates
         accepts_overrides: bool = True,
         effect: Effect | None = None,
-        approval: Approval | None = None,
+        approval: "Approval | None" = None,
     ) -> "Tool[Any, Out]":  # Any: as above
         """Returns a tool that evaluates `template`, so that an agent can delegate to another one.
 
@@ -303,7 +301,7 @@ class Tool[P, R](Parametrized):
             approval=approval,
         )
 
-    def params_schema(self) -> JsonSchema:
+    def params_schema(self) -> "serde.JsonSchema":
         """Returns the JSON Schema of the params; the dict is shared, so copy it to change it.
 
         Raises `SerdeError` for a type that cannot cross JSON.
@@ -322,8 +320,10 @@ class Tool[P, R](Parametrized):
         serde.check_unique_keys("arguments", text)
         if self.schema is None:
             return serde.parse_json(self.params_type, text)
+        from ..serde.validation import parse_object
+
         # Any: the params of a tool with a schema are a dict
-        params: Any = validation.parse_object(self.schema, text)
+        params: Any = parse_object(self.schema, text)
         return cast(P, params)
 
     def __hash__(self) -> int:
@@ -356,8 +356,8 @@ class PromptHandler[Out]:
 
 
 @lru_cache(maxsize=4096)
-def _load_schema(text: str) -> JsonSchema:
-    schema: JsonSchema = json.loads(text)
+def _load_schema(text: str) -> "serde.JsonSchema":
+    schema: serde.JsonSchema = json.loads(text)
     return schema
 
 
@@ -366,13 +366,16 @@ type AnyTool = Tool[Any, Any]
 
 
 def _check_effect(
-    name: str, effect: Effect, approval: Approval | None, handler: AnyHandler | None
+    name: str, effect: Effect, approval: "Approval | None", handler: AnyHandler | None
 ) -> None:
     if effect not in _EFFECTS:
         raise PromptValidationError(
             f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
         )
-    check_approval(f"tool {name!r}", approval)
+    if approval is not None:
+        from .approval_rules import check_approval
+
+        check_approval(f"tool {name!r}", approval)
     if approval == "effects" and (problem := preview_problem(effect, handler)):
         remedy = "use approval='arguments'"
         if effect == "undeclared":

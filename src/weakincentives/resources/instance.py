@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import isawaitable
 from typing import Any
 
-from ..cancellation import cancel_scope, shielded
 from .bindings import Binding, Kind, kind_name
 
 __all__ = ["Instance", "log_error"]
@@ -53,6 +52,8 @@ class Instance:
     def _shield(self) -> AbstractContextManager[object]:
         """Returns a block that anyio does not cancel, and that leaves the resource's own scopes."""
         if self.scope is None:
+            from ..cancellation import shielded
+
             return shielded()
         self.scope.shield = True
         stack = ExitStack()
@@ -62,6 +63,8 @@ class Instance:
     @contextmanager
     def noting_scopes(self) -> Generator[None]:
         """Notes whether the block leaves scopes of anyio open, which must be left in order."""
+        from ..cancellation import cancel_scope
+
         if (scope := cancel_scope()) is None:
             yield
             return

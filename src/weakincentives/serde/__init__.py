@@ -8,18 +8,9 @@ base64, sets sorted arrays; NaN and infinities are refused, both ways. Where a t
 value is dumped as it would be on its own. JSON leaves out fields with `init=False`.
 """
 
-from .schemas import JsonSchema, json_schema, map_parts
-from .text import check_unique_keys, line_matcher, load_unique
-from .values import (
-    ByKind,
-    Json,
-    dump,
-    dump_json,
-    dump_json_lossless,
-    dump_lossless,
-    parse,
-    parse_json,
-)
+from typing import TYPE_CHECKING
+
+from ..lazy_exports import lazy_exports
 
 __all__ = [
     "ByKind",
@@ -37,3 +28,38 @@ __all__ = [
     "parse",
     "parse_json",
 ]
+
+# A module of prompts needs no schema until a tree is built.
+if TYPE_CHECKING:
+    from .schemas import JsonSchema, json_schema, map_parts
+    from .text import check_unique_keys, line_matcher, load_unique
+    from .values import (
+        ByKind,
+        Json,
+        dump,
+        dump_json,
+        dump_json_lossless,
+        dump_lossless,
+        parse,
+        parse_json,
+    )
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "ByKind": ".values",
+            "Json": ".values",
+            "JsonSchema": ".schemas",
+            "check_unique_keys": ".text",
+            "dump": ".values",
+            "dump_json": ".values",
+            "dump_json_lossless": ".values",
+            "dump_lossless": ".values",
+            "json_schema": ".schemas",
+            "line_matcher": ".text",
+            "load_unique": ".text",
+            "map_parts": ".schemas",
+            "parse": ".values",
+            "parse_json": ".values",
+        },
+    )
