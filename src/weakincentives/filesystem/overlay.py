@@ -14,12 +14,24 @@ from .protocol import FileStat, Filesystem, Kind
 from .tree import Directory, File, Node, TreeFilesystem
 from .undo import Version, VersionedFilesystem
 
-__all__ = ["OverlayFilesystem"]
+__all__ = ["ForkableFilesystem", "OverlayFilesystem"]
 
 type _Value = Any  # Any: what a method of the base returns, which its name tells
 
 
-class OverlayFilesystem(TreeFilesystem):
+class ForkableFilesystem(Filesystem):
+    """A filesystem whose forks are overlays."""
+
+    def fork(self) -> "OverlayFilesystem":
+        return OverlayFilesystem(self)
+
+    def merge(self, fork: Filesystem, /) -> bool:
+        if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
+            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
+        return fork.merge_into_base()
+
+
+class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
     """A view of `base` that keeps its changes until `base.merge(fork)` repeats them there.
 
     It reads what it has not changed from the base as that is at the time. A fork merges once.
