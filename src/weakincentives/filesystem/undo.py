@@ -13,9 +13,9 @@ from threading import RLock
 from typing import Any, Literal, NamedTuple, Protocol
 from weakref import ref
 
-from .differences import text_diff
 from .paths import FilesystemLimitError, FilesystemLimits, PathError, normal_path
 from .protocol import Filesystem, Kind, file_error
+from .text_diff import text_diff
 
 __all__ = ["Content", "FileChange", "Version", "VersionedFilesystem"]
 

@@ -9,7 +9,7 @@ from ..errors import SerdeError
 from ..generics import Parametrized
 from ..record_types import is_record_type, unaliased
 from ..serde import JsonSchema
-from ..serde.schemas import resolved
+from ..serde.json_schemas import resolved
 from .errors import OutputParseError, PromptValidationError
 from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
 

@@ -8,8 +8,8 @@ base64, sets sorted arrays; NaN and infinities are refused, both ways. Where a t
 value is dumped as it would be on its own. JSON leaves out fields with `init=False`.
 """
 
+from .json_schemas import json_schema, map_parts
 from .json_types import Json, JsonSchema
-from .schemas import json_schema, map_parts
 from .text import check_unique_keys, line_matcher, load_unique
 from .values import (
     ByKind,
