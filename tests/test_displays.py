@@ -24,7 +24,7 @@ from weakincentives import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.cli.output import printable
+from weakincentives.cli.printing import printable
 from weakincentives.displays import (
     HIDDEN,
     code_block,

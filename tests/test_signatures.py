@@ -10,7 +10,7 @@ import pytest
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.session import Session
-from weakincentives.signatures import signature_of
+from weakincentives.signatures import selector_form, signature_of
 from weakincentives.testing import ScriptedAdapter, call, say
 
 # Text, since older versions raise NameError for it.
@@ -103,3 +103,39 @@ def test_signature_is_that_of_inspect() -> None:
     assert str(signature_of(partial(function, 1))) == "(*, second: str = '') -> None"
     with pytest.raises(TypeError, match="not a callable"):
         signature_of(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("selector", "form", "keyword_only_form"),
+    [
+        (lambda: None, (False, set()), (False, set())),
+        (lambda params: None, (True, set()), (True, set())),
+        (lambda session: None, (False, {"session"}), (True, set())),
+        (lambda *, session: None, (False, {"session"}), (False, {"session"})),
+        (lambda params, session: None, (True, {"session"}), None),
+        (lambda params, other: None, None, None),
+        (lambda *, other: None, None, None),
+        (lambda *args: None, None, None),
+        (lambda **session: None, None, None),
+    ],
+    ids=[
+        "()",
+        "params",
+        "session",
+        "*, session",
+        "params, session",
+        "params, other",
+        "*, other",
+        "*args",
+        "**session",
+    ],
+)
+def test_selector_form_says_whether_params_and_session_are_taken(
+    selector: Any, form: Any, keyword_only_form: Any
+) -> None:
+    for keyword_only, expected in ((False, form), (True, keyword_only_form)):
+        if expected is None:
+            with pytest.raises(TypeError, match=r"^takes "):
+                selector_form(selector, {"session"}, keyword_only=keyword_only)
+        else:
+            assert selector_form(selector, {"session"}, keyword_only=keyword_only) == expected

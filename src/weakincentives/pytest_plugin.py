@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
 
     from .runtime.session import Session
-    from .testing.events import RecordedEvents
     from .testing.fixtures import PromptsWithOverrides, ScriptedAdapters
+    from .testing.recorded_events import RecordedEvents
 
 _LIVE_MARKER = (
     "wink_live: talks to a real provider; runs, and may use the network, with --wink-live only"
@@ -144,7 +144,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
-            from .testing.events import event_line
+            from .testing.recorded_events import event_line
 
             report.sections.append(
                 (f"Captured events {report.when}", "\n".join(map(event_line, events[-50:])))
@@ -192,7 +192,7 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
     They come from `wink_session`, from every session that adapters of `scripted_adapter` and
     `function_adapter` evaluate with, and from every bus passed to `watch`.
     """
-    from .testing.events import RecordedEvents
+    from .testing.recorded_events import RecordedEvents
 
     request.node.stash[_EVENTS] = events = RecordedEvents()
     yield events
@@ -265,7 +265,7 @@ def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
     changed.
     """
     try:
-        from .testing.snapshots import PromptExtension
+        from .testing.prompt_snapshots import PromptExtension
     except ImportError as error:
         raise missing_extra("prompt_snapshot", "syrupy", "testing") from error
 

@@ -3,9 +3,14 @@
 import inspect
 import sys
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from inspect import Parameter
 from typing import Any
 
-__all__ = ["signature_of"]
+__all__ = ["is_coroutine_function", "selector_form", "signature_of"]
+
+_POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
+_NAMEABLE = {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 
 
 # Any: functions of every signature
@@ -22,3 +27,31 @@ def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -
             function, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF
         )
     return inspect.signature(function, follow_wrapped=follow_wrapped)
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Returns whether calling `function`, or an object with `__call__`, gives a coroutine."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+# Any: as above
+def selector_form(
+    selector: Callable[..., Any], names: AbstractSet[str], *, keyword_only: bool = False
+) -> tuple[bool, frozenset[str]]:
+    """Returns whether `selector` takes params by position, and which of `names` it takes by name.
+
+    With `keyword_only`, a positional parameter with one of the names takes the params. Raises
+    `TypeError` for any other parameters, and `ValueError` if there is no signature.
+    """
+    signature = signature_of(selector)
+    parameters = signature.parameters.values()
+    by_name = {Parameter.KEYWORD_ONLY} if keyword_only else _NAMEABLE
+    taken = {
+        parameter.name
+        for parameter in parameters
+        if parameter.name in names and parameter.kind in by_name
+    }
+    others = [parameter.kind for parameter in parameters if parameter.name not in taken]
+    if len(others) > 1 or not _POSITIONAL.issuperset(others):
+        raise TypeError(f"takes {signature}")
+    return bool(others), frozenset(taken)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.cli.execution import load_adapter
+from weakincentives.cli.run_options import load_adapter
 from weakincentives.cli.target import (
     UsageError,
     how_to_set,

@@ -17,7 +17,7 @@ from support.travel_run import approval_log, resumed_log, travel_log
 from weakincentives.content import FolderContentStore
 from weakincentives.inspection.event_log import Record, read_events
 from weakincentives.inspection.report import ReportedRun, readable, write_report
-from weakincentives.inspection.runs import NO_END, read_run
+from weakincentives.inspection.run_timeline import NO_END, read_run
 from weakincentives.inspection.secrets import mask_secrets
 
 ASSETS = Path(__file__).parents[2] / "src/weakincentives/inspection"

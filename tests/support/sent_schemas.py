@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.adapters.anthropic.schemas import ANTHROPIC
+from weakincentives.adapters.anthropic.strict_schemas import ANTHROPIC
 from weakincentives.adapters.schema_dialects import OPENAI, encode_function, encode_output
 from weakincentives.evaluation.schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
 from weakincentives.prompt.output import StructuredOutputConfig

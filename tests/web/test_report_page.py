@@ -13,7 +13,7 @@ from support.browser import AnyPage, open_browser
 from support.commands import process
 from support.travel_run import approval_log, resumed_log, travel_log
 from weakincentives.content import FolderContentStore
-from weakincentives.inspection.runs import NO_END
+from weakincentives.inspection.run_timeline import NO_END
 
 PICTURES = os.environ.get("WINK_PICTURES")
 HOSTILE = (

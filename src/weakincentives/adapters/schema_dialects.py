@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..prompt.external_schemas import ANY_NAME, describe, to_provider_form
 from ..serde import Json, JsonSchema, map_parts
-from ..serde.schemas import resolved, target_name, walk_parts
+from ..serde.json_schemas import resolved, target_name, walk_parts
 
 __all__ = [
     "OPENAI",

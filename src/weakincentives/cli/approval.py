@@ -14,7 +14,7 @@ from ..displays import count_of
 from ..errors import SerdeError
 from ..evaluation.approval import Approve, Decision, Deny, Preview, ReplaceArguments
 from ..evaluation.suspension import Suspension
-from .output import printable
+from .printing import printable
 from .target import UsageError, read_text
 
 __all__ = ["approve", "ask", "is_interactive", "read_suspension", "write_file"]

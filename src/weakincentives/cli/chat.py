@@ -30,7 +30,8 @@ from ..evaluation.response import (
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, write_file
-from .execution import (
+from .printing import printable, short_line
+from .run_options import (
     Adapter,
     Api,
     BaseUrl,
@@ -42,7 +43,6 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import printable, short_line
 from .target import (
     Open,
     Params,

@@ -16,8 +16,8 @@ from typer import Argument, Option, Typer
 from ..displays import count_of
 from ..inspection.logged_entries import records_of
 from ..limits import utc_now
-from .output import print_lines, write_json
-from .runs import print_timeline
+from .printing import print_lines, write_json
+from .run import print_timeline
 from .target import UsageError
 
 if TYPE_CHECKING:  # imported when it is needed, so that `wink --help` is fast

@@ -22,7 +22,7 @@ def main() -> NoReturn:
         sys.exit(2)
     from ..evaluation.errors import PromptEvaluationError
     from ..prompt.errors import PromptRenderError
-    from .output import single_line
+    from .printing import single_line
     from .target import UsageError, how_to_set
 
     for stream in (sys.stdout, sys.stderr):

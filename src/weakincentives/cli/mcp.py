@@ -33,7 +33,7 @@ from ..prompt.tool import MAX_DESCRIPTION
 from ..redaction import Redactor, credentials_in
 from ..serde import Json
 from ..serde.validation import check_schema
-from .output import printable
+from .printing import printable
 from .target import Params, Set, Tag, Target, UsageError, load_prompt
 
 __all__ = ["app"]

@@ -13,7 +13,7 @@ from typer import Argument, Exit, Option, Typer
 from ..prompt.overrides.model import OverridesTag, TextId
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.template import AnyPrompt
-from .output import print_lines
+from .printing import print_lines
 from .target import Target, UsageError, load_prompt, read_text, warn_of_unknown_tag
 
 __all__ = ["app"]

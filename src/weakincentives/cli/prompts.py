@@ -24,7 +24,7 @@ from ..prompt.sizes import measure
 from ..prompt.template import AnyPrompt
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
-from .output import printable, wide_console, write_json
+from .printing import printable, wide_console, write_json
 from .target import (
     Open,
     Params,

@@ -11,10 +11,10 @@ from typer import Argument, Option
 
 from ..content import FolderContentStore
 from ..inspection.report import ReportedRun, readable, write_report
-from ..inspection.runs import read_run
+from ..inspection.run_timeline import read_run
 from ..redaction import Redactor, credentials_in
-from .output import single_line
-from .runs import foreign_records, reading
+from .printing import single_line
+from .run import foreign_records, reading
 from .spending import price_of, spending
 from .target import UsageError
 

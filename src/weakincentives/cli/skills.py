@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from .output import single_line
+from .printing import single_line
 from .target import Params, Set, Tag, Target, load_prompt
 
 __all__ = ["app"]

@@ -9,7 +9,7 @@ from .. import serde
 from ..displays import count_of
 from ..inspection.event_log import Record
 from ..limits import Prices, TokenUsage
-from .output import single_line
+from .printing import single_line
 
 __all__ = ["Spending", "price_of", "spending"]
 

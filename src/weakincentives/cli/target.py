@@ -20,7 +20,7 @@ from ..prompt.sections import ParamsType, slug
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..record_types import is_record_type, requires
 from ..visibility import SectionPath, SectionVisibility
-from .output import single_line
+from .printing import single_line
 
 __all__ = [
     "Open",

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 from .. import serde
 from ..displays import cut, literal, longest_run, visible
 from ..errors import SerdeError, message_of
-from ..filesystem.differences import text_diff
 from ..filesystem.overlay import OverlayFilesystem
+from ..filesystem.text_diff import text_diff
 from ..filesystem.undo import Content, FileChange
 from ..prompt.approval_rules import ApprovalMode
 from ..prompt.tool import ToolResult

@@ -1,11 +1,11 @@
 """Filesystems: in memory, on the host below one directory, and forks; each can undo its changes."""
 
 from .host import HostFilesystem
+from .memory import InMemoryFilesystem
 from .overlay import OverlayFilesystem
 from .paths import FilesystemLimitError, FilesystemLimits, PathError, glob_matches
 from .protocol import FileStat, Filesystem
 from .search import GrepMatch
-from .tree import InMemoryFilesystem
 
 __all__ = [
     "FileStat",

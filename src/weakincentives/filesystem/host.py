@@ -20,6 +20,7 @@ from typing import IO
 from weakref import finalize
 
 from ..atomic_writes import RESERVED, replacing
+from .overlay import ForkableFilesystem
 from .paths import FilesystemLimitError, FilesystemLimits, is_utf8, normal_path
 from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
@@ -63,7 +64,7 @@ class HostEntry:
     stat: os.stat_result | None = None
 
 
-class HostFilesystem(VersionedFilesystem[HostEntry]):
+class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
     """The files below the directory `root`, which it opens once. Any thread may use it.
 
     With `hard_links` it reads files that have several, as package managers install them.

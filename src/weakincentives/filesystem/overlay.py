@@ -5,21 +5,35 @@ records what it reads from the base. A merge reads that again: if the base still
 the merge repeats the fork's operations on it.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
+from operator import methodcaller
 from typing import Any
 
 from .protocol import FileStat, Filesystem, Kind
 from .tree import Directory, File, Node, TreeFilesystem
 from .undo import Version, VersionedFilesystem
 
-__all__ = ["OverlayFilesystem"]
+__all__ = ["ForkableFilesystem", "OverlayFilesystem"]
 
 type _Value = Any  # Any: what a method of the base returns, which its name tells
 
 
-class OverlayFilesystem(TreeFilesystem):
+class ForkableFilesystem(Filesystem):
+    """A filesystem whose forks are overlays."""
+
+    def fork(self) -> "OverlayFilesystem":
+        return OverlayFilesystem(self)
+
+    def merge(self, fork: Filesystem, /) -> bool:
+        if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
+            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
+        return fork.merge_into_base()
+
+
+class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
     """A view of `base` that keeps its changes until `base.merge(fork)` repeats them there.
 
     It reads what it has not changed from the base as that is at the time. A fork merges once.
@@ -31,7 +45,7 @@ class OverlayFilesystem(TreeFilesystem):
         super().__init__(_BaseDirectory(self, "."), limits=base.limits)
         self.base = base
         self._observations: dict[tuple[str, str, object], None] = {}  # a set in order
-        self._operations: list[tuple[str, tuple[str | bytes, ...], dict[str, bool]]] = []
+        self._operations: list[Callable[[Filesystem], object]] = []
         self._merged = False
         self.start = self.snapshot()
 
@@ -63,8 +77,8 @@ class OverlayFilesystem(TreeFilesystem):
                     return False
             before = base.snapshot()
             try:
-                for method, arguments, options in self._operations:
-                    getattr(base, method)(*arguments, **options)
+                for operation in self._operations:
+                    operation(base)
             except BaseException:
                 base.restore(before)
                 raise
@@ -80,7 +94,7 @@ class OverlayFilesystem(TreeFilesystem):
         return value
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
-        self._operations.append((method, arguments, options))
+        self._operations.append(methodcaller(method, *arguments, **options))
 
 
 class _BaseFile(File):

@@ -3,16 +3,15 @@
 A `File` never changes; a write puts another one in its place.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from time import time
-from types import MappingProxyType
 
 from .paths import FilesystemLimits, normal_path
 from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
 
-__all__ = ["Directory", "File", "InMemoryFilesystem", "Node", "TreeFilesystem"]
+__all__ = ["Directory", "File", "Node", "TreeFilesystem"]
 
 
 class File:
@@ -146,19 +145,3 @@ class TreeFilesystem(VersionedFilesystem[Node]):
         node = self._find(path)
         self._put(to, node)  # an interrupt leaves it at both places rather than at none
         self._put(path, None)
-
-
-class InMemoryFilesystem(TreeFilesystem):
-    """Files in memory, at first `files` by path. Any thread may use it."""
-
-    def __init__(
-        self,
-        files: Mapping[str, str | bytes] = MappingProxyType({}),
-        *,
-        read_only: bool = False,
-        limits: FilesystemLimits = FilesystemLimits(),  # noqa: B008 - frozen
-    ) -> None:
-        super().__init__(Directory(), limits=limits)
-        for path, content in files.items():
-            self.write_bytes(path, content.encode() if isinstance(content, str) else content)
-        self.read_only = read_only

@@ -10,15 +10,12 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from sys import maxsize
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from weakref import ref
 
-from .differences import text_diff
 from .paths import FilesystemLimitError, FilesystemLimits, PathError, normal_path
 from .protocol import Filesystem, Kind, file_error
-
-if TYPE_CHECKING:  # it builds on this module
-    from .overlay import OverlayFilesystem
+from .text_diff import text_diff
 
 __all__ = ["Content", "FileChange", "Version", "VersionedFilesystem"]
 
@@ -53,7 +50,7 @@ class Version[E: _Entry]:
         self.newer: Version[E] | None = None
         # The entry at each path that has changed since, in order of the changes; `None` for none.
         self.originals: dict[str, E | None] = {}
-        self.operation_count = 0  # see OverlayFilesystem
+        self.operation_count = 0  # of a fork: how many changes it had logged
         # Any: where a filesystem keeps contents that should not fill the memory
         self.spool: Any = None
 
@@ -61,7 +58,7 @@ class Version[E: _Entry]:
 class VersionedFilesystem[E: _Entry](Filesystem):
     """A filesystem made of three primitives over its entries: get one, put one, move one.
 
-    They give it undo, and forks that are overlays.
+    They give it undo; `ForkableFilesystem` gives it forks.
     """
 
     def __init__(self, *, read_only: bool, limits: FilesystemLimits) -> None:
@@ -255,18 +252,6 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             raise interrupt
         if failures:
             raise ExceptionGroup(f"{len(failures)} changes could not be put back", failures)
-
-    def fork(self) -> "OverlayFilesystem":
-        from .overlay import OverlayFilesystem  # which builds on this module
-
-        return OverlayFilesystem(self)
-
-    def merge(self, fork: Filesystem, /) -> bool:
-        from .overlay import OverlayFilesystem  # as above
-
-        if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
-            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
-        return fork.merge_into_base()
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
         """Receives each finished change; a fork repeats them on its base."""

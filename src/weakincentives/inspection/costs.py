@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..displays import count_of
 from .event_log import Record
-from .runs import RunEvaluation, RunTurn, is_inside, read_run
+from .run_timeline import RunEvaluation, RunTurn, is_inside, read_run
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
 

@@ -21,7 +21,7 @@ from typing import Any
 from ..content import ContentError, ContentStore, Image
 from ..displays import cut, escape_hidden
 from .event_log import Record
-from .runs import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
+from .run_timeline import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
 
 __all__ = ["ReportedRun", "readable", "write_report"]

@@ -1,12 +1,10 @@
 """When a tool call needs a person's approval: what tools and sections declare about it."""
 
-import inspect
 from collections.abc import Callable
-from inspect import Parameter
 from typing import Any, Literal, get_args
 
 from ..protocols import StateView
-from ..signatures import signature_of
+from ..signatures import is_coroutine_function, selector_form
 from .context import ToolContext
 from .errors import PromptValidationError
 
@@ -24,7 +22,7 @@ The function takes any of the call's params, by position, and `session` and `con
 """
 
 _MODES = get_args(ApprovalMode.__value__)
-_KEYWORDS = {"session", "context"}
+_NAMES = {"session", "context"}
 _FORMS = "(), (params), (*, session), (*, context) or a combination"
 
 
@@ -36,15 +34,14 @@ def check_approval(subject: str, approval: object) -> None:
         raise PromptValidationError(
             f"{subject}: approval {approval!r} is neither 'arguments' nor 'effects' nor a function"
         )
-    if any(map(inspect.iscoroutinefunction, (approval, type(approval).__call__))):
+    if is_coroutine_function(approval):
         raise PromptValidationError(
             f"{subject}: approval= is a coroutine function; use a plain one"
         )
-    positional, keywords = _parameters(approval)
-    if positional > 1 or not keywords <= _KEYWORDS:
-        raise PromptValidationError(
-            f"{subject}: approval= takes {signature_of(approval)}; use {_FORMS}"
-        )
+    try:
+        selector_form(approval, _NAMES)
+    except TypeError as error:
+        raise PromptValidationError(f"{subject}: approval= {error}; use {_FORMS}") from None
 
 
 # Any: the params of all tools
@@ -54,25 +51,11 @@ def approval_mode(
     """Returns the mode for one call; raises what a selector raises, and `TypeError` for others."""
     if not callable(approval):
         return approval
-    positional, keywords = _parameters(approval)
+    needs_params, names = selector_form(approval, _NAMES)
+    args = (params,) if needs_params else ()
     values = {"session": session, "context": context}
-    match approval(*(params,) * positional, **{name: values[name] for name in keywords}):
+    match approval(*args, **{name: values[name] for name in names}):
         case None | "arguments" | "effects" as mode:
             return mode
         case other:
             raise TypeError(f"approval= returned {other!r}; return 'arguments', 'effects' or None")
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[int, set[str]]:
-    """Returns the number of positional parameters, and the names of the others."""
-    parameters = signature_of(function).parameters.values()
-    by_position = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
-    positional = sum(
-        parameter.kind in by_position and parameter.name not in _KEYWORDS
-        for parameter in parameters
-    )
-    return positional, {
-        parameter.name
-        for parameter in parameters
-        if parameter.kind not in by_position or parameter.name in _KEYWORDS
-    }

@@ -1,18 +1,15 @@
 """Conditions of sections: callables of four forms, brought to one when a template is built."""
 
-import inspect
 from collections.abc import Callable
-from inspect import Parameter
 from typing import Any, NamedTuple
 
 from ..protocols import StateView
-from ..signatures import signature_of
+from ..signatures import is_coroutine_function, selector_form
 from ..visibility import SectionPath
 from .errors import PromptRenderError
 
 __all__ = ["BoundSelector", "bind_selector"]
 
-_POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _FORMS = "(), (*, session), (params) or (params, *, session)"
 
 
@@ -48,20 +45,17 @@ def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
         raise TypeError(
             f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}"
         )
-    if any(map(inspect.iscoroutinefunction, (selector, type(selector).__call__))):
+    if is_coroutine_function(selector):
         raise TypeError(
             f"{selector!r} is a coroutine function, and rendering awaits nothing; "
             f"use a plain function"
         )
     try:
-        signature = signature_of(selector)
+        needs_params, names = selector_form(selector, {"session"}, keyword_only=True)
     except ValueError as error:
         raise TypeError(
             f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"
         ) from error
-    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    positional = sum(kind in _POSITIONAL for kind in kinds.values())
-    needs_session = kinds.get("session") is Parameter.KEYWORD_ONLY
-    if positional > 1 or positional + needs_session != len(kinds):
-        raise TypeError(f"{selector!r} takes {signature}; use {_FORMS}")
-    return BoundSelector(selector, needs_params=positional == 1, needs_session=needs_session)
+    except TypeError as error:
+        raise TypeError(f"{selector!r} {error}; use {_FORMS}") from None
+    return BoundSelector(selector, needs_params=needs_params, needs_session=bool(names))

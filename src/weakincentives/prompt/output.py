@@ -89,7 +89,7 @@ _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "$d
 
 def _admits_everything(schema: "serde.JsonSchema", root: "serde.JsonSchema") -> bool:
     """Tells whether a schema has no rule, or a member of its union has none, as with `Any`."""
-    from ..serde.schemas import resolved
+    from ..serde.json_schemas import resolved
 
     schema = resolved(schema, root)
     options = schema.get("anyOf", ())

@@ -31,11 +31,11 @@ __all__ = [
 
 # A module of prompts needs no schema until a tree is built.
 if TYPE_CHECKING:
-    from .schemas import JsonSchema, json_schema, map_parts
+    from .json_schemas import json_schema, map_parts
+    from .json_types import Json, JsonSchema
     from .text import check_unique_keys, line_matcher, load_unique
     from .values import (
         ByKind,
-        Json,
         dump,
         dump_json,
         dump_json_lossless,
@@ -48,17 +48,17 @@ else:
         globals(),
         {
             "ByKind": ".values",
-            "Json": ".values",
-            "JsonSchema": ".schemas",
+            "Json": ".json_types",
+            "JsonSchema": ".json_types",
             "check_unique_keys": ".text",
             "dump": ".values",
             "dump_json": ".values",
             "dump_json_lossless": ".values",
             "dump_lossless": ".values",
-            "json_schema": ".schemas",
+            "json_schema": ".json_schemas",
             "line_matcher": ".text",
             "load_unique": ".text",
-            "map_parts": ".schemas",
+            "map_parts": ".json_schemas",
             "parse": ".values",
             "parse_json": ".values",
         },

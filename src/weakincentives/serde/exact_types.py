@@ -14,7 +14,7 @@ imports this module on first use, because it imports pydantic.
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, time, timezone
 from decimal import Decimal
@@ -34,10 +34,7 @@ from pydantic_core import (
     to_jsonable_python,
 )
 
-from ..errors import SerdeError
-from .schemas import JsonSchema
-from .validation import comparable
-from .values import Json, adapter_of_class, type_of, write_again
+from .json_types import Json, JsonSchema, comparable
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
@@ -45,6 +42,7 @@ __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 type CoreSchema = Any
 type AnyValue = Any
 type PydanticConfig = Any
+type DumpAny = Callable[[object, SerializationInfo], object]
 
 CONFIG: PydanticConfig = {
     "strict": True,
@@ -58,14 +56,15 @@ CONFIG: PydanticConfig = {
 # --- core schemas
 
 
-def make_exact(adapter: "TypeAdapter[Any]", extra: str) -> None:
+def make_exact(adapter: "TypeAdapter[Any]", extra: str, dump_any: DumpAny) -> None:
     """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
 
-    `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`.
+    `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`. `dump_any`
+    returns the JSON of a value whose declared type is `Any`.
     """
     schema: CoreSchema = adapter.core_schema
     definitions = {item["ref"]: item for item in schema.get("definitions", ())}
-    exact = _Exact(extra, definitions)
+    exact = _Exact(extra, dump_any, definitions)
     schema = exact.copy(schema)
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
@@ -76,8 +75,11 @@ def make_exact(adapter: "TypeAdapter[Any]", extra: str) -> None:
 
 
 class _Exact:
-    def __init__(self, extra: str, definitions: Mapping[str, CoreSchema]) -> None:
+    def __init__(
+        self, extra: str, dump_any: DumpAny, definitions: Mapping[str, CoreSchema]
+    ) -> None:
         self._extra = extra
+        self._dump_any = dump_any
         self._definitions = definitions
         self.has_decimals = False
 
@@ -121,7 +123,7 @@ class _Exact:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
             case {"type": "generator"}:  # as a list: pydantic would read the items only once, later
                 schema = {**schema, "type": "list"}
-                write = _plain(_dump_any, info_arg=True)
+                write = _plain(self._dump_any, info_arg=True)
             case {"type": "decimal"} if not key:
                 lax = {**schema, "strict": False}  # else no Python value is read
                 write = _dumper(partial(_is_of, Decimal), _finite_text)
@@ -130,7 +132,7 @@ class _Exact:
             case {"type": "json"} if self.has_decimals:
                 read = _before(_noted, schema)
             case {"type": "any"}:
-                write, read = _plain(_dump_any, info_arg=True), _after(_check_finite, schema)
+                write, read = _plain(self._dump_any, info_arg=True), _after(_check_finite, schema)
             case {"type": "datetime" | "time"}:
                 read = _after(_with_standard_zone, schema)
             case {"type": "tagged-union", "choices": choices}:
@@ -326,46 +328,6 @@ def _finite_text(value: Decimal) -> str:
     if not value.is_finite():
         raise ValueError(f"no JSON number is {value}")
     return str(value)
-
-
-# dumped as they are
-_PLAIN = frozenset({str, int, float, bool, type(None), object})
-
-
-# Causes that end a dump: a value within this one that cannot be dumped, too many levels, and
-# interrupts. A second attempt would double the time with each level.
-_FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
-
-
-def _dump_any(value: object, info: SerializationInfo) -> object:
-    """Dumps `value` by its own type; pydantic would leave sets unsorted and annotations unread."""
-    exclude_none = bool(info.exclude_none)
-
-    def walk(value: AnyValue) -> object:
-        kind = type_of(value)
-        if kind in _PLAIN:
-            return value
-        if kind is dict:
-            plain = _PLAIN.issuperset(map(type, value.values()))
-            return value if plain else {key: walk(item) for key, item in value.items()}
-        if kind is list or kind is tuple:
-            plain = _PLAIN.issuperset(map(type, value))
-            return value if plain else [walk(item) for item in value]
-        adapter = adapter_of_class(kind)
-        if adapter is None:
-            if isinstance(value, Iterator):
-                raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
-            return value
-        try:
-            return adapter.dump_python(
-                value, mode="json", by_alias=True, exclude_none=exclude_none, warnings="error"
-            )
-        except Exception as error:
-            if isinstance(cause := error.__cause__, _FINAL):
-                raise cause from error
-            return json.loads(write_again(adapter, value, error, exclude_none=exclude_none))
-
-    return walk(value)
 
 
 # --- JSON schemas

@@ -20,11 +20,11 @@ from threading import local
 from typing import Any, cast
 
 from ..errors import SerdeError, ValidationIssue, missing_extra
-from .schemas import JsonSchema
+from .json_types import Json, JsonSchema, comparable
 from .text import line_matcher
-from .values import Json, parse_json
+from .values import parse_json
 
-__all__ = ["check_schema", "comparable", "parse_object", "validation_issues"]
+__all__ = ["check_schema", "parse_object", "validation_issues"]
 
 # Any, in the four: jsonschema may not be installed where the type checkers run.
 type _Validator = Any
@@ -247,19 +247,6 @@ def _check_unique(_: _Validator, unique: Json, value: Json, *__: object) -> Iter
     """Does what jsonschema does, in linear time."""
     if unique and isinstance(value, list) and len(set(map(comparable, value))) < len(value):
         yield _jsonschema().ValidationError("not unique")
-
-
-def comparable(value: Json) -> object:
-    """Returns a value with the equality of JSON Schema: 1 is 1.0, and true is not 1."""
-    match value:
-        case dict():
-            return frozenset([(key, comparable(item)) for key, item in value.items()])
-        case list():
-            return tuple(map(comparable, value))
-        case bool():
-            return bool, value
-        case _:
-            return value
 
 
 def _accept(*_: object) -> Iterator[_Error]:

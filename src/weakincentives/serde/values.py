@@ -4,13 +4,14 @@
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, wraps
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAliasType, cast, overload
 
 from ..errors import SerdeError, ValidationIssue, message_of
+from .json_types import Json
 from .lossless import Check, check_by_type, difference
 
 if TYPE_CHECKING:  # heavy: loaded on first use
@@ -20,10 +21,8 @@ if TYPE_CHECKING:  # heavy: loaded on first use
 
 __all__ = [
     "ByKind",
-    "Json",
     "UpgradedBy",
     "adapter_of",
-    "adapter_of_class",
     "cached_by_type",
     "dump",
     "dump_json",
@@ -32,12 +31,7 @@ __all__ = [
     "name_of",
     "parse",
     "parse_json",
-    "type_of",
-    "write_again",
 ]
-
-type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
-"""What `json.loads` can return."""
 
 # Any, in the three: types known only at run time, values of them, and a ConfigDict of pydantic.
 type AnyType = Any
@@ -112,9 +106,9 @@ def dump_json(value: object, *, exclude_none: bool = False) -> str:
 
     Raises `SerdeError` for what JSON cannot hold, NaN and infinities included.
     """
-    kind = type_of(value)
+    kind = _type_of(value)
     return _write(
-        lambda: adapter_of_class(kind) or adapter_of(object), value, exclude_none=exclude_none
+        lambda: _adapter_of_class(kind) or adapter_of(object), value, exclude_none=exclude_none
     )
 
 
@@ -170,7 +164,7 @@ def _write(
     except SerdeError as error:  # of the type
         raise _unfit(value, ValidationIssue((), f"{error}")) from error
     except Exception as error:  # pydantic, and any property or field serializer of the user's type
-        text = write_again(find_adapter(), value, error, exclude_none=exclude_none)
+        text = _write_again(find_adapter(), value, error, exclude_none=exclude_none)
     if "NaN" in text or "Infinity" in text:
 
         def refuse(constant: str) -> NoReturn:
@@ -198,7 +192,7 @@ def _to_json(
         raise
 
 
-def write_again(
+def _write_again(
     adapter: "pydantic.TypeAdapter[Any]", value: object, error: Exception, *, exclude_none: bool
 ) -> str:
     """Returns the text of a value that pydantic refused, if it is read back as the same value.
@@ -222,6 +216,46 @@ def write_again(
     except Exception:  # the same error once more
         issues = [ValidationIssue((), _reason(error))]
     raise _unfit(value, *issues) from error
+
+
+# dumped as they are
+_PLAIN = frozenset({str, int, float, bool, type(None), object})
+
+
+# Causes that end a dump: a value within this one that cannot be dumped, too many levels, and
+# interrupts. A second attempt would double the time with each level.
+_FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
+
+
+def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
+    """Dumps `value` by its own type; pydantic would leave sets unsorted and annotations unread."""
+    exclude_none = bool(info.exclude_none)
+
+    def walk(value: AnyValue) -> object:
+        kind = _type_of(value)
+        if kind in _PLAIN:
+            return value
+        if kind is dict:
+            plain = _PLAIN.issuperset(map(type, value.values()))
+            return value if plain else {key: walk(item) for key, item in value.items()}
+        if kind is list or kind is tuple:
+            plain = _PLAIN.issuperset(map(type, value))
+            return value if plain else [walk(item) for item in value]
+        adapter = _adapter_of_class(kind)
+        if adapter is None:
+            if isinstance(value, Iterator):
+                raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
+            return value
+        try:
+            return adapter.dump_python(
+                value, mode="json", by_alias=True, exclude_none=exclude_none, warnings="error"
+            )
+        except Exception as error:
+            if isinstance(cause := error.__cause__, _FINAL):
+                raise cause from error
+            return json.loads(_write_again(adapter, value, error, exclude_none=exclude_none))
+
+    return walk(value)
 
 
 def _reason(error: Exception) -> str:
@@ -326,7 +360,7 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapt
         root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
         adapter = pydantic.TypeAdapter[Any](root, config=config)
         adapter.rebuild()  # raises if a forward reference cannot be resolved
-        make_exact(adapter, extra)
+        make_exact(adapter, extra, _dump_any)
     except Exception as error:  # pydantic's, and whatever the author's annotations raise
         message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
         raise SerdeError(name_of(of), (ValidationIssue((), message),)) from error
@@ -334,7 +368,7 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapt
 
 
 @lru_cache(maxsize=4096)
-def adapter_of_class(kind: AnyType) -> "pydantic.TypeAdapter[Any] | None":
+def _adapter_of_class(kind: AnyType) -> "pydantic.TypeAdapter[Any] | None":
     """Returns the adapter of a class; `None` for one that pydantic does not know.
 
     pydantic then guesses, which suffices for a subclass of `str`, for one.
@@ -347,7 +381,7 @@ def adapter_of_class(kind: AnyType) -> "pydantic.TypeAdapter[Any] | None":
         return None
 
 
-def type_of(value: AnyValue) -> AnyType:
+def _type_of(value: AnyValue) -> AnyType:
     """Returns the type to dump `value` by: its class, or a list of one dataclass.
 
     The list is dumped at once, which is faster than item by item.

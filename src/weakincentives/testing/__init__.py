@@ -2,8 +2,8 @@
 
 from ..inspection.states import PromptState, render_states
 from ..network_guard import NetworkRefusedError
-from .events import Events, RecordedEvents
 from .fixtures import PromptsWithOverrides, ScriptedAdapters
+from .recorded_events import Events, RecordedEvents
 from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
 from .tool_contract import ToolContractError, assert_tool_contract
 

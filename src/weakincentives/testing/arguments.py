@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from .. import serde
 from ..serde import JsonSchema
-from ..serde.schemas import resolved, target_name
+from ..serde.json_schemas import resolved, target_name
 
 __all__ = ["AnyStrategy", "argument_strategies", "to_json"]
 

@@ -13,7 +13,7 @@ from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import AnyRenderedPrompt, Prompt
 from ..prompt.template import PromptTemplate
 from ..runtime.session.session import Session
-from .events import RecordedEvents, event_line
+from .recorded_events import RecordedEvents, event_line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
 __all__ = ["PromptsWithOverrides", "ScriptedAdapters"]

@@ -17,7 +17,7 @@ from support.messages_api import check_marks, check_messages, check_strict, with
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions, ToolChanges
-from weakincentives.adapters.anthropic.schemas import StrictLimits
+from weakincentives.adapters.anthropic.strict_schemas import StrictLimits
 from weakincentives.evaluation.messages import (
     AssistantMessage,
     Instructions,

@@ -12,7 +12,7 @@ from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run,
 from weakincentives.contrib.durable.stored_log import read_rows
 from weakincentives.inspection.event_log import Record, event_record
 from weakincentives.inspection.logged_entries import records_of
-from weakincentives.inspection.runs import read_run
+from weakincentives.inspection.run_timeline import read_run
 from weakincentives.runtime.events import Event
 from weakincentives.runtime.session import Session
 

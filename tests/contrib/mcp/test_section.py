@@ -30,8 +30,8 @@ from support.mcp_prompts import (
 from support.plain_mcp_server import TOOLS
 from weakincentives.content import Document, Image, MediaSupport
 from weakincentives.contrib.mcp import Decline, Elicitation, MCPSection
-from weakincentives.contrib.mcp.events import MCPLogMessage, MCPProgress, MCPServerChanged
 from weakincentives.contrib.mcp.lock import lock_path, write_lock
+from weakincentives.contrib.mcp.server_events import MCPLogMessage, MCPProgress, MCPServerChanged
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
 from weakincentives.limits import Deadline

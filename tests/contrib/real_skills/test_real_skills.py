@@ -9,7 +9,7 @@ from benchmarks.skills import CASES, ours
 from support.skills import SHIPPED, refusals
 from weakincentives import Prompt, PromptTemplate
 from weakincentives.contrib.skills import SkillSection, export_skills, read_skill, skills
-from weakincentives.contrib.skills.sections import Split
+from weakincentives.contrib.skills.skill_sections import Split
 from weakincentives.evaluation.messages import Instructions, ToolMessage
 from weakincentives.inspection.analysis import analyze
 from weakincentives.prompt import SectionVisibility

@@ -13,7 +13,7 @@ from support.skills import front_matter, refusals, write_skill
 from support.strategies import Nothing, Plan, Who, forests, sections
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.contrib.skills import SkillError, SkillSection, export_skills, read_skill
-from weakincentives.contrib.skills.sections import Split
+from weakincentives.contrib.skills.skill_sections import Split
 from weakincentives.prompt import SectionVisibility
 from weakincentives.prompt.overrides import TextId
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore

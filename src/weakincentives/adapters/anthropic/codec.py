@@ -35,7 +35,7 @@ from ..provider_errors import (
 )
 from ..schema_dialects import encode_schema
 from ..valid_messages import NO_TEXT
-from .schemas import ANTHROPIC, StrictLimits
+from .strict_schemas import ANTHROPIC, StrictLimits
 
 __all__ = ["MessagesCodec", "MessagesOptions", "ToolChanges"]
 

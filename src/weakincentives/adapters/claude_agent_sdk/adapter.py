@@ -3,7 +3,7 @@
 The CLI has an agent loop of its own, and the inner loop still controls the evaluation: a tool call
 of the CLI waits until the inner loop has run it, and the model's next message answers the inner
 loop's next request. So limits, events, disclosure and repairs work as in every adapter. `bridge`
-offers the prompt's tools to the CLI, `turns` reads its messages, `session` writes an earlier
+offers the prompt's tools to the CLI, `turns` reads its messages, `session_file` writes an earlier
 conversation for it, `process` starts and ends it.
 """
 
@@ -50,7 +50,7 @@ from ..schema_dialects import OPENAI, encode_output
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .permissions import approval_options, check_builtin_approval, selector
 from .process import CLIProcess, StderrTail
-from .session import count_earlier, encode_new, media_message, write_session
+from .session_file import count_earlier, encode_new, media_message, write_session
 from .turns import PROVIDER, AnySDK, TurnReader
 
 __all__ = ["ClaudeAgentSDKAdapter"]

@@ -1,8 +1,8 @@
 """MCP servers as sections of a prompt, defined by lock files that people review."""
 
 from .elicitation import Accept, Cancel, Decline, Elicitation
-from .events import MCPElicitationAnswered, MCPLogMessage, MCPProgress, MCPServerChanged
 from .section import MCPSection
+from .server_events import MCPElicitationAnswered, MCPLogMessage, MCPProgress, MCPServerChanged
 
 __all__ = [
     "Accept",

@@ -34,10 +34,10 @@ from ...serde import Json
 from ...serde.validation import validation_issues
 from ...version import __version__
 from .elicitation import MAX_MESSAGE, Accept, Ask, Elicitation, form_problem
-from .events import MCPElicitationAnswered, MCPLogMessage, MCPProgress, MCPServerChanged
 from .lock import ServerLock, ToolDifference, ToolLock, differences
 from .results import to_tool_result
 from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
+from .server_events import MCPElicitationAnswered, MCPLogMessage, MCPProgress, MCPServerChanged
 from .transports import Streams, TransportState, connect_http, start_process
 
 __all__ = ["OpenServer", "open_server"]

@@ -3,7 +3,7 @@
 from .export import SkillExport, export_skills
 from .front_matter import SkillError, SkillFinding, SkillWarning
 from .reading import Skill, read_skill
-from .sections import SkillSection, skills
+from .skill_sections import SkillSection, skills
 
 __all__ = [
     "Skill",

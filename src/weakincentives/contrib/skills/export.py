@@ -15,7 +15,7 @@ from ...runtime.session import Session
 from ...visibility import SectionVisibility
 from .front_matter import SkillError, SkillFinding
 from .reading import StrPath
-from .sections import FILES, SkillSection, first_sentence
+from .skill_sections import FILES, SkillSection, first_sentence
 
 __all__ = ["SkillExport", "export_skills"]
 

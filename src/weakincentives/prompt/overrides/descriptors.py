@@ -7,7 +7,7 @@ import json
 from functools import partial
 from hashlib import sha256
 
-from ...serde.schemas import resolved
+from ...serde.json_schemas import resolved
 from ...visibility import SectionPath
 from ..registry import RegistrySnapshot, check_placeholders, example_text
 from ..tool import AnyTool, check_description

@@ -1,9 +1,11 @@
 """A log is read as one run: evaluations, turns, steps, and the section tree at each turn."""
 
 import io
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.response import Completed
 from weakincentives.inspection.event_log import read_events, write_events
-from weakincentives.inspection.runs import LoggedRun, RunEvaluation, RunSection, read_run
+from weakincentives.inspection.run_timeline import LoggedRun, RunEvaluation, RunSection, read_run
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -212,3 +214,10 @@ def test_events_of_no_evaluation_make_a_run_too() -> None:
     )
     [evaluation] = run.evaluations
     assert (evaluation.prompt.line, len(evaluation.steps), evaluation.turns) == ("Odd", 2, [])
+
+
+def test_former_module_name_warns_and_has_the_same_names() -> None:
+    sys.modules.pop("weakincentives.inspection.runs", None)
+    with pytest.warns(DeprecationWarning, match=r"inspection\.run_timeline"):
+        former = import_module("weakincentives.inspection.runs")
+    assert former.LoggedRun is LoggedRun

@@ -16,7 +16,7 @@ from weakincentives.runtime.events import (
     ToolsInjected,
 )
 from weakincentives.testing import Events, RecordedEvents
-from weakincentives.testing.events import event_line
+from weakincentives.testing.recorded_events import event_line
 
 
 def called(turn: int, error: str | None = None) -> ProviderCalled:

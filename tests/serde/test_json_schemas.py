@@ -12,7 +12,7 @@ from hypothesis import given
 from support.typed_values import Colour, Level, applied, typed_values
 from weakincentives.errors import SerdeError
 from weakincentives.serde import JsonSchema, dump, json_schema, parse
-from weakincentives.serde.schemas import walk_parts
+from weakincentives.serde.json_schemas import walk_parts
 
 
 @dataclass

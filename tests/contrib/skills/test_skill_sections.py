@@ -11,7 +11,7 @@ from support.agents import answers
 from support.skills import front_matter, write_skill
 from weakincentives import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.contrib.skills import SkillError, SkillSection, SkillWarning, skills
-from weakincentives.contrib.skills.sections import Split
+from weakincentives.contrib.skills.skill_sections import Split
 from weakincentives.inspection.analysis import analyze
 from weakincentives.prompt import (
     HostMount,

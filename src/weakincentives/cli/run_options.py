@@ -17,7 +17,7 @@ from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
 from ..inspection.event_log import write_lines
 from ..protocols import EventBus
-from .output import single_line
+from .printing import single_line
 from .target import UsageError, load
 
 __all__ = [

@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from ..errors import SerdeError, ValidationIssue, message_of
+from .json_types import JsonSchema
 from .values import adapter_of, cached_by_type, name_of
 
-__all__ = ["JsonSchema", "json_schema", "map_parts", "resolved", "target_name", "walk_parts"]
-
-# Any: readers look up single keys; typing the full grammar would help nobody.
-type JsonSchema = dict[str, Any]
-"""A JSON Schema (draft 2020-12) as a dict."""
+__all__ = ["json_schema", "map_parts", "resolved", "target_name", "walk_parts"]
 
 type AnyPart = Any  # Any: a part may also be `true` or `false`, or anything in an external schema
 

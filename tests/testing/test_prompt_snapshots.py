@@ -20,7 +20,7 @@ from weakincentives.prompt import (
     Tool,
 )
 from weakincentives.testing import render_states
-from weakincentives.testing.snapshots import PromptExtension
+from weakincentives.testing.prompt_snapshots import PromptExtension
 
 pytest_plugins = ["pytester"]
 

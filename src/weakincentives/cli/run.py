@@ -19,11 +19,12 @@ from ..evaluation.suspension import RunSuspended
 from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record
 from ..inspection.logged_entries import read_records
-from ..inspection.runs import Line, LoggedRun
+from ..inspection.run_timeline import Line, LoggedRun
 from ..runtime.events import Event, ProviderCalled, ToolInvoked
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, read_suspension, write_file
-from .execution import (
+from .printing import print_lines, short_line, single_line, wide_console, write_json
+from .run_options import (
     Adapter,
     Api,
     BaseUrl,
@@ -35,7 +36,6 @@ from .execution import (
     state_types,
     warnings_as_lines,
 )
-from .output import print_lines, short_line, single_line, wide_console, write_json
 from .spending import Spending, spending
 from .target import (
     Open,
