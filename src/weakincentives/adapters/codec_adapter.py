@@ -19,7 +19,7 @@ from ..evaluation.messages import AssistantMessage, Message
 from ..evaluation.response import TextDelta
 from ..event_loops import portal, run_on, start_on, yield_from_thread
 from ..limits import Clock, Deadline
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..redaction import Redactor
 from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply, read_arrived
 from .core import Connection, LoopAdapter
@@ -101,12 +101,10 @@ class CodecAdapter(LoopAdapter):
         """Returns `error` as a cause to show, `None` if it or its own causes quote a credential."""
         return None if self.redactor(error).finds_in(error) else error
 
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         return _CodecConnection(self, self.codec(rendered))
 
-    # Any: as above
-    def codec(self, rendered: RenderedPrompt[Any]) -> Codec:
+    def codec(self, rendered: AnyRenderedPrompt) -> Codec:
         """Returns a new codec, for one evaluation of `rendered`."""
         return self._codec(self._options, self.name)
 

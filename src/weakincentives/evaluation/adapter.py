@@ -23,7 +23,7 @@ from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
 from ..locks import RunToken
 from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import Operation
@@ -368,8 +368,7 @@ class ConnectingAdapter(ProviderAdapter):
         return rules
 
     @abstractmethod
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         """Opens a connection to the provider for one evaluation of `rendered`."""
 
     def seconds_left(self, deadline: Deadline | None) -> float | None:
@@ -428,7 +427,7 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
 
 def config_for(
     adapter: ConnectingAdapter,
-    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
+    rendered: AnyRenderedPrompt,
     options: EvaluationStart,
 ) -> RunConfig:
     """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""

@@ -218,7 +218,7 @@ def preview_effects(
     answer: str,
     *,
     success: bool,
-    result: ToolResult[Any] | None = None,
+    result: ToolResult[object] | None = None,
 ) -> Preview:
     """Returns the preview of a call that ran on forks.
 
@@ -389,7 +389,7 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _hidden_in(result: ToolResult[Any] | None) -> list[str]:
+def _hidden_in(result: ToolResult[object] | None) -> list[str]:
     """Describes the parts of a result that the text for the model does not have."""
     if result is None:
         return []

@@ -438,8 +438,7 @@ def size_of(log: LoggedRun) -> int:
     return own + sum(map(size_of, inner))
 
 
-# Any: a prompt of any output
-def tool_digests(template: AgentTemplate[Any], names: Sequence[str]) -> dict[str, str]:
+def tool_digests(template: AgentTemplate[object], names: Sequence[str]) -> dict[str, str]:
     """Returns a digest of what each tool declares, by name, of those that the template has."""
     tools = [template.registry.get_tool(name) for name in names]
     return {
@@ -453,8 +452,7 @@ def tool_digests(template: AgentTemplate[Any], names: Sequence[str]) -> dict[str
     }
 
 
-# Any: as above
-def check_nested(template: AgentTemplate[Any], log: LoggedRun) -> None:
+def check_nested(template: AgentTemplate[object], log: LoggedRun) -> None:
     """Raises `ChangedRunError` if a run inside an open call of `log` cannot go on.
 
     It finds the prompts of tools that `Tool.from_prompt` makes. Runs of other handlers are checked
@@ -467,8 +465,7 @@ def check_nested(template: AgentTemplate[Any], log: LoggedRun) -> None:
                 check_run(tool.handler.template, run)
 
 
-# Any: as above
-def check_run(template: AgentTemplate[Any], run: NestedRun) -> None:
+def check_run(template: AgentTemplate[object], run: NestedRun) -> None:
     """Raises `ChangedRunError` if a nested run that waits cannot go on with the template."""
     change = change_since(template, f"{run.ns}/{run.key}", run.tool_digests, kind="nested run")
     if change:
@@ -476,9 +473,8 @@ def check_run(template: AgentTemplate[Any], run: NestedRun) -> None:
     check_nested(template, run.log)
 
 
-# Any: as above
 def change_since(
-    template: AgentTemplate[Any], name: str, digests: Mapping[str, str], *, kind: str
+    template: AgentTemplate[object], name: str, digests: Mapping[str, str], *, kind: str
 ) -> str:
     """Returns why a run of the prompt `name` cannot go on with the template; `""` if it can.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import SerdeError
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE
 from ..protocols import SessionProtocol
@@ -37,7 +37,7 @@ class Replay:
     def __init__(
         self,
         tools: ToolExecutor,
-        prompt: Prompt[Any],  # Any: a prompt of any output
+        prompt: AnyPrompt,
         session: SessionProtocol,
     ) -> None:
         self._tools = tools

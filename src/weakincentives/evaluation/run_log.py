@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from ..content import Content
 from ..errors import ControlFlow, WeakIncentivesError
 from ..limits import RunUsage
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.tool import ToolResult
 from ..runtime.events import EventIds
 from ..runtime.session.snapshots import Changes
@@ -70,7 +70,7 @@ class Called(NamedTuple):
     has_run: bool = True
     state: Changes = _NO_CHANGES
     is_complete: bool = False
-    result: ToolResult[Any] | None = None  # Any: results of all tools
+    result: ToolResult[object] | None = None
 
     def logged(self) -> LoggedCall:
         """Returns the entry for JSON."""
@@ -440,8 +440,7 @@ class OpenCall:
         caller = self.log.caller
         return self if caller is None else caller.root
 
-    # Any: a prompt of any output
-    def begin(self, prompt: Prompt[Any]) -> RunLog:
+    def begin(self, prompt: AnyPrompt) -> RunLog:
         """Returns the log of the next run of the call's handler.
 
         Raises `ChangedRunError` if the run that waits there is of another prompt or other tools.

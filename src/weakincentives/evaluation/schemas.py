@@ -79,9 +79,8 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
     return ToolSpec(tool.name, tool.description, schema)
 
 
-# Any: an output of any type.
 @lru_cache(maxsize=1024)
-def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
+def output_to_spec(config: StructuredOutputConfig[object]) -> OutputSpec:
     """Returns the spec of a declared output, named after its type."""
     item_type: Any = config.item_type  # Any: see `_schema_of_type`
     schema = serde.json_schema(item_type)

@@ -31,15 +31,15 @@ from ..prompt.errors import (
     VisibilityExpansionRequired,
 )
 from ..prompt.progressive_disclosure import OpenSectionsParams
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.tool import (
     MAY_RUN_ON_FORKS,
     NON_REPEATABLE,
     AnyTool,
+    AnyToolHandler,
     PromptHandler,
-    ToolHandler,
     ToolResult,
 )
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
@@ -74,8 +74,8 @@ _MAX_ARGUMENTS = 10_000  # characters of a call that its event has
 _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 
 # Any: handlers and results of all tools.
-type _Handler = ToolHandler[Any, Any]
-type _Result = ToolResult[Any]
+type _Handler = AnyToolHandler
+type _Result = ToolResult[object]
 
 _NO_CHANGES: Changes = {}
 # Any: a `ProviderAdapter`, whose methods take prompts, which an `Evaluator` cannot name
@@ -92,12 +92,11 @@ class ToolExecutor:
     repeats it after a restart or an interrupt.
     """
 
-    # Any: prompts of every output
     def __init__(
         self,
         *,
-        prompt: Prompt[Any],
-        rendered: RenderedPrompt[Any],
+        prompt: AnyPrompt,
+        rendered: AnyRenderedPrompt,
         adapter: AdapterOfCall,
         config: RunConfig,
         session: SessionProtocol,

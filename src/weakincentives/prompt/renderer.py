@@ -20,7 +20,7 @@ from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
 from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
 
-__all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
+__all__ = ["AnyRenderedPrompt", "PromptRenderer", "RenderedPrompt", "Span"]
 
 
 class Span(NamedTuple):
@@ -216,3 +216,6 @@ def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None
                 f"a visibility override is {path!r}: {visibility!r}; pass a tuple of keys and a "
                 f"SectionVisibility, such as ('context',): SectionVisibility.FULL"
             )
+
+
+type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output

@@ -382,8 +382,13 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
+# Any: code for the prompts of every output.
+type AnyPrompt = Prompt[Any]
+type AnyTemplate = PromptTemplate[Any]
+
+
 def _overrides(
-    template: PromptTemplate[Any],  # Any: prompts of every output type
+    template: AnyTemplate,
     store: PromptOverridesStore | None,
     tag: str,
 ) -> PromptOverride | None:
@@ -407,16 +412,15 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
     return fitting[0]
 
 
-# Any: prompts of every output type.
-def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
+def _label(prompt: AnyTemplate | AnyPrompt) -> str:
     """`ns/key` in one line of at most 100 characters."""
     return one_line(f"{prompt.ns}/{prompt.key}")
 
 
 # Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: Any, config: StructuredOutputConfig[Any] | None
-) -> StructuredOutputConfig[Any] | None:
+    output_type: Any, config: StructuredOutputConfig[object] | None
+) -> StructuredOutputConfig[object] | None:
     """The declared output, which must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
         output_type = None if config is None else config.output_type
@@ -429,8 +433,3 @@ def _output(
             f"{config.output_type!r}; declare one of them"
         )
     return config
-
-
-# Any: code for the prompts of every output.
-type AnyPrompt = Prompt[Any]
-type AnyTemplate = PromptTemplate[Any]

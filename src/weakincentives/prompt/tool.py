@@ -37,6 +37,7 @@ __all__ = [
     "NON_REPEATABLE",
     "AgentTemplate",
     "AnyTool",
+    "AnyToolHandler",
     "Effect",
     "JsonParams",
     "PromptHandler",
@@ -363,6 +364,7 @@ def _load_schema(text: str) -> JsonSchema:
 
 # Any: a registry holds the tools of all sections, each with types of its own.
 type AnyTool = Tool[Any, Any]
+type AnyToolHandler = ToolHandler[Any, object]
 
 
 def _check_effect(

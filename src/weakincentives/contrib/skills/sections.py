@@ -15,7 +15,7 @@ from ...filesystem import FileStat, Filesystem, HostFilesystem, glob_matches
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments, slug
-from ...prompt.tool import ToolHandler
+from ...prompt.tool import AnyToolHandler
 from ...prompt.workspace_tools import READING_TOOLS
 from ...resources import Binding, ResourceContext, ResourceRegistry
 from ...visibility import SectionPath, SectionVisibility
@@ -247,7 +247,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
 class _InFolder:
     """A file tool of a workspace over the folder of a skill, which it opens for each call."""
 
-    handler: ToolHandler[Any, Any]  # Any: handlers of all types
+    handler: AnyToolHandler
     folder: Path
 
     def __call__(self, params: Any, /, *, context: ToolContext) -> Any:  # Any: as above
