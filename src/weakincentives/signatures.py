@@ -3,13 +3,14 @@
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
 
-__all__ = ["signature_of"]
+__all__ = ["AnyFunction", "signature_of"]
+
+type AnyFunction = Callable[..., object]
+"""A function that users pass, whose signature is read before it is called."""
 
 
-# Any: functions of every signature
-def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspect.Signature:
     """Like `inspect.signature`, but annotations may name what is not defined.
 
     Python 3.14 evaluates them here for the first time, and a module may import the names for type

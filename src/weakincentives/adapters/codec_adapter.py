@@ -6,7 +6,7 @@ synchronous caller can stop waiting at the deadline, and it removes credentials 
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -289,8 +289,9 @@ class _CodecConnection(Connection):
         async with asyncio.timeout(left):
             return await self.adapter.send_async(body, left, stream=stream)
 
-    # Any: an SDK's iterator
-    async def _next_event(self, source: Any, deadline: Deadline | None) -> AnyJson:
+    async def _next_event(
+        self, source: AsyncIterator[AnyJson], deadline: Deadline | None
+    ) -> AnyJson:
         """Returns the next event of a stream, `_END` after the last one."""
         if deadline is None:
             return await anext(source, _END)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from .. import serde
 from ..displays import cut, literal, longest_run, visible
@@ -19,11 +19,13 @@ from ..filesystem.overlay import OverlayFilesystem
 from ..filesystem.undo import Content, FileChange
 from ..prompt.approval_rules import ApprovalMode
 from ..prompt.tool import ToolResult
+from ..protocols import Fork
 from ..resources import NotIsolatedError
 from ..runtime.events import Event
 from ..runtime.session.fork import SessionFork
 from ..runtime.session.snapshots import type_name
 from ..serde import Json
+from ..serde.values import AnyJson
 from .messages import ToolCall, unwrap_arguments
 
 __all__ = [
@@ -210,11 +212,10 @@ def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
     return _sealed(preview)
 
 
-# Any: forks of all resources
 def preview_effects(
     call: ToolCall,
     session: SessionFork,
-    forks: Iterable[tuple[object, Any]],
+    forks: Iterable[tuple[object, Fork]],
     answer: str,
     *,
     success: bool,
@@ -300,8 +301,7 @@ class _Shown:
         )
 
 
-# Any: a list of differences, of which JSON does not say more
-def _state_change(name: str, differences: Any) -> Change:
+def _state_change(name: str, differences: AnyJson) -> Change:
     lines: list[str] = []
     for difference in differences:
         start, *path = difference["path"]

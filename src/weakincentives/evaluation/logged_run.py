@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from .. import serde
 from ..content import Content
@@ -252,9 +252,15 @@ class RunsInside:
 
 
 def to_logged(
-    call: ToolCall, key: CallKey, outcome: ToolExecutionOutcome, **others: Any
+    call: ToolCall,
+    key: CallKey,
+    outcome: ToolExecutionOutcome,
+    *,
+    has_run: bool,
+    state: Changes,
+    is_complete: bool,
 ) -> LoggedCall:
-    """Returns the entry of a call that has an outcome; `others` are its further fields."""
+    """Returns the entry of a call that has an outcome."""
     sections, request = None, None
     if outcome.shown or outcome.opened or outcome.closed or outcome.expanded_tools:
         sections = SectionChange(
@@ -279,7 +285,15 @@ def to_logged(
         )
     answer, kind = outcome.message, outcome.error
     return LoggedCall(
-        key=key, call=call, answer=answer, error=kind, sections=sections, request=request, **others
+        key=key,
+        call=call,
+        answer=answer,
+        error=kind,
+        has_run=has_run,
+        sections=sections,
+        request=request,
+        state=state,
+        is_complete=is_complete,
     )
 
 

@@ -7,7 +7,7 @@ mark, which `resume` removes: so a run goes on once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from .. import serde
 from ..content import Content
@@ -141,7 +141,7 @@ class Suspension:
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Parses what `to_json` wrote; raises `SerdeError` for other text or another version."""
-        value: Any = serde.parse_json(dict[str, Any], text)  # Any: it is parsed below
+        value = serde.parse_json(dict[str, object], text)
         version = value.pop("version", None)
         if version != _VERSION:
             problem = _OLD if version == 1 else f"it has version {version!r}, not {_VERSION}"
@@ -154,7 +154,7 @@ class Suspension:
 
 def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
     """Returns what waits in a suspension that 0.2 wrote, to be listed; `None` for another one."""
-    value: Any = serde.parse_json(dict[str, Any], text)  # Any: as in `from_json`
+    value = serde.parse_json(dict[str, object], text)
     if value.get("version") != 1:
         return None
     return serde.parse(tuple[Preview, ...], value.get("pending"))

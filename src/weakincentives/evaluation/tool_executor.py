@@ -45,6 +45,7 @@ from ..prompt.tool import (
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, new_id
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
 from .call_fork import ForkedCall
@@ -73,8 +74,6 @@ _log = logging.getLogger(__name__)
 _MAX_ARGUMENTS = 10_000  # characters of a call that its event has
 _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 
-# Any: handlers and results of all tools.
-type _Handler = AnyToolHandler
 type _Result = ToolResult[object]
 
 _NO_CHANGES: Changes = {}
@@ -190,8 +189,9 @@ class ToolExecutor:
         except ToolValidationError:
             return
         try:  # runs again, only to see what it opens or closes
-            result: Any = handler(params, context=self.context(call))
-            self.available.note(result.value, params)
+            result = handler(params, context=self.context(call))
+            if isinstance(result, ToolResult):
+                self.available.note(result.value, params)
         except VisibilityExpansionRequired:
             self.available.note(outcome.request, params)
         except PromptError:
@@ -207,7 +207,7 @@ class ToolExecutor:
         return forked, self._in_time(effects)
 
     def fork(
-        self, inside: OpenCall, handler: _Handler, params: object, *, makes: bool = False
+        self, inside: OpenCall, handler: AnyToolHandler, params: object, *, makes: bool = False
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
@@ -361,7 +361,7 @@ class ToolExecutor:
         return end
 
     def _invoke(
-        self, invoke: Callable[..., Any], params: object, *, started: float, inside: OpenCall
+        self, invoke: AnyFunction, params: object, *, started: float, inside: OpenCall
     ) -> Effects[tuple[ToolExecutionOutcome, _Result]]:
         """Invokes the handler, commits what it did or undoes it, and answers."""
         call = inside.call
@@ -454,7 +454,7 @@ class ToolExecutor:
         )
         return outcome
 
-    def admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
+    def admit(self, call: ToolCall) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
         Raises `ToolValidationError`, whose text the model reads.

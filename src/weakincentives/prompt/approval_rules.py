@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Callable
 from inspect import Parameter
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ..protocols import StateView
-from ..signatures import signature_of
+from ..signatures import AnyFunction, signature_of
 from .context import ToolContext
 from .errors import PromptValidationError
 
@@ -15,7 +15,7 @@ __all__ = ["Approval", "ApprovalMode", "approval_mode", "check_approval"]
 type ApprovalMode = Literal["arguments", "effects"]
 """What a person approves before a call counts: its arguments, or what it would change."""
 
-# Any: a selector takes nothing, the params, and by keyword the session or the context.
+# `...`: a selector takes nothing, the params, and by keyword the session or the context.
 # str: type checkers read `return "effects" if … else None` as a `str`; the value is checked later.
 type Approval = ApprovalMode | Callable[..., str | None]
 """A mode, or a function that returns the mode of one call, `None` for one that needs no approval.
@@ -47,9 +47,8 @@ def check_approval(subject: str, approval: object) -> None:
         )
 
 
-# Any: the params of all tools
 def approval_mode(
-    approval: Approval | None, params: Any, session: StateView, context: ToolContext
+    approval: Approval | None, params: object, session: StateView, context: ToolContext
 ) -> ApprovalMode | None:
     """Returns the mode for one call; raises what a selector raises, and `TypeError` for others."""
     if not callable(approval):
@@ -63,7 +62,7 @@ def approval_mode(
             raise TypeError(f"approval= returned {other!r}; return 'arguments', 'effects' or None")
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[int, set[str]]:
+def _parameters(function: AnyFunction) -> tuple[int, set[str]]:
     """Returns the number of positional parameters, and the names of the others."""
     parameters = signature_of(function).parameters.values()
     by_position = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}

@@ -23,7 +23,7 @@ from functools import partial, reduce
 from operator import attrgetter, or_
 from typing import Any, cast
 
-from pydantic import SerializationInfo, TypeAdapter, ValidationInfo
+from pydantic import SerializationInfo, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import (
     PydanticKnownError,
@@ -37,13 +37,12 @@ from pydantic_core import (
 from ..errors import SerdeError
 from .schemas import JsonSchema
 from .validation import comparable
-from .values import Json, adapter_of_class, type_of, write_again
+from .values import AnyTypeAdapter, AnyValue, Json, adapter_of_class, type_of, write_again
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
-# Any, in the three: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
+# Any, twice: pydantic's nested dicts, a ConfigDict or CoreConfig.
 type CoreSchema = Any
-type AnyValue = Any
 type PydanticConfig = Any
 
 CONFIG: PydanticConfig = {
@@ -58,7 +57,7 @@ CONFIG: PydanticConfig = {
 # --- core schemas
 
 
-def make_exact(adapter: "TypeAdapter[Any]", extra: str) -> None:
+def make_exact(adapter: AnyTypeAdapter, extra: str) -> None:
     """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
 
     `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`.
@@ -146,8 +145,9 @@ class _Exact:
 _plain = core_schema.plain_serializer_function_ser_schema
 
 
-# Any, in the three: functions of every kind of value.
-def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) -> CoreSchema:
+def _dumper(
+    accepts: Callable[[AnyValue], bool], convert: Callable[[AnyValue], object]
+) -> CoreSchema:
     """Returns a serializer; pydantic tries the next type of a union if this one does not accept."""
 
     def dump(value: AnyValue) -> object:
@@ -158,11 +158,13 @@ def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) ->
     return _plain(dump)
 
 
-def _before(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
+def _before(
+    function: Callable[[AnyValue, "ValidationInfo[_Numbers]"], object], schema: CoreSchema
+) -> CoreSchema:
     return core_schema.with_info_before_validator_function(function, _inner(schema))
 
 
-def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
+def _after(function: Callable[[AnyValue], object], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_after_validator_function(function, _inner(schema))
 
 
@@ -208,7 +210,7 @@ def _key_text(member: AnyValue) -> AnyValue:
     return key
 
 
-def _is_of(kind: type[Any], value: object) -> bool:
+def _is_of(kind: type[object], value: object) -> bool:
     return isinstance(value, kind)
 
 
@@ -337,7 +339,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None), object})
 _FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
 
 
-def _dump_any(value: object, info: SerializationInfo) -> object:
+def _dump_any(value: object, info: SerializationInfo[object]) -> object:
     """Dumps `value` by its own type; pydantic would leave sets unsorted and annotations unread."""
     exclude_none = bool(info.exclude_none)
 

@@ -24,6 +24,7 @@ from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import AnyEvaluator, ToolContext
 from ..prompt.errors import ToolValidationError
+from ..prompt.handlers import AnyHandler
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..prompt.tool import NON_REPEATABLE, AnyTool
@@ -50,7 +51,6 @@ _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is know
 
 # Any: resources with the types by which they are bound, handlers of every tool, and events
 type _Any = Any
-type _AnyHandler = Callable[..., _Any]
 type _Kind = _Any
 type _Reader = Callable[[_Kind], object]
 type _StateReaders = Mapping[_Kind, _Reader]
@@ -122,7 +122,7 @@ def assert_tool_contract(
         )
 
 
-def _recording(handler: _AnyHandler, errors: list[Exception]) -> _AnyHandler:
+def _recording(handler: AnyHandler, errors: list[Exception]) -> AnyHandler:
     """Returns a handler that appends to `errors` what `handler` raises besides refusals."""
 
     @contextmanager

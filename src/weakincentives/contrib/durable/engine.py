@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
@@ -50,7 +50,7 @@ class DurableRun:
         self._agent = agent
         self._handle = handle
 
-    def result(self) -> Execution[object]:
+    def result(self) -> Execution[Any]:  # Any: of the output that the run's agent declares
         """Waits for the end, for people's decisions too, and returns the execution.
 
         Raises the `PromptEvaluationError` in which the run ended, `ValueError` if the run was
@@ -195,7 +195,7 @@ def install(
     agents: Mapping[str, AnyAgent],
     *,
     datasource: Extra = None,
-    progress: Callable[[str, StreamEvent[object]], object] | None = None,
+    progress: Callable[[str, StreamEvent[Any]], object] | None = None,  # Any: likewise
 ) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 

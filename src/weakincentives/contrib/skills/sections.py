@@ -1,12 +1,12 @@
 """Skills as sections: the description is the summary, headings are children, files a workspace."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 from warnings import warn
 from zlib import crc32
 
@@ -15,7 +15,7 @@ from ...filesystem import FileStat, Filesystem, HostFilesystem, glob_matches
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments, slug
-from ...prompt.tool import AnyToolHandler
+from ...prompt.tool import AnyToolHandler, ToolResult
 from ...prompt.workspace_tools import READING_TOOLS
 from ...resources import Binding, ResourceContext, ResourceRegistry
 from ...visibility import SectionPath, SectionVisibility
@@ -250,7 +250,9 @@ class _InFolder:
     handler: AnyToolHandler
     folder: Path
 
-    def __call__(self, params: Any, /, *, context: ToolContext) -> Any:  # Any: as above
+    def __call__(
+        self, params: object, /, *, context: ToolContext
+    ) -> ToolResult[object] | Awaitable[ToolResult[object]]:
         with closing(HostFilesystem(self.folder, read_only=True, hard_links=True)) as host:
             resources = ResourceContext(ResourceRegistry.of(Binding.instance(Filesystem, host)))
             with resources:
