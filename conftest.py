@@ -177,7 +177,7 @@ def _run_commands(example: Example) -> str | None:
 
     There `...` stands for anything.
     """
-    assert isinstance(example.document, _Page)  # noqa: S101 - parsers are given to pages alone
+    assert isinstance(example.document, _Page)  # parsers are given to pages alone
     python = f'python() {{ "{sys.executable}" "$@"; }}; '
     wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
     path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])

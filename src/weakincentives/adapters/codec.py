@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 from ..content import ContentError, ContentStore, Media, MediaSupport, Part
 from ..evaluation.errors import PromptEvaluationError
@@ -141,7 +141,7 @@ class Codec(ABC):
     media: MediaSupport = MediaSupport()
     """The images and documents that the API takes; `encode_media` sees no others."""
 
-    stream_options: Wire
+    stream_options: ClassVar[Wire]
     """The part of a request that asks for its reply in events."""
 
     wire_format: str

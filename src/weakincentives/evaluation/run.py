@@ -204,7 +204,7 @@ class Run[Out]:
     @property
     def execution(self) -> Execution[Out]:
         """The result of the run, which has ended."""
-        assert self._execution is not None  # noqa: S101 - `course` has set it or raised
+        assert self._execution is not None  # `course` has set it or raised
         return self._execution
 
     def __enter__(self) -> Self:

@@ -213,7 +213,7 @@ class ToolExecutor:
 
         With `makes` the call may be the first to ask for a resource.
         """
-        assert isinstance(self._session, Forkable)  # noqa: S101 - the callers have asked
+        assert isinstance(self._session, Forkable)  # the callers have asked
         inside.keeps_changes = True  # it may have to run again
         forked = ForkedCall(self._session, self._resources, makes=makes, run=self._run)
         bus = forked.session.bus_for(self._operation.bus)

@@ -21,7 +21,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from functools import partial, reduce
 from operator import attrgetter, or_
-from typing import Any, cast
+from typing import Any
 
 from pydantic import SerializationInfo, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -68,9 +68,9 @@ def make_exact(adapter: AnyTypeAdapter, extra: str) -> None:
     schema = exact.copy(schema)
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
-    validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
+    validator: AnyValue = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
     if exact.has_decimals:  # the wrapper has the one method that we use
-        validator = cast(SchemaValidator, _DecimalValidator(validator))
+        validator = _DecimalValidator(validator)
     adapter.validator = validator
 
 

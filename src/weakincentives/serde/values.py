@@ -329,8 +329,8 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> AnyTypeAdapter:
     config: PydanticConfig = {**CONFIG, "extra": extra}
     try:
         # An alias, since TypeAdapter takes no config beside a dataclass itself.
-        # ignore: made at run time, no type that a checker could read.
-        root: AnyType = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
+        make_alias: AnyType = TypeAliasType  # a checker reads a call as a declaration
+        root = make_alias("Root", of)
         adapter: AnyTypeAdapter = pydantic.TypeAdapter(root, config=config)
         adapter.rebuild()  # raises if a forward reference cannot be resolved
         make_exact(adapter, extra)

@@ -160,7 +160,7 @@ class _Trial:
 
     def call(self) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
         """Returns the handler's errors, the event and the outcome; `None` after control flow."""
-        assert self.tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses it
+        assert self.tool.handler is not None  # `assert_tool_contract` refuses it
         errors: list[Exception] = []
         events: list[_Any] = []
         recording = replace(self.tool, handler=_recording(self.tool.handler, errors))

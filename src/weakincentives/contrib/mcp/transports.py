@@ -219,7 +219,7 @@ async def start_process(
         limit=_MAX_BYTES,
         start_new_session=True,
     )
-    assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - pipes
+    assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - pipes
     to_client, incoming = anyio.create_memory_object_stream[_Message](0)
     readers = [
         asyncio.create_task(_read(process.stdout, state, to_client)),

@@ -29,6 +29,7 @@ type Split = int | Literal["auto"]
 
 _LARGE, _SMALL = 8_000, 800  # characters: what `auto` splits, and what needs no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
+_MAX_PREFIX = 48  # beside the longest tool name, of the 64 characters that a name may have
 _FENCED = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _BULLET = re.compile(r"^(?:[>*+-]|\d+[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # none after a number, "e.g." or "i.e."
@@ -217,7 +218,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
     listed += [f"- and {len(files) - _MAX_LISTED:,} more"] * (len(files) > _MAX_LISTED)
     folders = dict.fromkeys(path.partition("/")[0] for path in paths)
     prefix = key.replace("-", "_").replace(".", "_")
-    if len(prefix) > 48:  # noqa: PLR2004 - the longest tool name, and the 64 that a name may have
+    if len(prefix) > _MAX_PREFIX:
         prefix = f"{prefix[:39]}_{crc32(key.encode()):08x}"
     return [
         MarkdownSection[None](
