@@ -102,6 +102,7 @@ class Run[Out]:
         self._evaluations: list[Evaluation[Out]] = []  # of a chat's turn
         self._execution: Execution[Out] | None = None
         names = ConversationOptions.__annotations__
+        # Any: the options of a conversation, as far as they are given
         kept: Any = {name: value for name, value in given.items() if name in names}
         self._options: EvaluationStart = kept
         self.log = new_log(prompt, given, parent)

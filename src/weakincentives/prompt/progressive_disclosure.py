@@ -267,6 +267,7 @@ def disclosure_handler(
     if also_open and name == READ_SECTION:
         answer = partial(_read_section, also_open=also_open)
 
+    # Any: see `_Answer`
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
         try:
             return answer(view, params)
