@@ -178,7 +178,7 @@ def _run_commands(example: Example) -> str | None:
 
     In the block, `...` matches any text.
     """
-    assert isinstance(example.document, _Page)  # noqa: S101 - only pages have these parsers
+    assert isinstance(example.document, _Page)  # only pages have these parsers
     python = f'python() {{ "{sys.executable}" "$@"; }}; '
     wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
     path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])

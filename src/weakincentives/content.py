@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from .errors import WeakIncentivesError
 
@@ -93,10 +93,10 @@ class Media:
             mime = _check_bytes(data, mime)
         except ContentError as error:
             raise ContentError(f"{_subject(cls, name)}: {error}") from None
-        kind: Any = Image if mime.startswith("image/") else Document  # Any: as the next line checks
+        kind: type[Media] = Image if mime.startswith("image/") else Document
         if not issubclass(kind, cls):
             raise ContentError(f"{_subject(cls, name)}: the bytes are {mime}; use {kind.__name__}")
-        media: Self = kind(mime=mime, name=name, digest=_digest(data), size=len(data))
+        media = kind(mime=mime, name=name, digest=_digest(data), size=len(data))
         object.__setattr__(media, "data", data)
         return media
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 from ..content import ContentError, ContentStore, Media, MediaSupport, Part
 from ..evaluation.errors import PromptEvaluationError
@@ -30,6 +30,7 @@ from ..evaluation.messages import (
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
 from ..serde import Json
+from ..serde.json_types import AnyJson
 from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
 from .schema_dialects import Wire, encode_function
@@ -55,8 +56,6 @@ __all__ = [
     "read_usage",
 ]
 
-# Any: JSON that a provider sent, of whatever shape; codecs check each key where they read it.
-type AnyJson = Any
 type PromptRole = Literal["user", "system", "developer"]
 
 
@@ -142,7 +141,7 @@ class Codec(ABC):
     media: MediaSupport = MediaSupport()
     """The images and documents that the API takes; `encode_media` sees no others."""
 
-    stream_options: Wire
+    stream_options: ClassVar[Wire]
     """The part of a request that asks for its reply in events."""
 
     wire_format: str

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import replace
-from typing import Any
 
 from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
@@ -11,7 +10,7 @@ from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, TextDelta
 from ..limits import Clock, utc_now
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from .core import Connection, LoopAdapter
 from .provider_errors import ERROR_CODES
 
@@ -70,8 +69,7 @@ class FallbackAdapter(LoopAdapter):
         """What the first adapter can show; a later one may refuse it."""
         return self.adapters[0].media
 
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         """Opens a connection of each adapter.
 
         Raises `ValueError` for an adapter whose provider runs tools: others could not go on.

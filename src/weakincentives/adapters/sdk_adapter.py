@@ -349,8 +349,7 @@ def _plain(reply: AnySDK) -> AnyJson:
     return reply.model_dump(mode="json") if hasattr(reply, "model_dump") else reply
 
 
-# Any, twice: the SDK's own, and seconds
-def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
+def _timeout(sdk: AnySDK, seconds: object) -> AnySDK:
     """Returns the timeout of a request, which waits for a connection as long as SDKs usually do."""
     if not isinstance(seconds, int | float):  # none, or a Timeout that has its own
         return seconds

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from inspect import signature
@@ -19,6 +19,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.sections import ParamsType, slug
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..record_types import is_record_type, requires
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .printing import single_line
 
@@ -171,7 +172,7 @@ def _find_prompt(target: str) -> AnyPrompt:
     return prompt
 
 
-def _check_parameters(target: str, function: Callable[..., object]) -> None:
+def _check_parameters(target: str, function: AnyFunction) -> None:
     """Raises `UsageError` for a function that cannot be called without arguments."""
     try:
         parameters = signature(function, eval_str=True).parameters.values()

@@ -23,10 +23,12 @@ from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
 from ..locks import RunToken
 from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
+from ..record_types import AnyType
 from ..runtime.events import Operation
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn
@@ -176,15 +178,14 @@ class EvaluationStart(ConversationOptions, total=False):
     parent: ParentRun | None
 
 
-# Any: methods of all signatures whose first argument is a prompt, of any output
-def takes_bindings[F: Callable[..., Any]](method: F) -> F:
+def takes_bindings[F: AnyFunction](method: F) -> F:
     """Makes a method take the bindings of its prompt when it is called.
 
     A coroutine or a generator would read them only once it runs, after a later `bind`.
     """
 
     @wraps(method)
-    def begin(self: object, prompt: object, *args: object, **options: object) -> Any:
+    def begin(self: object, prompt: object, *args: object, **options: object) -> object:
         taken = prompt.for_run() if isinstance(prompt, Prompt) else prompt
         return method(self, taken, *args, **options)
 
@@ -368,8 +369,7 @@ class ConnectingAdapter(ProviderAdapter):
         return rules
 
     @abstractmethod
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         """Opens a connection to the provider for one evaluation of `rendered`."""
 
     def seconds_left(self, deadline: Deadline | None) -> float | None:
@@ -384,9 +384,8 @@ class ConnectingAdapter(ProviderAdapter):
             raise TimeoutError
 
 
-# Any: a TypedDict is no type that a checker knows.
 def check_arguments(
-    prompt: object, options: Mapping[str, object], known: Any, *kinds: type
+    prompt: object, options: Mapping[str, object], known: AnyType, *kinds: type
 ) -> None:
     """Raises `TypeError` for an argument of a wrong type or name.
 
@@ -428,7 +427,7 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
 
 def config_for(
     adapter: ConnectingAdapter,
-    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
+    rendered: AnyRenderedPrompt,
     options: EvaluationStart,
 ) -> RunConfig:
     """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from .. import serde
 from ..displays import cut, literal, longest_run, visible
@@ -19,11 +19,13 @@ from ..filesystem.text_diff import text_diff
 from ..filesystem.undo import Content, FileChange
 from ..prompt.approval_rules import ApprovalMode
 from ..prompt.tool import ToolResult
+from ..protocols import Fork
 from ..resources import NotIsolatedError
 from ..runtime.events import Event
 from ..runtime.session.fork import SessionFork
 from ..runtime.session.snapshots import type_name
 from ..serde import Json
+from ..serde.json_types import AnyJson
 from .messages import ToolCall, unwrap_arguments
 
 __all__ = [
@@ -210,15 +212,14 @@ def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
     return _sealed(preview)
 
 
-# Any: forks of all resources
 def preview_effects(
     call: ToolCall,
     session: SessionFork,
-    forks: Iterable[tuple[object, Any]],
+    forks: Iterable[tuple[object, Fork]],
     answer: str,
     *,
     success: bool,
-    result: ToolResult[Any] | None = None,
+    result: ToolResult[object] | None = None,
 ) -> Preview:
     """Returns the preview of a call that ran on forks.
 
@@ -300,8 +301,7 @@ class _Shown:
         )
 
 
-# Any: a list of differences, of which JSON does not say more
-def _state_change(name: str, differences: Any) -> Change:
+def _state_change(name: str, differences: AnyJson) -> Change:
     lines: list[str] = []
     for difference in differences:
         start, *path = difference["path"]
@@ -389,7 +389,7 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _hidden_in(result: ToolResult[Any] | None) -> list[str]:
+def _hidden_in(result: ToolResult[object] | None) -> list[str]:
     """Describes the parts of a result that the text for the model does not have."""
     if result is None:
         return []

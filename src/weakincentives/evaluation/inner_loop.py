@@ -15,7 +15,6 @@ can be pickled between two actions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..content import ContentStore
 from ..limits import Deadline, Meter, TokenUsage
@@ -148,8 +147,7 @@ class InnerLoop:
     """
 
     conversation: Conversation
-    # Any: the inner loop only passes the output on.
-    structured_output: StructuredOutputConfig[Any] | None = None
+    structured_output: StructuredOutputConfig[object] | None = None
     config: RunConfig = field(default_factory=RunConfig)
     param_descriptions: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]]

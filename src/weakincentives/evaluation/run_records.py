@@ -1,9 +1,7 @@
 """What a run begins with: the log of one that was suspended or stopped, or a new one."""
 
-from typing import Any
-
 from ..content import references_in, to_content
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..runtime.events import new_id
 from .adapter import ExecutionOptions, ParentRun
 from .logged_run import LoggedRun
@@ -39,8 +37,7 @@ def with_record(options: ExecutionOptions) -> ExecutionOptions:
     }
 
 
-# Any: a prompt of any output
-def new_log(prompt: Prompt[Any], options: ExecutionOptions, parent: ParentRun) -> RunLog:
+def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> RunLog:
     """Returns the log of a run, with its record if it continues one that has waited or stopped."""
     if parent.call is not None:
         return parent.call.begin(prompt)

@@ -1,7 +1,6 @@
 """What the model reads of a tool's result, and the sections that it asked for or opened."""
 
 from dataclasses import replace
-from typing import Any
 
 from ..content import Document, Image
 from ..errors import plain_text
@@ -47,8 +46,7 @@ def result_text(tool: str, result: object) -> str:
     return plain_text(result.content())
 
 
-# Any: results of all tools.
-def without_bytes(result: ToolResult[Any]) -> ToolResult[Any]:
+def without_bytes(result: ToolResult[object]) -> ToolResult[object]:
     """Returns a result whose media are references."""
     if not result.media:
         return result
@@ -69,7 +67,7 @@ def shorten(content: str, limit: int | None) -> str:
     return content[:shown] + note.format(total - shown)
 
 
-def failed(message: str) -> ToolResult[Any]:  # Any: results of all tools
+def failed(message: str) -> ToolResult[object]:
     """Returns the result of a call that failed, with at most 1,000 characters of the message."""
     return ToolResult(message=message[:_MAX_FAILURE], success=False)
 

@@ -80,7 +80,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
         *,
         read_only: bool = False,
         hard_links: bool = False,
-        limits: FilesystemLimits = FilesystemLimits(),  # noqa: B008 - frozen
+        limits: FilesystemLimits = FilesystemLimits(),
     ) -> None:
         super().__init__(read_only=read_only, limits=limits)
         self._hard_links = hard_links

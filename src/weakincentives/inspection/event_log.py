@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from .. import serde
 from ..errors import SerdeError
@@ -14,6 +14,7 @@ from ..runtime import events
 from ..runtime.events import Event, Operation, PromptRendered, SectionTexts
 from ..runtime.session.snapshots import type_name
 from ..serde import Json
+from ..serde.json_types import AnyJson
 
 __all__ = [
     "LOG_START",
@@ -24,7 +25,7 @@ __all__ = [
     "write_lines",
 ]
 
-type Record = dict[str, Any]  # Any: JSON, which readers read key by key
+type Record = dict[str, AnyJson]
 """An event as plain JSON values; `event` is the name of its type."""
 
 _VERSION = 5

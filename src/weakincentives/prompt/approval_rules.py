@@ -1,7 +1,7 @@
 """When a tool call needs a person's approval: what tools and sections declare about it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ..protocols import StateView
 from ..signatures import is_coroutine_function, selector_form
@@ -13,7 +13,7 @@ __all__ = ["Approval", "ApprovalMode", "approval_mode", "check_approval"]
 type ApprovalMode = Literal["arguments", "effects"]
 """What a person approves before a call counts: its arguments, or what it would change."""
 
-# Any: a selector takes nothing, the params, and by keyword the session or the context.
+# `...`: a selector takes nothing, the params, and by keyword the session or the context.
 # str: type checkers read `return "effects" if … else None` as a `str`; the value is checked later.
 type Approval = ApprovalMode | Callable[..., str | None]
 """A mode, or a function that returns the mode of one call, `None` for one that needs no approval.
@@ -44,9 +44,8 @@ def check_approval(subject: str, approval: object) -> None:
         raise PromptValidationError(f"{subject}: approval= {error}; use {_FORMS}") from None
 
 
-# Any: the params of all tools
 def approval_mode(
-    approval: Approval | None, params: Any, session: StateView, context: ToolContext
+    approval: Approval | None, params: object, session: StateView, context: ToolContext
 ) -> ApprovalMode | None:
     """Returns the mode for one call; raises what a selector raises, and `TypeError` for others."""
     if not callable(approval):

@@ -1,10 +1,9 @@
 """Conditions of sections: callables of four forms, brought to one when a template is built."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..protocols import StateView
-from ..signatures import is_coroutine_function, selector_form
+from ..signatures import AnyFunction, is_coroutine_function, selector_form
 from ..visibility import SectionPath
 from .errors import PromptRenderError
 
@@ -16,7 +15,7 @@ _FORMS = "(), (*, session), (params) or (params, *, session)"
 class BoundSelector(NamedTuple):
     """A selector as a callable of params and session; it passes on only what the selector takes."""
 
-    selector: Callable[..., object]
+    selector: AnyFunction
     needs_params: bool
     needs_session: bool
 
@@ -35,8 +34,7 @@ class BoundSelector(NamedTuple):
             ) from error
 
 
-# Any: selectors come in four forms, and this is where the form is found.
-def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
+def bind_selector(selector: AnyFunction) -> BoundSelector:
     """Brings `selector` to one form.
 
     Raises `TypeError` for any form but the four that sections allow.

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
-from ..protocols import DeclaredState, StateSlice
+from ..protocols import DeclaredState, SliceType, StateReducer, StateSlice
 from ..record_types import field_names, is_typed_dict, requires
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
@@ -112,7 +111,7 @@ class RegistrySnapshot:
         self.tool_paths: dict[str, SectionPath] = {}
         self.effects = set[Effect]()
         self.resources = ResourceRegistry()
-        self.state: dict[type[Any], DeclaredState] = {}
+        self.state: dict[SliceType, DeclaredState] = {}
         self._by_key: dict[str, SectionNode] = {}
         self._add(roots, (), "")
         self.sections = tuple(self._by_key.values())
@@ -295,8 +294,7 @@ def _nested_state(tool: AnyTool) -> Iterable[DeclaredState]:
     return handler.template.registry.state.values() if isinstance(handler, PromptHandler) else ()
 
 
-# Any: reducers of events of every type
-def _reducers(declared: DeclaredState) -> Mapping[type[Any], Any]:
+def _reducers(declared: DeclaredState) -> Mapping[SliceType, StateReducer]:
     """The reducers that a declaration names; none for a class, whose methods say."""
     return {} if isinstance(declared, type) else declared.reducers
 

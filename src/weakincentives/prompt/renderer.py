@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..limits import Deadline
     from .overrides.model import PromptDescriptor, PromptOverride, TextId, ToolOverride
 
-__all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
+__all__ = ["AnyRenderedPrompt", "PromptRenderer", "RenderedPrompt", "Span"]
 
 
 class Span(NamedTuple):
@@ -221,3 +221,6 @@ def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None
                 f"a visibility override is {path!r}: {visibility!r}; pass a tuple of keys and a "
                 f"SectionVisibility, such as ('context',): SectionVisibility.FULL"
             )
+
+
+type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output

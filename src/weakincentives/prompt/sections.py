@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .approval_rules import Approval
 
     # Any: sections without params are written without a subscript.
-    ParamsT = TypeVar("ParamsT", default=Any)
+    type _AnyParams = Any
+    ParamsT = TypeVar("ParamsT", default=_AnyParams)
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
     from typing import TypeVar
 
@@ -99,7 +100,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
 
     _arguments: _Arguments  # with which `clone` calls the constructor again
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: see `_Arguments`
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: of any signature
         section = super().__new__(cls)
         section._arguments = args, kwargs
         return section
@@ -198,7 +199,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         """
         return ()
 
-    def clone(self, **changes: Any) -> Self:  # Any: see `_Arguments`
+    def clone(self, **changes: object) -> Self:
         """Builds a section anew from the constructor arguments of this one and `changes`.
 
         Clones the children and shares the tools. Copies lists, dicts, sets, tuples and dataclasses
@@ -387,7 +388,7 @@ def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arg
     return (), dict(zip(names, positional, strict=False)) | keywords
 
 
-def _copied(value: Any) -> Any:  # Any: see `_Arguments`
+def _copied(value: object) -> Any:  # Any: see `_Arguments`
     """A copy of plain data, a clone of a section, and any other object itself."""
     match value:
         case Section():

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from ..generics import Parametrized
 from ..locks import RunStack
 from ..protocols import SessionProtocol, StateView
-from ..record_types import is_instance, is_record_type, is_typed_dict
+from ..record_types import AnyType, is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import OutputCheck
@@ -126,9 +126,10 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     @property
     def output_type(self) -> type[OutputT] | None:
         """The type of an evaluation's `output`, such as `list[T]`; `None` for text."""
-        # Any: a union is a form of a type that checkers do not know as `type[…]`.
-        output_type: Any = self.structured_output and self.structured_output.output_type
-        return cast(type[OutputT] | None, output_type)
+        # a union is a form of a type that checkers do not know as `type[…]`
+        form: AnyType = self.structured_output and self.structured_output.output_type
+        output_type: type[OutputT] | None = form
+        return output_type
 
     @property
     def descriptor(self) -> "PromptDescriptor":
@@ -312,8 +313,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         once = {"_read_overrides": cache(self._read_overrides)} if self._has_store else {}
         return self._copy(**once)
 
-    # Any: attributes of all types
-    def _copy(self, **changes: Any) -> Self:
+    def _copy(self, **changes: object) -> Self:
         copied = object.__new__(type(self))  # six times as fast as `copy.copy`
         copied.__dict__ = self.__dict__ | changes
         return copied
@@ -386,8 +386,13 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
+# Any: code for the prompts of every output.
+type AnyPrompt = Prompt[Any]
+type AnyTemplate = PromptTemplate[Any]
+
+
 def _overrides(
-    template: PromptTemplate[Any],  # Any: prompts of every output type
+    template: AnyTemplate,
     store: "PromptOverridesStore | None",
     tag: str,
 ) -> "PromptOverride | None":
@@ -411,18 +416,16 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
     return fitting[0]
 
 
-# Any: prompts of every output type.
-def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
+def _label(prompt: AnyTemplate | AnyPrompt) -> str:
     """`ns/key` in one line of at most 100 characters."""
     from ..displays import one_line
 
     return one_line(f"{prompt.ns}/{prompt.key}")
 
 
-# Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: Any, config: "StructuredOutputConfig[Any] | None"
-) -> "StructuredOutputConfig[Any] | None":
+    output_type: AnyType, config: "StructuredOutputConfig[object] | None"
+) -> "StructuredOutputConfig[object] | None":
     """The declared output, which must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
         output_type = None if config is None else config.output_type
@@ -437,8 +440,3 @@ def _output(
             f"{config.output_type!r}; declare one of them"
         )
     return config
-
-
-# Any: code for the prompts of every output.
-type AnyPrompt = Prompt[Any]
-type AnyTemplate = PromptTemplate[Any]

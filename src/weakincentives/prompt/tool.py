@@ -33,6 +33,7 @@ __all__ = [
     "NON_REPEATABLE",
     "AgentTemplate",
     "AnyTool",
+    "AnyToolHandler",
     "Effect",
     "JsonParams",
     "PromptHandler",
@@ -241,8 +242,8 @@ class Tool[P, R](Parametrized):
                 f"tool {name!r}: parameters= is no JSON Schema, or the input of an example does "
                 f"not fit it ({error}); correct the schema or the example"
             ) from error
-        # Any: a check by `isinstance` takes the class, the handler the mapping that it is
-        params_type: Any = dict
+        # a check by `isinstance` takes the class, the handler the mapping that it is
+        params_type: type[Mapping[str, serde.Json]] = dict
         return Tool(
             name=name,
             description=description,
@@ -308,8 +309,7 @@ class Tool[P, R](Parametrized):
         """
         if self.schema is not None:
             return _load_schema(self.schema)
-        kind: Any = self.params_type  # Any: every type has a schema or an error
-        return serde.json_schema(kind)
+        return serde.json_schema(self.params_type)
 
     def parse_params(self, text: str) -> P:
         """Returns the params in JSON `text`, of which none and `null` count as `{}`.
@@ -322,9 +322,8 @@ class Tool[P, R](Parametrized):
             return serde.parse_json(self.params_type, text)
         from ..serde.validation import parse_object
 
-        # Any: the params of a tool with a schema are a dict
-        params: Any = parse_object(self.schema, text)
-        return cast(P, params)
+        # the params of a tool with a schema are a dict
+        return cast(P, parse_object(self.schema, text))
 
     def __hash__(self) -> int:
         return hash((self.name, self.handler))  # examples may hold values without a hash
@@ -363,6 +362,7 @@ def _load_schema(text: str) -> "serde.JsonSchema":
 
 # Any: a registry holds the tools of all sections, each with types of its own.
 type AnyTool = Tool[Any, Any]
+type AnyToolHandler = ToolHandler[Any, object]
 
 
 def _check_effect(

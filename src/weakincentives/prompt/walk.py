@@ -216,7 +216,7 @@ class PromptView:
             return ()
         media: list[Image | Document] = []
         for node in sections:
-            params: Any = self._params(node)  # Any: params of all types
+            params = self._params(node)
             values = params.get if isinstance(params, Mapping) else partial(getattr, params)
             for value in [values(name) for name in field_names(params)]:
                 items = value if isinstance(value, list | tuple) else (value,)

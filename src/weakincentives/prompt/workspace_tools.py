@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..content import ContentError, Document, Image, Media, MediaSupport
 from ..displays import cut, name_in_line
@@ -17,7 +17,7 @@ from ..filesystem import FileStat, Filesystem, GrepMatch
 from ..filesystem.search import is_text
 from .context import ToolContext
 from .errors import ToolValidationError
-from .tool import AnyTool, Effect, Tool, ToolHandler, ToolResult
+from .tool import AnyTool, AnyToolHandler, Effect, Tool, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
@@ -331,8 +331,7 @@ def _match_line(match: GrepMatch) -> str:
     return f"{name_in_line(match.path)}:{match.line_number}: {match.line}"
 
 
-# Any: handlers of all types
-def _tools(effect: Effect, **handlers: ToolHandler[Any, Any]) -> tuple[AnyTool, ...]:
+def _tools(effect: Effect, **handlers: AnyToolHandler) -> tuple[AnyTool, ...]:
     named = handlers.items()
     return tuple(Tool(name=name, handler=handler, effect=effect) for name, handler in named)
 

@@ -7,10 +7,11 @@ from enum import Enum
 from typing import Any
 
 from ..errors import WeakIncentivesError
-from ..protocols import Resources
+from ..protocols import KindOf, Resources
 from ..signatures import signature_of
 
 __all__ = [
+    "AnyBinding",
     "Bindable",
     "Binding",
     "Kind",
@@ -22,7 +23,7 @@ __all__ = [
     "kind_names",
 ]
 
-type Kind = Callable[..., Any]  # Any: bindings and resources of all types stand side by side
+type Kind = KindOf[Any]  # Any: bindings and resources of all types stand side by side
 """The type by which a resource is bound; a callable, so that it may be abstract or a protocol."""
 
 
@@ -64,7 +65,7 @@ class Binding[T]:
     for what is no type.
     """
 
-    protocol: Callable[..., T]
+    protocol: KindOf[T]
     provider: Callable[[Resources], T | Awaitable[T]]
     scope: Scope = field(default=Scope.SINGLETON, kw_only=True)
     eager: bool = field(default=False, kw_only=True)
@@ -95,7 +96,7 @@ class Binding[T]:
             pass
 
     @classmethod
-    def instance(cls, protocol: Callable[..., T], value: T) -> "Binding[T]":
+    def instance(cls, protocol: KindOf[T], value: T) -> "Binding[T]":
         """Returns a binding of a value that the application owns; it is neither entered nor closed.
 
         Transactions restore the value from the start on, even if no call asks for it. Raises
@@ -114,6 +115,9 @@ class Binding[T]:
         return inspect.iscoroutinefunction(self.provider)
 
 
+type AnyBinding = Binding[Any]  # Any: a registry binds resources of all types
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class ResourceRegistry:
     """Bindings by type; immutable. `first | second` holds both, and `second` wins for a type.
@@ -122,7 +126,7 @@ class ResourceRegistry:
     but a tuple of bindings.
     """
 
-    bindings: tuple[Binding[Any], ...] = ()
+    bindings: tuple[AnyBinding, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.bindings, tuple) or not all(
@@ -135,7 +139,7 @@ class ResourceRegistry:
             )
 
     @classmethod
-    def of(cls, *bindings: Binding[Any]) -> "ResourceRegistry":
+    def of(cls, *bindings: AnyBinding) -> "ResourceRegistry":
         """Returns the registry of these bindings; raises `ValueError` for two of one type."""
         registry = cls(bindings)
         kinds: set[Kind] = set()
@@ -164,7 +168,7 @@ class ResourceRegistry:
         return f"<ResourceRegistry of {kind_names(self.bindings)}>"
 
 
-type Bindable = ResourceRegistry | Mapping[Kind, Any]
+type Bindable = ResourceRegistry | Mapping[Kind, object]
 """What can be bound: a registry, or values by type."""
 
 
@@ -173,6 +177,6 @@ def kind_name(kind: Kind) -> str:
     return getattr(kind, "__name__", repr(kind))
 
 
-def kind_names(bindings: Iterable[Binding[Any]]) -> str:
+def kind_names(bindings: Iterable[AnyBinding]) -> str:
     """Returns the names of the bound types for messages."""
     return ", ".join(kind_name(binding.protocol) for binding in bindings) or "nothing"

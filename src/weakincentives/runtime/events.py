@@ -418,7 +418,7 @@ def _ignore(result: object, /) -> None: ...
 _UNOBSERVED = nullcontext(_ignore)
 
 
-def _log_failure(handler: Callable[..., object], event: object) -> None:
+def _log_failure(handler: object, event: object) -> None:
     # the handler's `repr` may be long, contain secrets, or fail
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
     event_type = type(event).__name__

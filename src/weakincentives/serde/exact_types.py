@@ -21,7 +21,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from functools import partial, reduce
 from operator import attrgetter, or_
-from typing import Any, cast
+from typing import Any
 
 from pydantic import SerializationInfo, TypeAdapter, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -34,13 +34,12 @@ from pydantic_core import (
     to_jsonable_python,
 )
 
-from .json_types import Json, JsonSchema, comparable
+from .json_types import AnyValue, Json, JsonSchema, comparable
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
-# Any, in the three: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
+# Any, twice: pydantic's nested dicts, a ConfigDict or CoreConfig.
 type CoreSchema = Any
-type AnyValue = Any
 type PydanticConfig = Any
 type DumpAny = Callable[[object, SerializationInfo], object]
 
@@ -56,7 +55,7 @@ CONFIG: PydanticConfig = {
 # --- core schemas
 
 
-def make_exact(adapter: "TypeAdapter[Any]", extra: str, dump_any: DumpAny) -> None:
+def make_exact(adapter: "TypeAdapter[AnyValue]", extra: str, dump_any: DumpAny) -> None:
     """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
 
     `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`. `dump_any`
@@ -68,9 +67,9 @@ def make_exact(adapter: "TypeAdapter[Any]", extra: str, dump_any: DumpAny) -> No
     schema = exact.copy(schema)
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
-    validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
+    validator: AnyValue = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
     if exact.has_decimals:  # the wrapper has the one method that we use
-        validator = cast(SchemaValidator, _DecimalValidator(validator))
+        validator = _DecimalValidator(validator)
     adapter.validator = validator
 
 
@@ -148,8 +147,9 @@ class _Exact:
 _plain = core_schema.plain_serializer_function_ser_schema
 
 
-# Any, in the three: functions of every kind of value.
-def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) -> CoreSchema:
+def _dumper(
+    accepts: Callable[[AnyValue], bool], convert: Callable[[AnyValue], object]
+) -> CoreSchema:
     """Returns a serializer; pydantic tries the next type of a union if this one does not accept."""
 
     def dump(value: AnyValue) -> object:
@@ -160,11 +160,13 @@ def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) ->
     return _plain(dump)
 
 
-def _before(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
+def _before(
+    function: Callable[[AnyValue, "ValidationInfo[_Numbers]"], object], schema: CoreSchema
+) -> CoreSchema:
     return core_schema.with_info_before_validator_function(function, _inner(schema))
 
 
-def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
+def _after(function: Callable[[AnyValue], object], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_after_validator_function(function, _inner(schema))
 
 
@@ -210,7 +212,7 @@ def _key_text(member: AnyValue) -> AnyValue:
     return key
 
 
-def _is_of(kind: type[Any], value: object) -> bool:
+def _is_of(kind: type[object], value: object) -> bool:
     return isinstance(value, kind)
 
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
-from ...prompt.renderer import RenderedPrompt
+from ...prompt.renderer import AnyRenderedPrompt
 from ..claude_media import CLOUD_MEDIA
 from ..codec import Codec, Wire
 from ..http_clients import MAX_REPLY_BYTES, read_origin
@@ -121,8 +121,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
     def sdk() -> AnySDK:
         return import_module("anthropic")
 
-    # Any: a prompt of any output
-    def codec(self, rendered: RenderedPrompt[Any]) -> Codec:
+    def codec(self, rendered: AnyRenderedPrompt) -> Codec:
         if self._settings.tool_changes != "deferred":
             return MessagesCodec(self._settings, self.name)
         registry, texts = rendered.registry, rendered.tool_param_descriptions

@@ -7,7 +7,7 @@ other request, since their thinking blocks are bound to everything that stands b
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...content import Image, Media, Part
 from ...evaluation.inner_loop import ProviderRequest
@@ -73,7 +73,7 @@ class MessagesCodec(Codec):
 
     wire_format = "messages"
     instructions_role = "system"
-    stream_options = {"stream": True}  # noqa: RUF012 - never changed
+    stream_options: ClassVar[Wire] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
 

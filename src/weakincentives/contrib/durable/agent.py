@@ -45,8 +45,7 @@ class DurableAgent[Out]:
         )
 
 
-type AnyAgent = DurableAgent[Any]
-"""An agent of any output."""
+type AnyAgent = DurableAgent[Any]  # Any: agents of every output
 
 
 def _session(run_id: str) -> Session:

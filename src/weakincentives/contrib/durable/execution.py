@@ -34,6 +34,7 @@ from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
 from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
+from ...serde.json_types import AnyJson
 from .agent import AnyAgent, DurableAgent
 from .stored_log import LogTable, StoredLog
 
@@ -46,8 +47,7 @@ __all__ = [
     "to_resumed",
 ]
 
-# Any: inputs and results are JSON objects, read key by key.
-type Record = dict[str, Any]
+type Record = dict[str, AnyJson]
 
 # Subclasses come first, since an error is stored as the first of these that it is.
 _ERRORS: dict[str, type[PromptEvaluationError]] = {

@@ -278,7 +278,7 @@ def _transport(
 ) -> AbstractAsyncContextManager[Streams]:
     if lock.url is not None:
         return connect_http(lock.url, lock.headers, state)
-    assert lock.command  # noqa: S101 - a lock has either
+    assert lock.command  # a lock has either
     program, *arguments = lock.command
     parameters = StdioServerParameters(
         command=program, args=arguments, env=environment, cwd=lock.cwd

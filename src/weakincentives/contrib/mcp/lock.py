@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from ... import serde
 from ...atomic_writes import replacing
@@ -23,6 +23,7 @@ from ...errors import message_of
 from ...prompt.errors import PromptValidationError
 from ...repository import repository_root
 from ...serde import Json, JsonSchema
+from ...serde.json_types import AnyJson
 
 __all__ = [
     "LockError",
@@ -62,7 +63,7 @@ class ToolLock:
     annotations: dict[str, Json]
 
     @classmethod
-    def from_listing(cls, tool: Mapping[str, Any]) -> "ToolLock":  # Any: JSON of the protocol
+    def from_listing(cls, tool: Mapping[str, AnyJson]) -> "ToolLock":
         """Returns the lock of a tool in the protocol's JSON, which says `inputSchema`."""
         return cls(
             name=tool["name"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...content import MediaSupport
 from ...displays import cut
@@ -264,7 +264,7 @@ def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
     selector = approval
 
     @wraps(selector)  # the names of its parameters say what it is called with
-    def select(*args: Any, **names: Any) -> ApprovalMode | None:  # Any: whatever it takes
+    def select(*args: object, **names: object) -> ApprovalMode | None:
         return None if selector(*args, **names) is None else "arguments"
 
     return select

@@ -58,7 +58,7 @@ type AnyReducer = Reducer[Any, Any]
 # Any: a slice gives its values their type; the empty list has neither a value nor a tail.
 type AnyValue = Any
 type Values = list[AnyValue]
-type Node = tuple[AnyValue, Any, int]
+type Node = tuple[AnyValue, AnyValue, int]
 """The head of a linked list: the newest value, the tail, and the number of values."""
 
 EMPTY: Node = (None, None, 0)
