@@ -358,6 +358,12 @@ def test_another_adapter_and_another_bus_may_be_given_for_one_call() -> None:
     assert [event.session_id for event in expanded] == [session.session_id]
 
 
+def test_the_typed_output_comes_through() -> None:
+    prompt = Prompt[Note](ns="tests", key="typed", sections=[summarized("more", tool(name="late"))])
+    execution = MainLoop(static(read("more"), say(Note("hi")))).execute(prompt, session=Session())
+    assert execution.output == Note("hi")
+
+
 # --- Limits
 
 

@@ -37,6 +37,7 @@ from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
     PromptTemplate,
+    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
@@ -268,6 +269,36 @@ def test_a_decision_against_a_call_counts_when_it_needs_no_approval_any_more(
     loop.resume(asked, suspension, {"call_1": Approve(), **decisions}, session=at)
     notes = [note.text for note in at[Note].all() if note.text != "meanwhile"]
     assert notes == ["1", *outcome]
+
+
+def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
+    ran: list[int] = []
+
+    def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("sent")
+
+    more = MarkdownSection(
+        title="More",
+        template="Plan.",
+        summary="A plan.",
+        tools=[tool(ok, name="late")],
+        visibility=SectionVisibility.SUMMARY,
+    )
+    mail = replace(asking(once, "arguments", effect="at_most_once"), name="mail")
+    task = MarkdownSection(title="Task", template="Do it.", tools=[mail])
+    template = PromptTemplate[str](ns="tests", key="agent", sections=[task, more])
+    script = [
+        call(("mail", {"a": 1})),
+        call(("read_section", {"section_key": "more"})),
+        call(("mail", {"a": 1})),
+        say("done"),
+    ]
+    adapter = ScriptedAdapter(script, dynamic_tools=False)
+    execution, times = execute_suspended(
+        MainLoop(adapter), template.bind(), Session(), lambda _: Approve()
+    )
+    assert (ran, times, execution.restarts) == ([1], 1, 1)
 
 
 @pytest.mark.parametrize("message", [None, "Go on."])
