@@ -67,6 +67,10 @@ _SLOW = frozenset(_SLOW_TESTS.read_text(encoding="utf-8").splitlines())
 """Files, and functions of files that have quick ones, too."""
 
 
+_STARTED = set[str]()
+"""The files whose tests have begun."""
+
+
 def _function_of(nodeid: str) -> str:
     """The test function without its parameters; of a code block, its file, which runs whole."""
     return re.split(r"\[|::line:", nodeid)[0]
@@ -88,6 +92,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """At the start of a file, leaves to the collector only what its own tests will make."""
+    if (file := _file_of(nodeid)) not in _STARTED:
+        _STARTED.add(file)
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
