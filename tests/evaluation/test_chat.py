@@ -135,16 +135,6 @@ def test_a_chat_goes_on_from_message_to_message(mode: Mode) -> None:
     assert words(chat.conversation) == ["Hi", "Hello.", "Pay", "", "", "Paid.", "Thanks", "Bye."]
 
 
-def test_all_forms_of_a_turn_leave_the_same_conversation() -> None:
-    replies = say("Hello."), OPEN, call(("pay", {"n": 1})), say("Paid.")
-    chats = [chat_of(*replies) for _ in MODES]
-    for chat, mode in zip(chats, MODES, strict=True):
-        mode(chat, "Hi")
-        mode(chat, "Pay")
-    first, *others = [chat.conversation for chat in chats]
-    assert others == [first] * 3
-
-
 def test_the_session_has_one_conversation_however_long_the_chat_is() -> None:
     chat = chat_of(*[say("Yes.")] * 5)
     for message in "abcde":

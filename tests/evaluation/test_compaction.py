@@ -244,12 +244,6 @@ def test_fewer_turns_stay_where_they_need_more_than_half_of_the_bound() -> None:
     assert users(execution)[-2:] == ["Question 29?", "Now?"]
 
 
-def test_a_short_conversation_stays_as_it_is() -> None:
-    conversation = long_chat(5)
-    execution = go_on(ScriptedAdapter([say("So.")]), Compaction(100_000, 2), conversation)
-    assert execution.response.transcript[: len(conversation.messages)] == conversation.messages
-
-
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_a_summary_reads_the_older_turns_and_takes_their_place(*, is_async: bool) -> None:
     adapter = ScriptedAdapter([say("They asked.", usage=TokenUsage(7, 3)), say("So.")])

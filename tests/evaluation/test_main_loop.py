@@ -174,30 +174,6 @@ def test_the_section_asked_for_is_open_when_evaluation_starts_again(
     assert [(event.section_keys, event.reason) for event in expanded] == [(("more",), reason)]
 
 
-@pytest.mark.claim("C-15")
-@drivers
-def test_a_dynamic_adapter_that_reads_never_restarts(run: Run) -> None:
-    adapter, session = dynamic(read("more"), call(("late", {})), say("done")), Session()
-    injected = recorded(session.bus, ToolsInjected)
-    execution = run(adapter, manual(), session)
-    assert (execution.restarts, execution.expansions) == (0, ())
-    assert execution.usage == EACH + EACH + EACH
-    assert overrides(session) == {("more",): FULL}
-    # what telemetry counts as wink.tools.injected and wink.disclosure.dynamic
-    assert [event.tool_names for event in injected] == [("late",)]
-
-
-@pytest.mark.claim("DT-16")
-@pytest.mark.parametrize("dynamic_tools", [False, True])
-def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_tools: bool) -> None:
-    adapter = ScriptedAdapter([read("prose"), say("done")], dynamic_tools=dynamic_tools)
-    session = Session()
-    injected = recorded(session.bus, ToolsInjected)
-    assert execute(adapter, manual(), session).restarts == 0
-    assert session[VisibilityOverrides].all() == ()
-    assert injected == []
-
-
 @pytest.mark.claim("PD-27")
 def test_sections_asked_for_together_open_together() -> None:
     adapter, session = dynamic(opening("more", "prose"), say("done")), Session()
@@ -259,19 +235,6 @@ def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again()
     assert overrides(session) == {("more",): SUMMARY, ("rest",): FULL}
     own = [name for name in adapter.requests[-1].tool_names if not name.endswith("_section")]
     assert own == ["last"]
-
-
-@pytest.mark.claim("C-13", "PD-23", "PD-24")
-def test_state_that_tools_wrote_before_the_restart_is_kept_and_later_calls_are_not_run() -> None:
-    def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.session.dispatch(Note(f"{params.a}"))
-        return ToolResult("ok")
-
-    session = Session()
-    turn = call(("probe", {"a": 1}), ("read_section", {"section_key": "more"}), ("probe", {"a": 2}))
-    execute(static(turn, say("done")), manual(tool(noting)), session)
-    assert session[Note].all() == (Note("1"),)
-    assert [event.name for event in session[ToolInvoked].all()] == ["probe", "read_section"]
 
 
 @pytest.mark.claim("C-15", "PD-25")
@@ -605,14 +568,6 @@ def test_a_call_made_before_the_restart_is_answered_from_the_record(run: Run) ->
     assert {event.result.value for event in events} == {Note("value 1")}
 
 
-def test_a_call_with_other_arguments_is_another_call_after_the_restart_too() -> None:
-    paid: list[int] = []
-    adapter = static(call(("pay", {"a": 7})), read("more"), call(("pay", {"a": 8})), say("done"))
-    execute(adapter, manual(paying(paid)), Session())
-    assert paid == [7, 8]
-    assert told(adapter) == ['receipt 2\n\n{"text":"value 2"}']
-
-
 def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     paid: list[int] = []
     pay = call(("pay", {"a": 7}))
@@ -627,19 +582,6 @@ def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     ]
     events = [event.replayed for event in session[ToolInvoked].all() if event.name == "pay"]
     assert events == [False, False, True, True, False]
-
-
-def test_other_arguments_run_and_equal_ones_are_known_however_they_are_written() -> None:
-    paid: list[int] = []
-    adapter = static(
-        call(("pay", "{}")),
-        read("more"),
-        call(("pay", '{ "a": 3 }')),
-        call(("pay", {"a": 4})),
-        say("done"),
-    )
-    execute(adapter, manual(paying(paid)), Session())
-    assert paid == [3, 4]
 
 
 def test_repeatable_tools_run_again() -> None:

@@ -99,20 +99,6 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
     assert registry.get_tool("unknown") is None
 
 
-@pytest.mark.claim("C-03", "C-04")
-def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
-    registry = RegistrySnapshot(
-        (section("A", section("B"), section("C", section("D"))), section("E"))
-    )
-    assert [(node.number, node.heading) for node in registry.sections] == [
-        ("1", "## 1. A"),
-        ("1.1", "### 1.1. B"),
-        ("1.2", "### 1.2. C"),
-        ("1.2.1", "#### 1.2.1. D"),
-        ("2", "## 2. E"),
-    ]
-
-
 @pytest.mark.claim("PR-08")
 def test_the_registry_is_built_once_a_template() -> None:
     class Counting(Section[None]):
@@ -142,11 +128,6 @@ def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
     assert error.section_path == ("group", "same")
     assert "('group', 'same') is used twice; give it another key" in str(error)
     assert refused(section("Same"), section("Same")).section_path == ("same",)
-
-
-def test_equal_keys_in_different_branches_are_fine() -> None:
-    registry = RegistrySnapshot((section("A", section("Same")), section("B", section("Same"))))
-    assert [node.key for node in registry.sections] == ["a", "a.same", "b", "b.same"]
 
 
 @pytest.mark.claim("U-10")
@@ -229,15 +210,6 @@ def test_examples_that_json_cannot_hold_are_refused() -> None:
     error = refused(section("A", tools=[Tool[Nothing, object](name="odd", examples=[example])]))
     assert error.section_path == ("a",)
     assert "tool 'odd': an example fails" in str(error)
-
-
-@pytest.mark.claim("TL-20")
-def test_a_section_that_only_groups_may_hold_tools() -> None:
-    rendered = PromptTemplate(
-        ns="n", key="k", sections=[section("Group", tools=[tool("t")])]
-    ).render()
-    assert [tool.name for tool in rendered.tools] == ["t"]
-    assert rendered.text == "## 1. Group"
 
 
 def test_a_section_may_give_its_tools_one_by_one() -> None:

@@ -77,7 +77,8 @@ def bindable(built: PromptTemplate[None], values: list[object]) -> list[object]:
 # laws
 
 
-@pytest.mark.claim("PD-29", "TL-23", "PR-10", "PR-33")
+@pytest.mark.claim("PD-29", "TL-23", "PR-10", "PR-33", "PR-20", "C-16", "TL-21", "PR-28", "TL-20")
+@pytest.mark.claim("C-03", "C-04", "PS-18", "PS-19", "PD-32", "PD-33")
 @given(st.data())
 @settings(max_examples=120)
 def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -> None:
@@ -133,7 +134,7 @@ def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.Da
     assert all(part == part.strip() for part in parts)
 
 
-@pytest.mark.claim("C-04", "PS-18")
+@pytest.mark.claim("C-04", "PS-18", "C-03")
 @given(st.data())
 @settings(max_examples=60)
 def test_numbers_are_given_by_place_whatever_is_shown(data: st.DataObject) -> None:
@@ -228,16 +229,6 @@ def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(
     assert rendered.tools == ()
 
 
-def test_a_statically_disabled_section_is_skipped_too() -> None:
-    assert (
-        template_of(MarkdownSection(title="Off", template="x", enabled=False)).render().text == ""
-    )
-    assert (
-        template_of(MarkdownSection(title="On", template="x", enabled=True)).render().text
-        == "## 1. On\n\nx"
-    )
-
-
 @pytest.mark.claim("C-16", "PR-19", "PR-21")
 def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() -> None:
     child = MarkdownSection[Needed](
@@ -262,45 +253,6 @@ def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() 
         '"parent" to view full content including subsections: child.]'
     )
     assert [tool.name for tool in rendered.tools] == ["read_section"]
-
-
-@pytest.mark.claim("PR-20")
-def test_a_section_without_a_summary_text_can_be_summarized() -> None:
-    section = MarkdownSection(
-        title="Long", template="Body.", visibility=SUMMARY, tools=[Tool[Nothing, Nothing](name="t")]
-    )
-    rendered = template_of(section).render()
-    assert rendered.text == (
-        "## 1. Long\n\n---\n[This section is summarized. "
-        'To view full content, call `read_section` with key "long".]'
-    )
-    assert [tool.name for tool in rendered.tools] == ["read_section"]
-
-
-@pytest.mark.claim("C-16", "TL-21", "TL-23", "PR-28")
-def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None:
-    def with_tool(name: str, **arguments: Any) -> MarkdownSection[Any]:
-        return MarkdownSection(
-            title=name,
-            key=name,
-            template="",
-            tools=[Tool[Nothing, Nothing](name=f"t_{name}")],
-            **arguments,
-        )
-
-    tree = template_of(
-        with_tool(
-            "a",
-            children=[
-                with_tool("b"),
-                with_tool("c", enabled=lambda: False, children=[with_tool("d")]),
-            ],
-        ),
-        with_tool("e", visibility=SUMMARY),
-        with_tool("f"),
-    )
-    names = [[tool.name for tool in tree.render().tools] for _ in range(100)]
-    assert names == [["t_a", "t_b", "t_f", "read_section"]] * 100
 
 
 # --------------------------------------------------------------------------------------------------
@@ -616,34 +568,6 @@ def search(params: Search, *, context: ToolContext) -> ToolResult[None]:
 
 def searching(**arguments: Any) -> Tool[Search, None]:
     return Tool[Search, None](name="search", description="Searches.", handler=search, **arguments)
-
-
-@pytest.mark.claim("PR-30")
-def test_parts_are_joined_by_one_blank_line() -> None:
-    tree = template_of(
-        MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template="")
-    )
-    assert tree.render().text == "## 1. A\n\nx\n\n## 2. B"
-
-
-@pytest.mark.claim("C-03", "C-04", "PS-18", "PS-19")
-def test_headings_grow_by_one_mark_a_level() -> None:
-    leaf = MarkdownSection(title="Leaf", template="")
-    tree = template_of(
-        MarkdownSection(title="Off", template="", enabled=False),
-        MarkdownSection(
-            title="Root",
-            template="",
-            children=[MarkdownSection(title="Sub", template="", children=[leaf])],
-        ),
-        MarkdownSection(title="Last", template=""),
-    )
-    assert tree.render().text.split("\n\n") == [
-        "## 2. Root",
-        "### 2.1. Sub",
-        "#### 2.1.1. Leaf",
-        "## 3. Last",
-    ]
 
 
 @pytest.mark.parametrize("template", ["Hello $name", "", "$name\n\n$name"])

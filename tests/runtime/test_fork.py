@@ -113,13 +113,6 @@ def test_a_session_is_forkable_and_a_fork_is_not() -> None:
     assert not isinstance(fork, Forkable)
 
 
-def test_a_fork_sees_no_change_made_elsewhere_and_is_seen_nowhere_else() -> None:
-    session, fork = forked(1)
-    session[int].append(2)
-    fork[int].append(3)
-    assert (session[int].all(), fork[int].all()) == ((1, 2), (1, 3))
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -61,6 +61,8 @@ OVER_HTTP = {"chat": 0, "responses": 1}
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
+@pytest.mark.claim("DT-04", "DT-17", "DT-18", "DT-19", "DT-23", "DT-36", "DT-16", "DT-20", "DT-30")
+@pytest.mark.claim("U-17", "DT-26", "DT-29", "C-15", "C-13", "PD-23", "PD-24")
 @pytest.mark.parametrize(
     ("harness", "scenario"),
     [

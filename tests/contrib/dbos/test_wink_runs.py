@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contrib.dbos.test_waiting_runs import everything, payments
 from support.commands import Wink
+from support.durable_kills import everything, payments
 from support.durable_processes import (
     NewRunStore,
     Postgres,

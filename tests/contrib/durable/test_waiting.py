@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.test_approval import Which, asking
 from support.agents import Args, Note, answers, prompt, tool
+from support.approvals import Which, asking
 from support.durable_cuts import perform
 from support.durable_runs import Held, Json, WatchedTable, has_unknown, kind_of
 from support.programs import STATE, Program, programs, run, session

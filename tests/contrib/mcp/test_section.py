@@ -249,7 +249,7 @@ def test_a_hanging_server_is_ended_after_the_timeout(tmp_path: Path, mode: str) 
         assert not hung
         return text if after == (True, "hi") and (tmp_path / "hangs").exists() else None
 
-    text = with_growing_limit(attempt, 2)
+    text = with_growing_limit(attempt, 1)
     assert re.match(r"MCP server 'plain' gave no answer within \d+ seconds and was ended\.", text)
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_does_not_start_is_an_answer(
         assert not success
         return text if words in text else None
 
-    with_growing_limit(attempt, 2)
+    with_growing_limit(attempt, 1)
 
 
 def test_a_missing_program_or_variable_is_an_answer(tmp_path: Path) -> None:
