@@ -57,7 +57,7 @@ class OverlayFilesystem(TreeFilesystem):
         base = self.base
         with self.lock, base.lock if isinstance(base, VersionedFilesystem) else nullcontext():
             if self._merged:
-                raise ValueError(f"{self!r} was merged already; fork again")
+                raise ValueError(f"{self!r} has already been merged; fork again")
             for method, path, summary in self._observations:
                 if _observe(base, method, path)[1] != summary:
                     return False

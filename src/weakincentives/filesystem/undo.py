@@ -116,7 +116,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         with self.lock:
             name = self._changeable_path(path)
             if name == ".":
-                raise PermissionError("the root cannot be deleted; name what is in it")
+                raise PermissionError("the root cannot be deleted; delete its entries instead")
             kind = self._check_kind(path, name, missing=FileNotFoundError)
             if kind == "directory" and not recursive:
                 raise file_error(IsADirectoryError, path)
@@ -167,8 +167,9 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             while versions[-1] is not self._newest_version():
                 if versions[-1].newer is None:
                     raise ValueError(
-                        "this snapshot is of another filesystem, or an older one was restored "
-                        "since; restore where it was made, newer ones before older ones"
+                        "this snapshot belongs to another filesystem, or was invalidated by "
+                        "restoring an older one; restore it on its own filesystem, newest "
+                        "snapshots first"
                     )
                 versions.append(versions[-1].newer)
             originals: dict[str, E | None] = {}
@@ -254,7 +255,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         if interrupt is not None:
             raise interrupt
         if failures:
-            raise ExceptionGroup(f"{len(failures)} changes could not be put back", failures)
+            raise ExceptionGroup(f"cannot restore {len(failures)} changes", failures)
 
     def fork(self) -> "OverlayFilesystem":
         from .overlay import OverlayFilesystem  # which builds on this module
@@ -265,7 +266,9 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         from .overlay import OverlayFilesystem  # as above
 
         if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
-            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
+            raise ValueError(
+                f"{fork!r} is not a fork of {self!r}; merge the filesystem that its fork() returned"
+            )
         return fork.merge_into_base()
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
@@ -309,21 +312,21 @@ class VersionedFilesystem[E: _Entry](Filesystem):
     def _check_size(self, path: str, size: int) -> None:
         if size > self.limits.file_bytes:
             raise FilesystemLimitError(
-                f"{path!r} would be read or written with {size} bytes, but files may have "
+                f"cannot read or write {path!r}: it would have {size} bytes, the limit is "
                 f"{self.limits.file_bytes}; split it, or raise FilesystemLimits.file_bytes"
             )
 
     def _check_count(self, path: str, count: int) -> None:
         if count > self.limits.entries:
             raise FilesystemLimitError(
-                f"{path!r} holds more than {self.limits.entries} entries; name the one you need"
+                f"{path!r} has more than {self.limits.entries} entries; list a subdirectory"
             )
 
     def _changeable_path(self, path: str) -> str:
         name = normal_path(path, self.limits)
         if self.read_only:
             raise PermissionError(
-                f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere"
+                f"cannot change {path!r}: this filesystem is read-only; write elsewhere"
             )
         return name
 

@@ -34,16 +34,16 @@ def check_approval(subject: str, approval: object) -> None:
         return
     if not callable(approval):
         raise PromptValidationError(
-            f"{subject}: approval {approval!r} is neither 'arguments' nor 'effects' nor a function"
+            f"{subject}: approval must be 'arguments', 'effects' or a function, got {approval!r}"
         )
     if any(map(inspect.iscoroutinefunction, (approval, type(approval).__call__))):
         raise PromptValidationError(
-            f"{subject}: approval= is a coroutine function; use a plain one"
+            f"{subject}: approval= must be a plain function, got a coroutine function"
         )
     positional, keywords = _parameters(approval)
     if positional > 1 or not keywords <= _KEYWORDS:
         raise PromptValidationError(
-            f"{subject}: approval= takes {signature_of(approval)}; use {_FORMS}"
+            f"{subject}: approval= must take {_FORMS}, got a function of {signature_of(approval)}"
         )
 
 
@@ -60,7 +60,7 @@ def approval_mode(
         case None | "arguments" | "effects" as mode:
             return mode
         case other:
-            raise TypeError(f"approval= returned {other!r}; return 'arguments', 'effects' or None")
+            raise TypeError(f"approval= must return 'arguments', 'effects' or None, got {other!r}")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, set[str]]:

@@ -46,22 +46,24 @@ def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
     """
     if not callable(selector):
         raise TypeError(
-            f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}"
+            f"a condition must be a constant or a function of {_FORMS}, got {selector!r}"
         )
     if any(map(inspect.iscoroutinefunction, (selector, type(selector).__call__))):
         raise TypeError(
-            f"{selector!r} is a coroutine function, and rendering awaits nothing; "
-            f"use a plain function"
+            "a condition must be a plain function, because rendering does not await, got the "
+            f"coroutine function {selector!r}"
         )
     try:
         signature = signature_of(selector)
     except ValueError as error:
         raise TypeError(
-            f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"
+            f"cannot read the signature of {selector!r}; wrap it in a function of {_FORMS}"
         ) from error
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
     positional = sum(kind in _POSITIONAL for kind in kinds.values())
     needs_session = kinds.get("session") is Parameter.KEYWORD_ONLY
     if positional > 1 or positional + needs_session != len(kinds):
-        raise TypeError(f"{selector!r} takes {signature}; use {_FORMS}")
+        raise TypeError(
+            f"a condition must take {_FORMS}, got {selector!r}, which takes {signature}"
+        )
     return BoundSelector(selector, needs_params=positional == 1, needs_session=needs_session)

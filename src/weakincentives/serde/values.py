@@ -174,7 +174,7 @@ def _write(
     if "NaN" in text or "Infinity" in text:
 
         def refuse(constant: str) -> NoReturn:
-            raise _unfit(value, ValidationIssue((), f"no JSON number is {constant}"))
+            raise _unfit(value, ValidationIssue((), f"JSON cannot represent the number {constant}"))
 
         json.loads(text, parse_constant=refuse, parse_int=len)
     return text
