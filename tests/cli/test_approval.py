@@ -97,9 +97,7 @@ def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path, wink: W
     assert re.search("note.*1 notes", done.stderr)
     done = wink(*RUN, "notes:finishing", "--resume", "run.json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "wink: run.json: no run is stored there; the file goes when its run has ended\n"
-    )
+    assert done.stderr == ("wink: run.json does not exist; it is deleted when its run has ended\n")
 
 
 def test_a_call_inside_an_agent_is_decided_on_after_the_call_around_it(
@@ -163,8 +161,11 @@ def test_a_run_without_a_file_says_what_to_do(wink: Wink) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--yes", "call_9"], "call 'call_9' does not wait; there are call_1, call_2"),
-        ([], "is no run that waits"),
+        (
+            ["--yes", "call_9"],
+            "call 'call_9' is not pending approval; the pending calls are call_1, call_2",
+        ),
+        ([], "is not a suspended run"),
     ],
 )
 def test_what_cannot_be_decided_is_refused(

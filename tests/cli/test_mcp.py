@@ -121,7 +121,7 @@ def test_a_secret_is_referred_to_by_the_name_of_its_variable(wink: Wink) -> None
     assert VALUE not in lock_file(wink).read_text() + done.stdout + again.stdout
     missing = wink("mcp", "check")
     assert missing.returncode == 1
-    assert "needs the environment variable SHOP_TOKEN" in missing.stdout
+    assert "requires the environment variable SHOP_TOKEN" in missing.stdout
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_an_override_of_a_locked_text_is_stale_once_the_lock_has_another(wink: W
         ('append {"text": "x"}', "lines", 0, "undone: the server reads the folder"),
         ('remember {"text": "x"}', "recall", 1, "cached: the server keeps in memory"),
         ('append {"text": "x"}', "echo", 1, "unseen: what it reads shows no change"),
-        ("append {", "lines", 2, "--change is written 'TOOL {JSON}'"),
+        ("append {", "lines", 2, "--change must be 'TOOL {JSON}'"),
     ],
 )
 def test_a_probe_says_whether_a_rollback_of_the_folder_reaches_the_server(

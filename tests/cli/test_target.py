@@ -106,7 +106,7 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
     [
         ("module", "write it as package.module:name"),
         (":x", "write it as package.module:name"),
-        ("app/desk.py:main", "names a file; name its module, as in app.desk:main"),
+        ("app/desk.py:main", "is a file; pass its module, as in app.desk:main"),
         (
             "no_such_module:x",
             "importing 'no_such_module' failed: .*; run wink where it can be imported",
@@ -241,8 +241,8 @@ def test_params_come_from_a_file_and_settings_beat_it(
     [
         (".json", '{"Question": {"te', "Expecting|Unterminated"),
         (".yaml", "Question: [", "while parsing a flow node"),
-        (".json", "[]", "params are written as"),
-        (".json", '{"Question": 1}', "params are written as"),
+        (".json", "[]", "params must be {Type: {field: value}}"),
+        (".json", '{"Question": 1}', "params must be {Type: {field: value}}"),
         (".yaml", "Nothing: {}", "no params type 'Nothing'"),
     ],
 )
@@ -274,7 +274,7 @@ def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match=f"params{suffix} is no text in UTF-8"):
+    with pytest.raises(UsageError, match=f"params{suffix} is not UTF-8 text"):
         params(file=file)
 
 

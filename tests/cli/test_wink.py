@@ -531,7 +531,7 @@ ENDLESS = """\
         (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic needs --model"),
         (
             ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],
-            "no adapter is called 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or",
+            "unknown adapter 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or",
         ),
         (
             ["show", "shop.py"],
@@ -539,7 +539,7 @@ ENDLESS = """\
         ),
         (
             ["run", "shop:clean", "--model", "m", "--api", "soap"],
-            "api is 'soap'; use 'responses' or 'chat'",
+            "api must be 'responses' or 'chat', got 'soap'",
         ),
         (
             ["run", "shop:clean", "--adapter", "shop:scripted", "--log", "no/where.jsonl"],

@@ -699,7 +699,7 @@ def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
 
 
 def test_a_reason_is_words() -> None:
-    with pytest.raises(TypeError, match="Deny's reason is 3; pass the words for the model"):
+    with pytest.raises(TypeError, match="reason of Deny must be a string for the model, got 3"):
         Deny(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -708,7 +708,7 @@ def test_an_approver_returns_a_decision() -> None:
     # Any: what no checker lets through
     wrong: Any = lambda _: True  # noqa: E731
     word: Any = "yes"
-    with pytest.raises(TypeError, match=r"^the approver returned True; return Approve\(\), Deny"):
+    with pytest.raises(TypeError, match=r"^the approver must return Approve\(\), Deny.*, got True"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=wrong)
     with pytest.raises(TypeError, match="approver is 'yes'"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
@@ -982,7 +982,7 @@ def test_event_is_previewed_without_its_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [(None, "failed: out of order"), (3, "returned 3, which is no text")]
+    ("text", "problem"), [(None, "failed: out of order"), (3, "must return a string, got 3")]
 )
 def test_a_resource_that_cannot_say_what_would_change_leaves_the_arguments(
     text: object, problem: str
@@ -1035,7 +1035,7 @@ def test_arguments_are_replaced_by_json(arguments: Any) -> None:
 
     with pytest.raises(
         TypeError,
-        match=r"^the arguments are replaced by .*; pass ReplaceArg",
+        match=r"^ReplaceArguments must get a mapping of JSON values, got",
     ):
         previews(asking(handler), at, ReplaceArguments(arguments))
     assert at[Note].all() == ()

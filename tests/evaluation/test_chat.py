@@ -456,7 +456,7 @@ def test_a_chat_keeps_the_conversation_that_an_adapter_with_its_own_loop_returns
 def test_what_is_no_loop_and_no_prompt_is_refused() -> None:
     adapter: Any = ScriptedAdapter([])
     unbound: Any = template()
-    with pytest.raises(TypeError, match=r"pass a loop, MainLoop\(adapter\)"):
+    with pytest.raises(TypeError, match=r"must get a loop, such as MainLoop\(adapter\), got"):
         Chat(adapter, template().bind(), session=Session())
     with pytest.raises(TypeError, match=r"template\.bind"):
         Chat(MainLoop(adapter), unbound, session=Session())

@@ -99,7 +99,7 @@ def test_a_thread_that_outlives_its_call_is_refused_and_changes_nothing(
     assert len(raised) >= count
     for error in raised:
         assert isinstance(error, RuntimeError)
-        assert f"is over, so context.{what} cannot be used; read what you need" in str(error)
+        assert f"context.{what} cannot be used because tool call" in str(error)
         assert "tool call 'call_" in str(error)
     assert (session.snapshot().slices, session[ToolsInjected].all()) == before
 

@@ -242,7 +242,10 @@ def test_outcomes_of_other_calls_are_refused_by_name() -> None:
     loop = machine()
     start(loop)
     loop.receive(asks("known", "known"))
-    with pytest.raises(ValueError, match="outcome of call 'call_1' submitted, pending is 'call_0'"):
+    with pytest.raises(
+        ValueError,
+        match="outcome of call 'call_1' was submitted, but the pending calls are 'call_0'",
+    ):
         loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
@@ -489,7 +492,7 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
 @pytest.mark.parametrize("word", [True, False, "parallel"])
 def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
     with pytest.raises(
-        ValueError, match=rf"^parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"
+        ValueError, match=rf"^parallel_tool_calls must be 'in_order' or 'isolated', got {word!r}"
     ):
         RunConfig(parallel_tool_calls=word)
 
@@ -498,9 +501,9 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
 @pytest.mark.parametrize(
     ("count", "kind", "message"),
     [
-        ("3", TypeError, "is '3'; pass a whole number"),
-        (2.5, TypeError, "is 2.5; pass a whole number"),
-        (True, TypeError, "is True; pass a whole number"),
+        ("3", TypeError, "must be an int, got '3'"),
+        (2.5, TypeError, "must be an int, got 2.5"),
+        (True, TypeError, "must be an int, got True"),
         (-1, ValueError, "must not be negative, got -1"),
     ],
 )

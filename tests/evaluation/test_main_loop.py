@@ -315,7 +315,7 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
         (
             "Say hello.",
             Session(),
-            r"'Say hello\.' cannot be evaluated; pass a Prompt, which template\.bind\(…\) makes",
+            r"cannot evaluate 'Say hello\.'; pass a Prompt, such as template\.bind\(…\) returns",
         ),
         (None, Session(), "a NoneType cannot be evaluated; pass a Prompt"),
         (
@@ -338,7 +338,7 @@ def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
 
 @pytest.mark.parametrize("count", ["3", None])
 def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
-    with pytest.raises(TypeError, match=f"max_expansions is {count!r}; pass a whole number"):
+    with pytest.raises(TypeError, match=f"max_expansions must be an int, got {count!r}"):
         MainLoop(dynamic(), max_expansions=count)
 
 

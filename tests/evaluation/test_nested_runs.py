@@ -404,7 +404,7 @@ def test_a_prompt_that_must_not_run_twice_or_needs_two_types_says_so() -> None:
             MarkdownSection[Summary](title="B", key="b", template="$text"),
         ],
     )
-    with pytest.raises(PromptValidationError, match="params of Summary, Topic for the template"):
+    with pytest.raises(PromptValidationError, match="requires Summary, Topic; give"):
         Tool.from_prompt(two, name="two")
 
 

@@ -372,7 +372,7 @@ def test_a_call_that_cannot_be_made_again_fails_the_nested_run_in_clear_words() 
     [preview] = suspension.pending
     execution = loop.resume(asked, suspension, {preview.call_id: Approve()}, session=at)
     [answer] = answers(execution.response.transcript)
-    assert "the call of 'once', which succeeded before the run waited, fails now" in answer.content
+    assert "the call of 'once' succeeded before the suspension and fails now" in answer.content
     assert "the service is gone" in answer.content
     assert notes(at) == []
 
@@ -686,7 +686,9 @@ def test_changed_agents_and_unknown_calls_are_refused_and_the_run_waits_on() -> 
         ):
             with pytest.raises(ValueError, match=message):
                 loop.resume(asked(other, by_hand=by_hand), suspension, decisions, session=at)
-        with pytest.raises(ValueError, match="call 'call_2' does not wait; decide on"):
+        with pytest.raises(
+            ValueError, match=r"decisions must be for suspended calls, .*, got one for 'call_2'"
+        ):
             loop.resume(
                 asked(inner, by_hand=by_hand), suspension, {"call_2": Approve()}, session=at
             )

@@ -172,7 +172,8 @@ def test_a_call_that_cannot_be_made_again_fails_the_nested_run_as_its_response()
     [error] = caught
     assert (error.phase, error.code) == ("response", "not_repeated")
     assert error.message.startswith(
-        "the call of 'once', which succeeded before the run waited, fails now: "
+        "cannot resume the run because the call of 'once' succeeded before the suspension "
+        "and fails now: "
     )
     assert error.message.endswith("the service is gone")
 

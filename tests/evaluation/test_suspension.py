@@ -409,8 +409,11 @@ def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
 @pytest.mark.parametrize(
     ("decisions", "message"),
     [
-        ({"call_9": Approve()}, "^call 'call_9' does not wait; decide on \\['call_1'\\]"),
-        ({"call_1": True}, "^the decision on 'call_1' is True; pass Approve"),
+        (
+            {"call_9": Approve()},
+            "^decisions must be for suspended calls, \\['call_1'\\], got one for 'call_9'",
+        ),
+        ({"call_1": True}, "^the decision on 'call_1' must be Approve.*, got True"),
     ],
     ids=["unknown call", "no decision"],
 )

@@ -245,7 +245,7 @@ def test_a_link_that_was_changed_is_reported_and_the_rest_put_back() -> None:
         (root / "new").write_text("new")
         (root / "link").unlink()
         (root / "twin").write_text("after")
-        with pytest.raises(ExceptionGroup, match="1 changes could not be put back") as raised:
+        with pytest.raises(ExceptionGroup, match="cannot restore 1 changes") as raised:
             foreign.restore(before)
         assert "'link'" in str(raised.value.exceptions[0])
         assert not (root / "new").exists()

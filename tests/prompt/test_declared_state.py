@@ -112,7 +112,9 @@ def test_state_that_was_installed_by_hand_is_not_installed_again() -> None:
 
 def test_two_sections_may_declare_one_slice() -> None:
     second = MarkdownSection(title="Two", template="", state=[Booking, StateSlice(Line, {})])
-    with pytest.raises(PromptValidationError, match="Line has other reducers in section 'booking'"):
+    with pytest.raises(
+        PromptValidationError, match="Line has different reducers in section 'booking'"
+    ):
         template(second)
     same = MarkdownSection(
         title="Two", template="", state=[Booking, StateSlice(Line, {Line: shout})]

@@ -100,7 +100,7 @@ def test_the_suffix_does_not_tell_whether_a_section_has_tools() -> None:
 @pytest.mark.claim("DT-06")
 @pytest.mark.parametrize("value", ["read", None, True])
 def test_any_other_disclosure_is_refused(value: object) -> None:
-    with pytest.raises(PromptValidationError, match=r"use Disclosure\.READ, \.OPEN or \.SPLIT"):
+    with pytest.raises(PromptValidationError, match=r"must be Disclosure\.READ, \.OPEN or \.SPLIT"):
         prompt(disclosure=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

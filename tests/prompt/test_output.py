@@ -198,7 +198,8 @@ def test_a_subscript_and_a_config_say_the_same() -> None:
 @pytest.mark.claim("PR-04")
 def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
     with pytest.raises(
-        PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"
+        PromptValidationError,
+        match=r"structured_output must agree, got .*Answer.*Source.*declare only one",
     ):
         Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Source))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PromptValidationError):

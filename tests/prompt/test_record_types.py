@@ -142,7 +142,9 @@ def test_unbound_params_are_told_with_their_type() -> None:
 
 def test_placeholders_are_checked_against_the_fields() -> None:
     for kind in (City, Trip):
-        with pytest.raises(PromptValidationError, match="no params field for a placeholder"):
+        with pytest.raises(
+            PromptValidationError, match="the params have no field for a placeholder"
+        ):
             PromptTemplate(
                 ns="tests",
                 key="wrong",

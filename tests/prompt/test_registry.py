@@ -174,7 +174,7 @@ def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict
         section("B", tools=[tool("same")]),
     )
     assert error.section_path == ("b",)
-    assert "tool name 'same' is used twice, in section 'a.hidden' and here" in str(error)
+    assert "got 'same' here and in section 'a.hidden'" in str(error)
     assert "names are unique" in str(error)
 
 
@@ -209,7 +209,7 @@ def test_examples_that_json_cannot_hold_are_refused() -> None:
     example = ToolExample("Bad", Nothing(), object())
     error = refused(section("A", tools=[Tool[Nothing, object](name="odd", examples=[example])]))
     assert error.section_path == ("a",)
-    assert "tool 'odd': an example fails" in str(error)
+    assert "tool 'odd': invalid example" in str(error)
 
 
 def test_a_section_may_give_its_tools_one_by_one() -> None:
@@ -240,7 +240,7 @@ def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_
     assert error.section_path == ("g", "s")
     assert error.placeholder == "$missing"
     assert (
-        "no params field for a placeholder; Size has count, unit "
+        "the params have no field for a placeholder; Size has count, unit "
         "(section 'g.s', placeholder '$missing')" in str(error)
     )
 
@@ -302,7 +302,9 @@ def test_what_is_no_section_is_refused_a_prompt_included() -> None:
 
 def test_a_section_in_place_of_a_list_is_refused() -> None:
     single: Any = section("A")
-    with pytest.raises(PromptValidationError, match=r"which is no list; write sections=\[…\]"):
+    with pytest.raises(
+        PromptValidationError, match=r"sections must be a list, such as sections=\[…\], got"
+    ):
         PromptTemplate(ns="n", key="outer", sections=single)
 
 

@@ -478,7 +478,7 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
 
     tree = template_of(MarkdownSection(title="Group", template="", children=[Broken(title="Bad")]))
     with pytest.raises(
-        PromptRenderError, match=r"Broken failed to render: ZeroDivisionError: by zero"
+        PromptRenderError, match=r"cannot render Broken: ZeroDivisionError: by zero"
     ) as caught:
         tree.render()
     assert caught.value.section_path == ("group", "bad")
@@ -507,7 +507,8 @@ def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> No
         (Waiting(title="S", summary="", visibility=SUMMARY), "int"),
     ):
         with pytest.raises(
-            PromptRenderError, match=rf"it returned a {gave}; return a string, .*\(section 's'\)"
+            PromptRenderError,
+            match=rf"it must return a string, without awaiting, got a {gave} \(section 's'\)",
         ):
             template_of(section).render()
 
@@ -524,7 +525,7 @@ def test_a_selector_that_raises_names_the_section() -> None:
 def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     tree = template_of(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(
-        PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY"
+        PromptRenderError, match=r"must be SectionVisibility\.FULL or \.SUMMARY, got 'summary'"
     ) as caught:
         tree.render()
     assert caught.value.section_path == ("s",)
@@ -537,7 +538,7 @@ def test_a_malformed_visibility_override_is_refused_rather_than_ignored(override
     tree = template_of(
         MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY)
     )
-    message = r"a visibility override is .*'s'.*; pass a tuple of keys and a SectionVisibility"
+    message = r"visibility overrides must be tuples of keys with a SectionVisibility, .*got .*'s'"
     with pytest.raises(PromptRenderError, match=message):
         tree.render(visibility_overrides=overrides)
     session = Session()

@@ -213,7 +213,7 @@ def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -
 def test_params_without_fields_are_refused(kind: Any) -> None:
     with pytest.raises(
         PromptValidationError,
-        match="has no fields; declare a dataclass, a pydantic",
+        match="params type must be a dataclass, a pydantic",
     ) as caught:
         MarkdownSection[kind](title="S", template="")
     assert repr(kind) in str(caught.value)
@@ -421,7 +421,7 @@ def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
     section = Words(word for word in ("a", "b"))
     assert section.template == "a b"
     with pytest.raises(
-        PromptValidationError, match="words is an iterator, which is used up; pass a list"
+        PromptValidationError, match="words is an iterator that was already consumed; pass a list"
     ):
         section.clone()
     assert section.clone(words=["c"]).template == "c"

@@ -116,7 +116,7 @@ def test_values_that_json_cannot_hold_are_refused(example: TaskExample) -> None:
 
 def test_what_is_no_example_is_refused() -> None:
     with pytest.raises(
-        PromptValidationError, match="examples holds 'text', which is no TaskExample"
+        PromptValidationError, match="examples must contain TaskExample objects, got 'text'"
     ):
         TaskExamplesSection(examples=["text"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 

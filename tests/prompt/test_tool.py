@@ -251,7 +251,7 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
         ("", "0 characters"),
         ("x" * 1025, "1025 characters"),
         ("half \ud83d", "cannot be encoded as UTF-8"),
-        (5, "5; write it as text"),
+        (5, "must be a string, got 5"),
     ],
     ids=["empty", "long", "surrogate", "no text"],
 )
@@ -325,7 +325,7 @@ def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: 
 )
 def test_params_without_fields_are_refused(kind: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match=r"tool 't': params type .* has no fields; declare"
+        PromptValidationError, match=r"tool 't': params type must be a dataclass"
     ) as caught:
         Tool[kind, Found](name="t")
     assert repr(kind) in str(caught.value)
@@ -402,8 +402,8 @@ def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> No
     for handler, returned in ((said, "str"), (nothing, "None")):
         with pytest.raises(
             PromptValidationError,
-            match=rf"^tool 't': handler {handler.__name__} is annotated to return {returned}; "
-            "declare ToolResult",
+            match=rf"^tool 't': handler {handler.__name__} must be annotated to return ToolResult"
+            rf"\[…\], got {returned}; return ToolResult",
         ):
             Tool(name="t", handler=handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -441,7 +441,7 @@ def test_a_handler_that_yields_is_refused() -> None:
         (Parts(), "Parts"),
     ):
         with pytest.raises(
-            PromptValidationError, match=rf"handler {name} yields; return its result"
+            PromptValidationError, match=rf"handler {name} must return its result, not yield it"
         ):
             Tool(name="t", params_type=Lookup, handler=handler)
 
@@ -600,13 +600,13 @@ def with_wider(prefix: str, params: Wider, *, context: ToolContext) -> ToolResul
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        (takes_wider, "takes Wider, but the tool is declared for Lookup"),
-        (OfKeyed(), "takes Keyed, but the tool is declared for Lookup"),
-        (OfKeyed().method, "takes Keyed, but the tool is declared for Lookup"),
-        (functools.partial(with_wider, "p"), "takes Wider, but the tool is declared for Lookup"),
-        (takes_dict, r"takes dict\[str, str\], but the tool is declared for Lookup"),
-        (returns_lookup, "returns ToolResult of Lookup, but the tool is declared for Found"),
-        (returns_text, "is annotated to return str"),
+        (takes_wider, "takes Wider, but the tool is declared with Lookup"),
+        (OfKeyed(), "takes Keyed, but the tool is declared with Lookup"),
+        (OfKeyed().method, "takes Keyed, but the tool is declared with Lookup"),
+        (functools.partial(with_wider, "p"), "takes Wider, but the tool is declared with Lookup"),
+        (takes_dict, r"takes dict\[str, str\], but the tool is declared with Lookup"),
+        (returns_lookup, "returns ToolResult of Lookup, but the tool is declared with Found"),
+        (returns_text, "must be annotated to return .*, got str"),
     ],
     ids=["function", "callable", "method", "partial", "dict", "result", "no result"],
 )

@@ -213,7 +213,8 @@ def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
     session = Session()
     session.install(Needy)
     with pytest.raises(
-        TypeError, match=r"no Needy is seeded .*; seed one, session\[Needy\]\.seed\(Needy\(…\)\)"
+        TypeError,
+        match=r"no Needy has been seeded, .*; seed one with session\[Needy\]\.seed\(Needy\(…\)\)",
     ):
         session.dispatch(Tick())
     session[Needy].seed(Needy(4))

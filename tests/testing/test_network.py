@@ -158,7 +158,7 @@ def test_live({fixture}):
 def test_an_unknown_value_of_the_ini_option_is_refused_with_those_there_are(author: Author) -> None:
     ran = author.runs("def test_plain(): pass", "-o", "wink_network=true")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    ran.stderr.fnmatch_lines(["*wink_network is 'true'; use 'fixtures', 'loopback' or 'any'*"])
+    ran.stderr.fnmatch_lines(["*wink_network must be 'fixtures', 'loopback' or 'any', got 'true'*"])
 
 
 def test_a_refusal_names_the_host_and_the_remedy_even_where_a_client_hides_it(

@@ -123,7 +123,7 @@ class RedirectError(Exception):
 def check_max_reply_bytes(max_reply_bytes: int) -> int:
     """Returns `max_reply_bytes`; raises `ValueError` unless it is above 0."""
     if max_reply_bytes < 1:
-        raise ValueError(f"max_reply_bytes is {max_reply_bytes}; pass a number of bytes above 0")
+        raise ValueError(f"max_reply_bytes must be above 0, got {max_reply_bytes}")
     return max_reply_bytes
 
 

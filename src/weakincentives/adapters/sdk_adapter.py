@@ -104,8 +104,8 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         own = [name for name in ("base_url", "api_key") if self._client_arguments[name] is not None]
         if own and self._has_ready_client:
             raise ValueError(
-                f"{own[0]} cannot be passed with a ready client, which has its own; pass either"
-                f" {own[0]} or client= and async_client="
+                f"{own[0]} cannot be combined with a ready client, which has its own; pass either "
+                f"{own[0]} or client= and async_client="
             )
 
     @staticmethod

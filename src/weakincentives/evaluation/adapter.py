@@ -118,7 +118,8 @@ class ParentRun:
         """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""
         if self.levels_left < 0:
             raise DepthLimitError(
-                f"cannot run {name!r}: the runs around it are nested as deep as max_depth allows",
+                f"cannot run {name!r}: its parent runs are already nested as deeply as max_depth "
+                "allows",
                 phase="limit",
                 code="depth",
                 remedy="end the recursion, or raise RunConfig.max_depth",
@@ -393,25 +394,26 @@ def check_arguments(
     """
     if unknown := sorted(options.keys() - known.__annotations__):
         names = ", ".join(known.__annotations__)
-        raise TypeError(f"{unknown[0]!r} is no argument of an evaluation; there are {names}")
+        raise TypeError(f"unknown argument {unknown[0]!r} of an evaluation; use one of {names}")
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
-        raise TypeError(f"{shown} cannot be evaluated; pass a Prompt, which template.bind(…) makes")
+        raise TypeError(f"cannot evaluate {shown}; pass a Prompt, such as template.bind(…) returns")
     session, conversation = options.get("session"), options.get("conversation")
     if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
-        raise TypeError(f"session is {session!r}; pass a Session(), which keeps the state")
+        raise TypeError(f"session must be a Session object, got {session!r}")
     check_limits(options.get("deadline"), options.get("budget"))
     message: Any = options.get("message")  # Any: `to_content` checks it
     if message is not None:
         to_content(message)
     if (on_change := options.get("on_change", "append")) not in ("append", "restate"):
-        raise ValueError(f"on_change is {on_change!r}; use 'append' or 'restate'")
+        raise ValueError(f"on_change must be 'append' or 'restate', got {on_change!r}")
     approver = options.get("approver")
     if approver is not None and not callable(approver):
-        raise TypeError(f"approver is {approver!r}; pass a function that takes a Preview")
+        raise TypeError(f"approver must be a function that takes a Preview, got {approver!r}")
     if not isinstance(conversation, Conversation | None):
         raise TypeError(
-            f"conversation is a {type(conversation).__name__}; pass response.conversation"
+            "conversation must be a Conversation, such as response.conversation, got a "
+            f"{type(conversation).__name__}"
         )
 
 
@@ -420,7 +422,8 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
     prompt = rendered.prompt
     if not isinstance(prompt, Prompt):
         raise ValueError(  # noqa: TRY004 - it is the value that lacks its prompt
-            "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
+            "evaluate must get a prompt rendered by Prompt.render, got one rendered by a bare "
+            "PromptRenderer"
         )
     return prompt
 

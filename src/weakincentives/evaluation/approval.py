@@ -60,7 +60,9 @@ class Deny:
     def __post_init__(self) -> None:
         reason: object = self.reason
         if not isinstance(reason, str):
-            raise TypeError(f"Deny's reason is {reason!r:.100}; pass the words for the model")
+            raise TypeError(
+                f"the reason of Deny must be a string for the model, got {reason!r:.100}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,12 @@ def arguments_json(arguments: object) -> str:
         values = dict(cast(Mapping[str, Json], arguments))  # which the comparison proves
         text = json.dumps(values, ensure_ascii=False, allow_nan=False)
         if json.loads(text) != values:
-            raise TypeError("JSON changes a key or a value, such as a number as key or a tuple")
+            raise TypeError(
+                "JSON would change a key or a value, such as a number used as a key, or a tuple"
+            )
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
-            f"the arguments are replaced by {arguments!r:.200} ({error}); "
-            "pass ReplaceArguments a mapping of JSON values"
+            f"ReplaceArguments must get a mapping of JSON values, got {arguments!r:.200} ({error})"
         ) from error
     return text
 
@@ -325,7 +328,7 @@ def _place(key: object) -> str:
 def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
     path, before, after = change
     if after == "other":
-        raise NotIsolatedError(f"the file {path} cannot be read")
+        raise NotIsolatedError(f"cannot read the file {path}")
     name = place + path
     kind: Literal["directory", "file"] = "directory" if "directory" in (before, after) else "file"
     sizes = [_size_of(before), _size_of(after)]
@@ -348,7 +351,7 @@ def _preview_of(fork: Previewable, name: str) -> str:
     except Exception as error:
         raise NotIsolatedError(f"preview() of {name} failed: {message_of(error)}") from error
     if not isinstance(text, str):
-        raise NotIsolatedError(f"preview() of {name} returned {text!r:.100}, which is no text")
+        raise NotIsolatedError(f"preview() of {name} must return a string, got {text!r:.100}")
     return text
 
 
@@ -371,7 +374,7 @@ def _texts_of(value: object, subject: str) -> tuple[str, str]:
     try:
         content = serde.dump_lossless(type(value), value)
     except SerdeError as error:
-        raise NotIsolatedError(f"{subject} {name} cannot be shown: {error}") from error
+        raise NotIsolatedError(f"cannot preview {subject} {name}: {error}") from error
     if not isinstance(content, dict):
         return f"{name}({_json(content)})", _json(content)
     full = {

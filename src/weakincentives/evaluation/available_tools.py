@@ -223,7 +223,7 @@ def with_provider_tools(
     asking = [tool.name for tool in tools if tool.approval is not None]
     if asking and not can_ask:
         raise ValueError(
-            f"the provider runs {asking}, which need approval, and their calls cannot wait in a "
-            "suspended run; pass approver="
+            f"the provider itself runs {asking}, which need approval, so these calls cannot be "
+            "suspended; pass approver="
         )
     return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered

@@ -69,7 +69,7 @@ class Compaction:
         for name, value in (("at_tokens", self.at_tokens), ("keep_turns", self.keep_turns)):
             check_count(name, value)
             if value < 1:
-                raise ValueError(f"{name} is {value}; give at least 1")
+                raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

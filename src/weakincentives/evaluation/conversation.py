@@ -168,8 +168,8 @@ class Conversation:
         if message is None and isinstance(last := self.messages[-1], AssistantMessage):
             if last.finish in ("stop", "tool_calls"):
                 raise ValueError(
-                    "the conversation ends with the model's answer; "
-                    "pass message= with what comes next"
+                    "the conversation ends with the model's answer; pass the user's next message "
+                    "as message="
                 )
             # the provider stopped this answer: the model answers again
             return replace(self, messages=self.messages[:-1]).continued(

@@ -230,7 +230,8 @@ class InnerLoop:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
                 pending = self.pending[0].call_id if self.pending else "none"
                 raise ValueError(
-                    f"outcome of call {outcome.tool_call_id!r} submitted, pending is {pending!r}"
+                    f"outcome of call {outcome.tool_call_id!r} was submitted, but the pending "
+                    f"calls are {pending!r}"
                 )
             self.pending, self.running = self.pending[1:], self.running[1:]
             self.transcript.append(outcome.message)

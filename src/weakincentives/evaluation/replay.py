@@ -70,8 +70,8 @@ class Replay:
         outcome = yield from tools.execute(called.call, inside)
         if called.answer.success and not outcome.success:
             raise PromptEvaluationError(
-                f"the call of {name!r}, which succeeded before the run waited, fails now: "
-                f"{outcome.message.content}",
+                f"cannot resume the run because the call of {name!r} succeeded before the "
+                f"suspension and fails now: {outcome.message.content}",
                 phase="response",
                 code="not_repeated",
             )

@@ -450,7 +450,9 @@ class OpenCall:
         """
         if self.is_preview:
             self.has_runs = True
-            raise WeakIncentivesError("runs inside a call that only shows what it would do wait")
+            raise WeakIncentivesError(
+                "nested runs cannot start while the tool call is being previewed"
+            )
         index = len(self.runs)
         record = self._record[index] if index < len(self._record) else None
         if record is not None and not record.log.entries:  # it had hardly begun

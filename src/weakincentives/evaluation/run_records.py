@@ -20,10 +20,15 @@ def with_record(options: ExecutionOptions) -> ExecutionOptions:
     suspension, turn = options.get("suspension"), options.get("turn")
     if suspension is not None:
         if not isinstance(suspension, Suspension):
-            raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
+            raise TypeError(
+                "suspension must be the suspension of a RunSuspended error, got "
+                f"{suspension!r:.200}"
+            )
         for name in ("message", "conversation"):
             if options.get(name) is not None:
-                raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
+                raise ValueError(
+                    f"{name}= cannot be passed when resuming: the suspended run already has its own"
+                )
         log = suspension.log
     elif turn is not None and turn.stopped is not None:
         log = turn.stopped.log

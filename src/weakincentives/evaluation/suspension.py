@@ -197,14 +197,14 @@ def check_resumable(
         if decision and (problem := replacement_issue(prompt.template, preview, decision)):
             raise ValueError(problem)
     if issue := _issue(suspension):
-        raise ValueError(f"cannot resume the suspension: {issue.message}; pass it as it was made")
+        raise ValueError(f"cannot resume the suspension: {issue.message}; pass it unchanged")
     if isinstance(session, Session) and _is_new(session.snapshot()):
         session.restore(session.parse_snapshot(suspension.session))
     mark = SuspendedRun(suspension.suspension_id)
     if not session[SuspendedRun].where(mark.__eq__):
         raise ValueError(
-            f"the run of {name!r} does not wait in this session: it was resumed already, or the "
-            "session is another one; pass a new Session() for that of the suspension"
+            f"the run of {name!r} is not suspended in this session: it was already resumed, or it "
+            "belongs to another session; to restore the suspended session, pass a new Session()"
         )
     session[SuspendedRun].clear(mark.__eq__)
     return decide(suspension.log, decisions)
@@ -218,9 +218,14 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
     waiting = {preview.call_id for preview in suspension.pending}
     for call_id, decision in decisions.items():
         if call_id not in waiting:
-            raise ValueError(f"call {call_id!r} does not wait; decide on {sorted(waiting)}")
+            raise ValueError(
+                f"decisions must be for suspended calls, {sorted(waiting)}, got one for {call_id!r}"
+            )
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
-            raise TypeError(f"the decision on {call_id!r} is {decision!r}; pass Approve()")
+            raise TypeError(
+                f"the decision on {call_id!r} must be Approve(), Deny(reason) or "
+                f"ReplaceArguments(arguments), got {decision!r}"
+            )
         if isinstance(decision, ReplaceArguments):
             arguments_json(decision.arguments)
 

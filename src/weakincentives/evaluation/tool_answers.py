@@ -34,15 +34,17 @@ def result_text(tool: str, result: object) -> str:
     if not isinstance(result, ToolResult):
         kind = "None" if result is None else type(result).__name__
         raise TypeError(
-            f"the handler of {tool!r} returned {kind}, not a ToolResult; "
-            "return ToolResult(message=…, value=…)"
+            f"the handler of {tool!r} must return a ToolResult, got {kind}; return "
+            "ToolResult(message=…, value=…)"
         )
     message: object = result.message
     if not isinstance(message, str):
         raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
     for media in result.media:
         if not isinstance(media, Image | Document):
-            raise TypeError(f"ToolResult.media has {media!r:.200}; pass images and documents")
+            raise TypeError(
+                f"ToolResult.media must contain images and documents, got {media!r:.200}"
+            )
     return plain_text(result.content())
 
 

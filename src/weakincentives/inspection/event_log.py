@@ -114,7 +114,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
                 if number == 1
                 else "it may have been cut off"
             )
-            raise ValueError(f"line {number} is no event; {remedy}")
+            raise ValueError(f"line {number} is not an event; {remedy}")
         if record["event"] != "LogStart":
             yield record
         elif (version := record.get("version")) != _VERSION:
@@ -125,7 +125,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
                 else "update weakincentives to read it"
             )
             raise ValueError(
-                f"line {number} begins a log of version {version!r}, and this is a reader of "
+                f"line {number} starts a log of version {version!r}, but this reader supports "
                 f"version {_VERSION}; {remedy}"
             )
 

@@ -32,16 +32,18 @@ def check_approval(subject: str, approval: object) -> None:
         return
     if not callable(approval):
         raise PromptValidationError(
-            f"{subject}: approval {approval!r} is neither 'arguments' nor 'effects' nor a function"
+            f"{subject}: approval must be 'arguments', 'effects' or a function, got {approval!r}"
         )
     if is_coroutine_function(approval):
         raise PromptValidationError(
-            f"{subject}: approval= is a coroutine function; use a plain one"
+            f"{subject}: approval= must be a plain function, got a coroutine function"
         )
     try:
         selector_form(approval, _NAMES)
     except TypeError as error:
-        raise PromptValidationError(f"{subject}: approval= {error}; use {_FORMS}") from None
+        raise PromptValidationError(
+            f"{subject}: approval= must take {_FORMS}, got a function that {error}"
+        ) from None
 
 
 def approval_mode(
@@ -57,4 +59,4 @@ def approval_mode(
         case None | "arguments" | "effects" as mode:
             return mode
         case other:
-            raise TypeError(f"approval= returned {other!r}; return 'arguments', 'effects' or None")
+            raise TypeError(f"approval= must return 'arguments', 'effects' or None, got {other!r}")

@@ -35,25 +35,24 @@ class BoundSelector(NamedTuple):
 
 
 def bind_selector(selector: AnyFunction) -> BoundSelector:
-    """Brings `selector` to one form.
+    """Returns `selector` in one form for all callers.
 
-    Raises `TypeError` for any form but the four that sections allow.
+    Raises `TypeError` for any form but the four that sections allow; its text completes "must be".
     """
     if not callable(selector):
-        raise TypeError(
-            f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}"
-        )
+        raise TypeError(f"a function of {_FORMS}, got {selector!r}")
     if is_coroutine_function(selector):
         raise TypeError(
-            f"{selector!r} is a coroutine function, and rendering awaits nothing; "
-            f"use a plain function"
+            "a plain function, because rendering does not await, got the coroutine function "
+            f"{selector!r}"
         )
     try:
         needs_params, names = selector_form(selector, {"session"}, keyword_only=True)
     except ValueError as error:
         raise TypeError(
-            f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"
+            f"a function with a readable signature, got {selector!r}; wrap it in a function of "
+            f"{_FORMS}"
         ) from error
     except TypeError as error:
-        raise TypeError(f"{selector!r} {error}; use {_FORMS}") from None
+        raise TypeError(f"a function of {_FORMS}, got {selector!r}, which {error}") from None
     return BoundSelector(selector, needs_params=needs_params, needs_session=bool(names))

@@ -207,9 +207,8 @@ class ToolContext:
                     f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
                 )
             raise RuntimeError(
-                f"tool call {self.call_id!r} is over, so context.{name} cannot be used; "
-                "read what you need during the call, and end threads and tasks before the handler "
-                "returns"
+                f"context.{name} cannot be used because tool call {self.call_id!r} has finished; "
+                "read it during the call, and stop threads and tasks before the handler returns"
             )
 
 

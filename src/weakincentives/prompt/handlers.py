@@ -107,7 +107,9 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
             f"declare it as def {name}({first}, *, context: ToolContext)"
         ) from error
     if yields:
-        raise PromptValidationError(f"{subject}: handler {name} yields; return its result")
+        raise PromptValidationError(
+            f"{subject}: handler {name} must return its result, not yield it"
+        )
 
 
 @lru_cache(maxsize=256)  # the handlers of a hundred foreign tools are methods of one class
@@ -184,8 +186,8 @@ def _check_annotations(
         if not fits:
             raise PromptValidationError(
                 f"tool {name!r}: handler {_handler_name(handler)} {problem} "
-                f"{_type_name(annotated)}, but the tool is declared for {_type_name(declared)}; "
-                "declare the same type in both places"
+                f"{_type_name(annotated)}, but the tool is declared with {_type_name(declared)}; "
+                "use the same type in both places"
             )
 
 
@@ -217,7 +219,7 @@ def _check_returned(name: str, handler: AnyHandler, returned: object) -> None:
         return
     if not issubclass(returned, (ToolResult, Awaitable)):
         raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} is annotated to return "
-            f"{'None' if returned is NoneType else returned.__name__}; "
-            "declare ToolResult[…] and return ToolResult(message=…)"
+            f"tool {name!r}: handler {_handler_name(handler)} must be annotated to return "
+            f"ToolResult[…], got {('None' if returned is NoneType else returned.__name__)}; "
+            "return ToolResult(message=…)"
         )

@@ -84,15 +84,16 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     ) -> None:
         for label, value in (("ns", ns), ("key", key)):
             if not isinstance(value, str) or not value.strip():
-                raise PromptValidationError(
-                    f"{label} is {value!r}; give every prompt a non-empty {label}"
-                )
+                raise PromptValidationError(f"{label} must be a non-empty string, got {value!r}")
         if not isinstance(disclosure, Disclosure):
             raise PromptValidationError(
-                f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT"
+                f"disclosure must be Disclosure.READ, .OPEN or .SPLIT, got {disclosure!r}"
             )
         if resources is not None and not isinstance(resources, ResourceRegistry):
-            raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
+            raise PromptValidationError(
+                "resources must be a ResourceRegistry, such as ResourceRegistry.of(…), got "
+                f"{resources!r}"
+            )
         if accept is not None:
             check_handler("accept", accept, "output: Output")
         output_type = output_type or self.inherited_arguments.get("output_type")
@@ -100,7 +101,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             roots = tuple(sections)
         except TypeError as error:
             raise PromptValidationError(
-                f"sections is {sections!r}, which is no list; write sections=[…]"
+                f"sections must be a list, such as sections=[…], got {sections!r}"
             ) from error
         values = {
             "ns": ns,
@@ -220,12 +221,12 @@ class Prompt(Parametrized, Generic[OutputT]):
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):
             raise PromptValidationError(
-                f"{template!r} is no PromptTemplate; make one or pass ns=, key= and sections="
+                f"Prompt must get a PromptTemplate, or ns=, key= and sections=, got {template!r}"
             )
         elif definition and definition != {"output_type": template.output_type}:
             raise PromptValidationError(
-                f"{', '.join(definition)} beside a template for {template.output_type!r}: "
-                f"Prompt takes a template or the arguments of one, not both"
+                "Prompt must get a template or a template's arguments, not both, got a template "
+                f"for {template.output_type!r} and {', '.join(definition)}"
             )
         self.template = template
         self._has_store = overrides_store is not None
@@ -436,7 +437,7 @@ def _output(
     config = config or StructuredOutputConfig(output_type)
     if config.output_type != output_type:
         raise PromptValidationError(
-            f"the prompt is declared for {output_type!r} and its structured_output for "
-            f"{config.output_type!r}; declare one of them"
+            "output types of the prompt and of its structured_output must agree, got "
+            f"{output_type!r} and {config.output_type!r}; declare only one of them"
         )
     return config

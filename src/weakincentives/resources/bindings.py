@@ -73,24 +73,27 @@ class Binding[T]:
 
     def __post_init__(self) -> None:
         if not callable(self.protocol):
-            raise TypeError(f"{self.protocol!r} is no type; bind by the type that handlers ask for")
+            raise TypeError(
+                f"a binding must be for a type, got {self.protocol!r}; use the type that handlers "
+                "request"
+            )
         name = kind_name(self.protocol)
         if not isinstance(self.scope, Scope):
             raise TypeError(
-                f"the binding of {name} has scope {self.scope!r}; "
-                "use Scope.SINGLETON, .TOOL_CALL or .PROTOTYPE"
+                f"scope of the binding of {name} must be Scope.SINGLETON, .TOOL_CALL or "
+                f".PROTOTYPE, got {self.scope!r}"
             )
         if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
             option = "an async provider" if self.asynchronous else "eager=True"
             raise ValueError(
-                f"the binding of {name} has {option} and {self.scope}; use Scope.SINGLETON"
+                f"the binding of {name} cannot have {option} with {self.scope}; use Scope.SINGLETON"
             )
         try:
             signature_of(self.provider).bind(None)
         except TypeError as error:
             raise ValueError(
-                f"the provider of {name} cannot be called with the resources ({error}); "
-                "write it as lambda resources: …"
+                f"cannot call the provider of {name} with the resources ({error}); write it as "
+                "lambda resources: …"
             ) from error
         except ValueError:  # a built-in without a signature
             pass
@@ -104,8 +107,8 @@ class Binding[T]:
         """
         if isinstance(value, Binding):
             raise TypeError(
-                f"the value for {kind_name(protocol)} is a Binding; "
-                "pass it to ResourceRegistry.of(Binding(…))"
+                f"the value for {kind_name(protocol)} must not be a Binding; pass the binding to "
+                "ResourceRegistry.of(Binding(…))"
             )
         return cls(protocol, lambda _: value, eager=True, owned=False)
 
@@ -133,9 +136,9 @@ class ResourceRegistry:
             isinstance(binding, Binding) for binding in self.bindings
         ):
             raise TypeError(
-                f"ResourceRegistry got {self.bindings!r}; "
-                "write ResourceRegistry.of(Binding(Type, provider), …), "
-                "or ResourceRegistry() | {Type: value}"
+                f"ResourceRegistry must get bindings, got {self.bindings!r}; write "
+                "ResourceRegistry.of(Binding(Type, provider), …), or ResourceRegistry() | "
+                f"{{Type: value}}"
             )
 
     @classmethod
@@ -145,7 +148,9 @@ class ResourceRegistry:
         kinds: set[Kind] = set()
         for binding in bindings:
             if binding.protocol in kinds:
-                raise ValueError(f"{kind_name(binding.protocol)} is bound twice; bind it once")
+                raise ValueError(
+                    f"{kind_name(binding.protocol)} is bound twice; remove one of the bindings"
+                )
             kinds.add(binding.protocol)
         return registry
 
@@ -156,7 +161,7 @@ class ResourceRegistry:
             added = tuple([Binding.instance(kind, value) for kind, value in other.items()])
         else:
             raise TypeError(
-                f"resources are {other!r}; pass {{Type: value}} or ResourceRegistry.of(…)"
+                f"resources must be {{Type: value}} or ResourceRegistry.of(…), got {other!r}"
             )
         by_kind = {binding.protocol: binding for binding in (*self.bindings, *added)}
         return ResourceRegistry(tuple(by_kind.values()))

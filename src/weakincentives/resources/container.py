@@ -90,9 +90,9 @@ class Instances:
         """Returns a new value of `binding`."""
         if binding.asynchronous:
             raise ResourceError(
-                f"{kind_name(binding.protocol)} has an async provider, which runs when "
-                "`async with prompt.resources:` is entered; use that, in one task at a time, "
-                "and bind it before what asks for it"
+                f"{kind_name(binding.protocol)} has an async provider, which runs only when "
+                "`async with prompt.resources:` is entered; enter that block, in one task at a "
+                "time, and bind this resource before any that requests it"
             )
         return _run_now(self.create_async(binding, resolver))
 
@@ -235,7 +235,7 @@ class ResourceContext:
     def rebound(self, registry: ResourceRegistry) -> "ResourceContext":
         """Returns a context of another registry; raises `RuntimeError` while this one is open."""
         if self.is_open:
-            raise RuntimeError("resources are open; bind them before `with prompt.resources:`")
+            raise RuntimeError("resources are open; call bind before `with prompt.resources:`")
         return ResourceContext(registry)
 
     def for_call(self) -> "CallResources":
@@ -463,8 +463,8 @@ class _Resolver:
             value = call.instances.get_or_create(binding, _Resolver(context, call, chain))
         else:
             raise ResourceError(
-                f"{_arrows(chain)}: a resource of Scope.TOOL_CALL was asked for "
-                "outside of a tool call"
+                f"{_arrows(chain)}: a resource of Scope.TOOL_CALL can only be requested inside a "
+                "tool call"
             )
         if fork is not None:
             value = fork.fork_of(binding, value)
@@ -476,16 +476,18 @@ class _Resolver:
         context = self._context
         if not context.is_open:
             raise RuntimeError(
-                f"{_arrows(chain)} was asked for outside of `with prompt.resources:`; "
-                "enter it first"
+                f"{_arrows(chain)} was requested outside `with prompt.resources:`; enter the "
+                "block first"
             )
         if (binding := context.by_kind.get(kind)) is None:
             raise ResourceError(
-                f"nothing is bound for {_arrows(chain)}; "
-                f"bound: {kind_names(context.registry.bindings)}. Bind it with bind(resources=…)"
+                f"no resource is bound for {_arrows(chain)}; bound: "
+                f"{kind_names(context.registry.bindings)}. Add it with bind(resources=…)"
             )
         if kind in self._chain:
-            raise ResourceError(f"a resource needs itself: {_arrows(chain)}")
+            raise ResourceError(
+                f"resources must not depend on themselves, got the cycle {_arrows(chain)}"
+            )
         return binding
 
 

@@ -445,11 +445,12 @@ class InProcessEventBus:
             isinstance(None, event_type)
         except TypeError as error:
             raise TypeError(
-                f"subscribe got {event_type!r}; pass the class of events, such as ToolInvoked"
+                "the event type for subscribe must be a class, such as ToolInvoked, got "
+                f"{event_type!r}"
             ) from error
         if not callable(handler):
             raise TypeError(
-                f"subscribe got the handler {handler!r}; pass a function that takes an event"
+                f"the handler for subscribe must be a function that takes an event, got {handler!r}"
             )
         key = object()
         self._subscriptions[key] = (event_type, handler)

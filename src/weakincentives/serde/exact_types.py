@@ -188,7 +188,7 @@ def _with_members(
     values = [*map(_key_text if key else _json_value, members)]
     by_value = dict(zip(map(comparable, values), members, strict=True))
     if len(by_value) < len(members):
-        raise TypeError("two of its values are the same in JSON; remove one of them")
+        raise TypeError("two of its values are equal in JSON; remove one of them")
     explain = schema if schema["type"] == "enum" else core_schema.literal_schema(values)
     return schema, core_schema.no_info_wrap_validator_function(
         partial(_read_member, by_value), _inner(explain)
@@ -265,7 +265,7 @@ def _with_all_digits(value: object, info: "ValidationInfo[_Numbers]") -> object:
         return None if isinstance(value, bool | list) else value
     numbers = info.context.get(value, {Decimal(repr(value))})
     if len(numbers) > 1:
-        raise ValueError("Several numbers here differ only in their last digits; send strings")
+        raise ValueError("several of these numbers differ only in their last digits; send strings")
     (number,) = numbers
     return value if number == Decimal(repr(value)) else number
 
@@ -328,7 +328,7 @@ def _sort_key(item: object) -> tuple[float, str]:
 
 def _finite_text(value: Decimal) -> str:
     if not value.is_finite():
-        raise ValueError(f"no JSON number is {value}")
+        raise ValueError(f"JSON cannot represent the number {value}")
     return str(value)
 
 
@@ -345,14 +345,14 @@ class JsonSchemas(GenerateJsonSchema):
         return field.get("init") is not False
 
     def generator_schema(self, schema: CoreSchema) -> JsonSchema:
-        raise TypeError("an Iterable or Generator can be read but once; declare list[…]")
+        raise TypeError("an Iterable or Generator can be read only once; declare list[…]")
 
     def dict_schema(self, schema: CoreSchema) -> JsonSchema:
         types = self._types(self.generate_inner(schema.get("keys_schema", {"type": "any"})))
         if types & {"array", "object", "null"}:
             raise TypeError(
-                "a dict has keys that no text of JSON stands for; declare keys of type str, int, "
-                "an Enum or the like, or a list of pairs"
+                "JSON cannot represent the keys of this dict; declare keys of type str, int, an "
+                "Enum or similar, or use a list of pairs"
             )
         described = super().dict_schema(schema)
         if types != {"string"}:  # the rule is one for numbers, and keys are texts

@@ -64,6 +64,6 @@ def line_matcher(pattern: str, *, ignore_case: bool = False) -> Callable[[str], 
     except SchemaError as error:
         reason = " ".join(f"{error}".split())
         raise ValueError(
-            f"{pattern!r:.200} is no pattern here ({reason:.300}); "
-            "write it without look-around and back-references"
+            f"invalid pattern {pattern!r:.200} ({reason:.300}); look-around and back-references "
+            "are not supported"
         ) from error

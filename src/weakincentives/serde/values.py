@@ -169,7 +169,7 @@ def _write(find_adapter: Callable[[], AnyTypeAdapter], value: object, *, exclude
     if "NaN" in text or "Infinity" in text:
 
         def refuse(constant: str) -> NoReturn:
-            raise _unfit(value, ValidationIssue((), f"no JSON number is {constant}"))
+            raise _unfit(value, ValidationIssue((), f"JSON cannot represent the number {constant}"))
 
         json.loads(text, parse_constant=refuse, parse_int=len)
     return text
@@ -245,7 +245,7 @@ def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
         adapter = _adapter_of_class(kind)
         if adapter is None:
             if isinstance(value, Iterator):
-                raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
+                raise ValueError(f"a {kind.__name__} can be read only once; convert it to a list")
             return value
         try:
             return adapter.dump_python(

@@ -267,7 +267,7 @@ class _Contract:
             if unknown := ", ".join(_name(kind) for kind in self.state if kind not in kinds):
                 names = ", ".join(map(_name, kinds)) or "nothing"
                 raise ValueError(
-                    f"state= names {unknown}, for which no singleton is bound; bound: {names}"
+                    f"state= must name bound singletons, got {unknown}; bound: {names}"
                 )
             readers: dict[_Kind, Callable[[], object]] = {}
             for kind in kinds:

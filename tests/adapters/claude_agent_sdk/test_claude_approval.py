@@ -163,7 +163,7 @@ def test_a_selector_sees_the_arguments_and_the_session(folder: Path) -> None:
     assert seen == [0, 1, 2]
     assert [preview.arguments for preview in shown] == ['{"command": "echo 2 >"}']
     contents = [message.content for message in answers(response.transcript)]
-    refusal = "the effects of a built-in tool cannot be shown; return 'arguments'"
+    refusal = "cannot preview the effects of a built-in tool; return 'arguments'"
     assert contents == [
         "1",
         "A person denied this call.",

@@ -239,7 +239,7 @@ def test_a_decider_killed_between_its_writes_has_decided(new: NewRunStore) -> No
             assert runs.waiting() == []
             with pytest.raises(ValueError, match="somebody has decided"):
                 runs.decide("run:wait-1", {})
-            with pytest.raises(ValueError, match="no run has waited as 'run:wait-7'"):
+            with pytest.raises(ValueError, match="no run was suspended as 'run:wait-7'"):
                 runs.decide("run:wait-7", {})
 
     run_in_process(store, look)

@@ -391,8 +391,8 @@ def test_run_of_another_version_is_refused_and_left_as_it_is(facts: Facts) -> No
     held = table.held[-1]
     with pytest.raises(
         ChangedRunError,
-        match=f"run 'run' began with version {durable_agent.version} of its agent, "
-        f"and this is {other.version}; finish it with the code that began it",
+        match=f"run 'run' because it started with version {durable_agent.version} of its agent, "
+        f"and this is {other.version}; finish it with the code that started it",
     ):
         perform(other, table)
     assert (facts.read(), {"run": table.rows["run"]}) == ([], held)
@@ -1152,7 +1152,7 @@ def test_adapter_with_a_loop_of_its_own_is_refused() -> None:
             raise AssertionError
 
     with pytest.raises(
-        TypeError, match="Own runs its own loop, which cannot be recorded; use a LoopAdapter"
+        TypeError, match="cannot record Own because it runs its own loop; use a LoopAdapter"
     ):
         durable(MainLoop(Own([])), PromptTemplate(ns="a", key="b").bind)
 

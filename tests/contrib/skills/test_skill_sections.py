@@ -314,7 +314,7 @@ def test_a_heading_is_summarized_by_its_first_sentence(
 
 @pytest.mark.parametrize("split", [-1, "all", None, 1.5])
 def test_a_split_that_is_none_is_refused(tmp_path: Path, split: Split) -> None:
-    with pytest.raises(PromptValidationError, match='give a number of levels, or "auto"'):
+    with pytest.raises(PromptValidationError, match='must be a number of levels or "auto"'):
         SkillSection(write_skill(tmp_path / "pdf"), split=split)
 
 

@@ -233,7 +233,7 @@ def test_names_that_are_no_keys_are_refused_and_nothing_is_written(
             lambda: Prompt(tree, overrides_store=store, overrides_tag=tag).render(),
         ]
     for refused in calls:
-        with pytest.raises(OverridesStoreError, match="cannot be part of its path"):
+        with pytest.raises(OverridesStoreError, match="cannot be part of the file's path"):
             refused()
     assert list(root.iterdir()) == []
     assert list(tmp_path.iterdir()) == [root]

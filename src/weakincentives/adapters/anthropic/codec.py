@@ -186,8 +186,8 @@ class MessagesCodec(Codec):
         self._media_chars += len(base64)
         if self._images > MAX_IMAGES or self._media_chars > MAX_MEDIA_CHARS:
             raise self._content_error(
-                f"{media} is too much for one request, which takes {MAX_IMAGES} images and"
-                f" {MAX_MEDIA_CHARS:,} base64 characters; begin another conversation, or pass URLs"
+                f"{media} is too much for one request, which can have {MAX_IMAGES} images and "
+                f"{MAX_MEDIA_CHARS:,} base64 characters; start another conversation, or pass URLs"
             )
         return encode_claude_media(media, base64)
 

@@ -210,7 +210,8 @@ def install(
         for tool in agent.tools:
             if tool.effect == "transactional" and datasource is None:
                 raise ValueError(
-                    f"tool {tool.name!r} of agent {name!r} is transactional; pass datasource="
+                    f"tool {tool.name!r} of agent {name!r} is transactional and requires a "
+                    "database; pass datasource="
                 )
 
     table = SqlLogTable(datasource)

@@ -308,8 +308,9 @@ def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
     for media in media_in(content):
         if media.data is not None:
             raise ContentError(
-                f"{media} has its bytes here, and a run may go on elsewhere; put it into the store "
-                "that the agent's session= makes, and pass the reference: store.put(image)"
+                f"{media} contains its bytes, but another process may continue the run; put it "
+                "into the store of the session that session= creates, and pass the reference: "
+                "store.put(image)"
             )
     return serde.dump_lossless(Content, content)
 

@@ -171,8 +171,8 @@ class WorkerFailover:
         if not self._locks.lock(executor_id, _CHECKS * every):  # a peer that checks has it briefly
             self._locks.close()
             raise RuntimeError(
-                f"another worker of executor_id {executor_id!r} is alive; give each an id of its "
-                "own"
+                f"executor_id must be unique, but another running worker has {executor_id!r}; "
+                "pass another id"
             )
         _locked_by_failover.add(self._key)
 

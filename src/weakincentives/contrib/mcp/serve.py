@@ -88,8 +88,8 @@ class PromptServer:
         tools = [tool for node in self._rendered.registry.sections for tool in node.tools]
         if asking := [tool.name for tool in tools if tool.approval is not None]:
             raise ValueError(
-                f"the tools {asking} ask for approval, and this server has no approver; "
-                "serve a prompt without approval=, and let the client ask"
+                f"cannot serve the tools {asking} because they require approval and this server "
+                "has no approver; serve a prompt without approval=, and let the client ask"
             )
         bus = self._session.bus
         self._executor = ToolExecutor(

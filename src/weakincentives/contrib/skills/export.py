@@ -43,7 +43,9 @@ class SkillExport:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with closing(HostFilesystem(folder, limits=_LIMITS)) as host:
             if not replace and host.exists(self.name):
-                raise FileExistsError(f"{self.name!r} is in {str(folder)!r} already; replace it")
+                raise FileExistsError(
+                    f"{self.name!r} already exists in {str(folder)!r}; replace it"
+                )
             for path, data in self.files.items():
                 place = f"{self.name}/{path}"
                 host.write_bytes(place, data)

@@ -59,7 +59,9 @@ class SkillSection(MarkdownSection[None]):
         **others: Unpack[SectionArguments[None]],
     ) -> None:
         if split != "auto" and (not isinstance(split, int) or split < 0):
-            raise PromptValidationError(f'split is {split!r}; give a number of levels, or "auto"')
+            raise PromptValidationError(
+                f'split must be a number of levels or "auto", got {split!r}'
+            )
         skill = self.skill = read_skill(path, strict=strict)
         key = others.get("key") or slug(skill.name) or f"skill-{crc32(skill.name.encode()):x}"
         self.spans: dict[str, tuple[int, int]] = {}
@@ -149,7 +151,7 @@ def skills(
     """
     for name, globs in (("include", include), ("exclude", exclude)):
         if isinstance(globs, str):
-            raise PromptValidationError(f"{name} is the text {globs!r}; give a list, [{globs!r}]")
+            raise PromptValidationError(f"{name} must be a list, such as [{globs!r}], got a string")
     sections: dict[str, SkillSection] = {}
     findings: list[SkillFinding] = []
     with closing(HostFilesystem(folder, read_only=True, hard_links=True)) as host:
