@@ -537,7 +537,7 @@ def test_tools_of_the_provider_that_need_approval_need_an_approver(run: Any) -> 
 
     adapter, session = Asking(say("done")), Session()
     heard = recorded(session.bus, object)
-    with pytest.raises(ValueError, match=r"provider runs \['theirs'\].*pass approver="):
+    with pytest.raises(ValueError, match=r"provider itself runs \['theirs'\].*pass approver="):
         run(adapter, session)
     assert heard == []
     response = adapter.evaluate(prompt(), session=session, approver=lambda preview: Deny())

@@ -298,8 +298,13 @@ def test_nested_fallbacks_come_before_the_next_adapter() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "match"),
     [
-        ([ScriptedAdapter([])], {}, ValueError, "two adapters or more"),
-        ([ScriptedAdapter([]), "gpt"], {}, TypeError, "pass adapters"),
+        ([ScriptedAdapter([])], {}, ValueError, "at least two adapters"),
+        (
+            [ScriptedAdapter([]), "gpt"],
+            {},
+            TypeError,
+            "must get adapters of this library, got 'gpt'",
+        ),
         (
             [ScriptedAdapter([])] * 2,
             {"on": {"throtled"}},

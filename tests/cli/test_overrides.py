@@ -177,7 +177,7 @@ def test_the_editor_is_the_users_own(wink: Wink) -> None:
         "wink: 'false' exited with 1; nothing was changed\n",
     )
     assert wink(*arguments, EDITOR="", VISUAL="").stderr.startswith(
-        "wink: no editor is known; set EDITOR"
+        "wink: cannot find an editor; set EDITOR"
     )
     assert (
         wink(*arguments, EDITOR='vi "', VISUAL="").stderr

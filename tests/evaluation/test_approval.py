@@ -710,7 +710,9 @@ def test_an_approver_returns_a_decision() -> None:
     word: Any = "yes"
     with pytest.raises(TypeError, match=r"^the approver must return Approve\(\), Deny.*, got True"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=wrong)
-    with pytest.raises(TypeError, match="approver is 'yes'"):
+    with pytest.raises(
+        TypeError, match="approver must be a function that takes a Preview, got 'yes'"
+    ):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
 
 

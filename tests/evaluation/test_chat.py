@@ -299,7 +299,7 @@ def test_without_a_message_a_stopped_turn_goes_on(mode: Mode) -> None:
         mode(chat, "Hi")
     assert chat.send().text == "one"
     assert words(chat.conversation) == ["Hi", "one"]
-    with pytest.raises(ValueError, match="pass message="):
+    with pytest.raises(ValueError, match="pass the user's next message as message="):
         chat.send()
 
 

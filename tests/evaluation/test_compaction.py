@@ -417,7 +417,10 @@ def test_a_run_that_waits_goes_on_with_the_conversation_that_it_made_shorter() -
 
 @pytest.mark.parametrize("compaction", [3, "soon", (1_000, 2)])
 def test_what_is_no_compaction_is_refused_when_the_loop_is_made(compaction: Any) -> None:
-    with pytest.raises(TypeError, match=r"^compaction is .*; pass a Compaction\(at_tokens, keep"):
+    with pytest.raises(
+        TypeError,
+        match=r"^compaction must be a Compaction, such as Compaction\(at_tokens, keep.*, got",
+    ):
         MainLoop(ScriptedAdapter([]), compaction=compaction)
 
 

@@ -230,7 +230,10 @@ def test_a_compaction_of_the_provider_passes_through_untouched(keep_turns: int |
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"message": " "}, "message is empty"), ({"on_change": "forget"}, "on_change is 'forget'")],
+    [
+        ({"message": " "}, "message is empty"),
+        ({"on_change": "forget"}, "on_change must be 'append' or 'restate', got 'forget'"),
+    ],
 )
 def test_an_empty_message_and_an_unknown_on_change_are_refused(
     options: dict[str, Any], problem: str
@@ -350,7 +353,7 @@ def test_another_prompt_takes_the_conversation_over() -> None:
 
 def test_an_answered_conversation_needs_a_message() -> None:
     answered = talk(say("one"))
-    with pytest.raises(ValueError, match="pass message="):
+    with pytest.raises(ValueError, match="pass the user's next message as message="):
         ScriptedAdapter([]).evaluate(KIND, session=Session(), conversation=answered)
 
 

@@ -30,7 +30,7 @@ ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 
 class Lingering:
-    """A thread that a handler starts, and that uses the context when the call is over."""
+    """A thread that a handler starts, and that uses the context when the call has finished."""
 
     def __init__(self, use: Callable[[ToolContext], object]) -> None:
         self.use = use
@@ -185,7 +185,7 @@ def test_a_context_serves_nested_evaluations_until_its_own_call_is_over() -> Non
     assert [note.text for note in session[Note]] == ["inner", "outer"] * 2
     assert len(contexts) == 3
     for context in contexts:
-        with pytest.raises(RuntimeError, match="is over"):
+        with pytest.raises(RuntimeError, match="has finished"):
             _ = context.session
 
 

@@ -252,7 +252,7 @@ def test_outcomes_of_other_calls_are_refused_by_name() -> None:
 def test_outcomes_after_the_last_call_are_refused() -> None:
     loop = machine()
     start(loop)
-    with pytest.raises(ValueError, match="pending is 'none'"):
+    with pytest.raises(ValueError, match="the pending calls are 'none'"):
         loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
@@ -517,5 +517,5 @@ def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
 @pytest.mark.parametrize("name", ["deadline", "budget"])
 def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
     limits: dict[str, Any] = {name: 30}
-    with pytest.raises(TypeError, match=f"{name} is 30; pass a {name.title()}, such as"):
+    with pytest.raises(TypeError, match=f"{name} must be a {name.title()}, such as .*, got 30"):
         RunConfig(**limits)

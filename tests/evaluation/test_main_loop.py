@@ -261,12 +261,12 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"deadline": 30}, r"deadline is 30; pass a Deadline, such as Deadline\.after"),
+        ({"deadline": 30}, r"deadline must be a Deadline, such as Deadline\.after.*, got 30"),
         (
             {"deadline": timedelta(seconds=30)},
-            r"deadline is datetime\.timedelta\(.*; pass a Deadline",
+            r"deadline must be a Deadline, .*, got datetime\.timedelta\(",
         ),
-        ({"budget": 1000}, r"budget is 1000; pass a Budget, such as Budget"),
+        ({"budget": 1000}, r"budget must be a Budget, such as Budget.*, got 1000"),
     ],
 )
 def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(
@@ -317,14 +317,14 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
             Session(),
             r"cannot evaluate 'Say hello\.'; pass a Prompt, such as template\.bind\(…\) returns",
         ),
-        (None, Session(), "a NoneType cannot be evaluated; pass a Prompt"),
+        (None, Session(), "cannot evaluate a NoneType; pass a Prompt"),
         (
             manual().template,
             Session(),
-            r"a PromptTemplate cannot be evaluated; .*template\.bind",
+            r"cannot evaluate a PromptTemplate; .*template\.bind",
         ),
-        (manual(), None, r"session is None; pass a Session\(\)"),
-        (manual(), Session, r"session is <class .*Session'>; pass a Session\(\)"),
+        (manual(), None, r"session must be a Session object, got None"),
+        (manual(), Session, r"session must be a Session object, got <class .*Session'>"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
@@ -344,7 +344,9 @@ def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
 def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
-    with pytest.raises(TypeError, match=r"MainLoop got .*; pass an adapter, such as OpenAIAdapter"):
+    with pytest.raises(
+        TypeError, match=r"MainLoop must get an adapter, such as OpenAIAdapter.*, got"
+    ):
         MainLoop(adapter)
 
 

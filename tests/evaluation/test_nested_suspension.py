@@ -695,7 +695,7 @@ def test_changed_agents_and_unknown_calls_are_refused_and_the_run_waits_on() -> 
         assert notes(at) == before == []
         execution = loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
         assert execution.text == "out"
-        with pytest.raises(ValueError, match="it was resumed already"):
+        with pytest.raises(ValueError, match="it was already resumed"):
             loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
 
 

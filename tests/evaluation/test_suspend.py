@@ -318,7 +318,7 @@ def test_a_run_that_has_made_a_call_before_it_is_refused_inside_does_not_wait_on
     with pytest.raises(ValueError, match="have changed since the nested run"):
         loop.resume(asked("Reads."), suspension, approvals(suspension), session=at)
     assert notes(at) == ["3"]  # of the first call
-    with pytest.raises(ValueError, match="it was resumed already"):
+    with pytest.raises(ValueError, match="it was already resumed"):
         loop.resume(asked("Writes."), suspension, approvals(suspension), session=at)
 
 

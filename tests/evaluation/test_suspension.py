@@ -342,7 +342,9 @@ def test_a_suspension_says_with_which_message_the_run_began(
 def test_what_is_no_suspension_is_refused_with_the_remedy() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     wrong: Any = suspension.to_json()
-    with pytest.raises(TypeError, match=r"^suspension is '.*; pass RunSuspended\.suspension$"):
+    with pytest.raises(
+        TypeError, match=r"^suspension must be the suspension of a RunSuspended error, got '"
+    ):
         loop.resume(asked, wrong, {}, session=at)
 
 
@@ -382,7 +384,7 @@ def test_a_run_goes_on_once() -> None:
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     with pytest.raises(
         ValueError,
-        match=r"^the run of 'tests/agent' does not wait in this session",
+        match=r"^the run of 'tests/agent' is not suspended in this session",
     ):
         loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     assert len(at[Note]) == 1
@@ -401,7 +403,9 @@ def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
         loop.execute(asked, session=at)
     suspension = waiting.value.suspension
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
-    with pytest.raises(ValueError, match="does not wait in this session: it was resumed already"):
+    with pytest.raises(
+        ValueError, match="is not suspended in this session: it was already resumed"
+    ):
         loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     assert sent == ["letter"]
 
@@ -436,7 +440,7 @@ def test_another_prompt_and_a_changed_tool_are_refused() -> None:
     changed = prompt(replace(asking(writing), description="Writes everything."))
     with pytest.raises(ValueError, match=r"^the tools \['run'\] have changed since the run of "):
         loop.resume(changed, suspension, {}, session=at)
-    with pytest.raises(ValueError, match="message= goes with a new run"):
+    with pytest.raises(ValueError, match="message= cannot be passed when resuming"):
         loop.resume(prompt(asking(writing)), suspension, {}, session=at, message="hello")
 
 
@@ -581,7 +585,7 @@ def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
     assert answers(chat.conversation.messages)[0].content.startswith("Not run: a person has not")
     assert chat.resume(waiting.value.suspension, {"call_1": Approve()}).text == "done"
     assert chat.send("And now?").text == "more"
-    with pytest.raises(ValueError, match="the chat has gone on"):
+    with pytest.raises(ValueError, match="the chat has continued"):
         chat.resume(waiting.value.suspension, {"call_1": Approve()})
 
 

@@ -347,7 +347,7 @@ def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
 )
 def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
-    with pytest.raises(ValueError, match="line 2 is no event"):
+    with pytest.raises(ValueError, match="line 2 is not an event"):
         list(read_events([good, line]))
 
 

@@ -244,7 +244,7 @@ def test_the_page_itself_is_small_and_asks_nobody() -> None:
     [
         (("a", "b", "c"), "a report must get one or two logs, got 3"),
         (("run.jsonl", "-o", "run.jsonl"), "--output must not be the log itself, got run.jsonl"),
-        (("shop.py",), "shop.py: line 1 is no event"),
+        (("shop.py",), "shop.py: line 1 is not an event"),
     ],
 )
 def test_what_cannot_be_reported_says_why(

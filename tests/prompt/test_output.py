@@ -78,7 +78,9 @@ def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
     "output", [dict, list, tuple, set, Any, object, list[Any], list[object]], ids=repr
 )
 def test_an_output_type_that_admits_everything_is_refused_with_the_type(output: Any) -> None:
-    with pytest.raises(PromptValidationError, match="says nothing about the answer") as caught:
+    with pytest.raises(
+        PromptValidationError, match="accepts every answer; declare a more precise type"
+    ) as caught:
         PromptTemplate[output](ns="n", key="k")
     assert repr(output) in str(caught.value)
     with pytest.raises(PromptValidationError):
@@ -176,7 +178,7 @@ def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built
 ) -> None:
     message = (
         r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); "
-        r"use types that JSON can hold"
+        r"use types that JSON can represent"
     )
     with pytest.raises(PromptValidationError, match=message):
         PromptTemplate[output](ns="n", key="k")
@@ -453,7 +455,9 @@ type Anything = dict[str, Any] | Any
     ids=str,
 )
 def test_output_type_that_admits_everything_is_rejected(of: Any) -> None:
-    with pytest.raises(PromptValidationError, match="says nothing about the answer"):
+    with pytest.raises(
+        PromptValidationError, match="accepts every answer; declare a more precise type"
+    ):
         PromptTemplate[of](ns="tests", key="anything")
 
 

@@ -134,7 +134,7 @@ def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
 def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
     error = refused(section("A", section("B")), section("Joined", key="a.b"))
     assert error.section_path == ("a.b",)
-    assert "reads the same as that of ('a', 'b') once joined by dots; give it another key" in str(
+    assert "equals that of ('a', 'b') when both are joined with dots; give it another key" in str(
         error
     )
     deep = refused(section("A", section("B.C", key="b.c")), section("A.B", section("C"), key="a.b"))
@@ -175,7 +175,7 @@ def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict
     )
     assert error.section_path == ("b",)
     assert "got 'same' here and in section 'a.hidden'" in str(error)
-    assert "names are unique" in str(error)
+    assert "must be unique in the whole prompt" in str(error)
 
 
 @pytest.mark.claim("TL-22")
@@ -295,7 +295,7 @@ def test_what_is_no_section_is_refused_a_prompt_included() -> None:
     for item in (prompt, prompt.template, "text", None):
         with pytest.raises(
             PromptValidationError,
-            match=r"no Section; write MarkdownSection\(…\); of another prompt, add its sections",
+            match=r"must contain Section objects, got .*; wrap text in MarkdownSection\(…\), or",
         ):
             PromptTemplate(ns="n", key="outer", sections=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 

@@ -452,7 +452,7 @@ def test_register_refuses_what_is_no_class_or_no_function(arguments: Any, messag
 
 def test_a_class_in_place_of_an_event_is_refused() -> None:
     session = Session()
-    with pytest.raises(TypeError, match="dispatch an instance"):
+    with pytest.raises(TypeError, match="dispatch must get an instance of an event, got"):
         session.dispatch(Session)
 
 
@@ -462,7 +462,7 @@ def test_a_class_in_place_of_an_event_is_refused() -> None:
     [
         (
             lambda session: session["Plan"],
-            "session\\['Plan'\\] names no class; write session\\[Plan",
+            "must get a class, such as session\\[Plan\\], got 'Plan'",
         ),
         (
             lambda session: SetVisibilityOverride(path="guide", visibility=FULL),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

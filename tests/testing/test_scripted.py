@@ -46,7 +46,8 @@ def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
     for wrong in (("find_order", {"order_id": "A-7"}), (("find_order",),)):
         arguments: Any = wrong
         with pytest.raises(
-            TypeError, match=r"call got .*find_order.*; pass pairs of a name and arguments"
+            TypeError,
+            match=r"call must get pairs of a tool name and arguments, .*, got .*find_order",
         ):
             call(*arguments)
 

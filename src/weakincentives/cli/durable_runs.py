@@ -158,7 +158,7 @@ def _time_before(age: str) -> datetime:
     try:
         return utc_now() - timedelta(**{_UNITS[unit]: int(number)})
     except (OverflowError, ValueError) as error:  # int() takes at most 4,300 digits
-        raise UsageError(f"--before must not reach back before the year 1, got {age!r}") from error
+        raise UsageError(f"--before must be an age since the year 1, got {age!r}") from error
 
 
 def _print_table(runs: Sequence["StoredRun"]) -> None:

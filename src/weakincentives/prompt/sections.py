@@ -278,8 +278,11 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self._check_state()
         default = self.default_params
         if default is not None and (params is None or not is_instance(default, params)):
-            name = "no params" if params is None else params.__name__
-            raise self._refusal(f"default_params must be {name}, got {default!r}")
+            if params is None:
+                problem = f"requires a section written as {type(self).__name__}[Params](…)"
+            else:
+                problem = f"must be of type {params.__name__}"
+            raise self._refusal(f"default_params {problem}, got {default!r}")
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)
 

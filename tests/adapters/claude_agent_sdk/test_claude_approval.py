@@ -369,7 +369,7 @@ def test_a_tool_under_an_older_name_is_not_run_unasked(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"approval": {"Write": "arguments"}}, r"\['Write'\] are not among builtin_tools"),
-        ({"approval": {"Bash": "effects"}}, "the effects of 'Bash' cannot be shown"),
+        ({"approval": {"Bash": "effects"}}, "cannot preview the effects of 'Bash'"),
         ({"options": {"permission_mode": "bypassPermissions"}}, r"\['permission_mode'\] decide"),
         ({"options": {"hooks": {}, "can_use_tool": None}}, r"\['can_use_tool', 'hooks'\] decide"),
     ],

@@ -499,11 +499,11 @@ def test_what_a_run_has_used_before_it_waits_counts() -> None:
 def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
     _, attempts = sending(three(), say("done"))
     with pytest.raises(
-        ValueError, match=r"decisions must be for suspended calls, \['call_1'\], got one for 'x'"
+        ValueError, match=r"decisions must be for suspended calls, .*, got one for 'x'"
     ):
         to_resumed(attempts.run_input, attempts.result, {"x": Approve()})
     no_decision: Json = "yes"
-    with pytest.raises(TypeError, match=r"'call_1' is 'yes'; pass Approve\(\)"):
+    with pytest.raises(TypeError, match=r"'call_1' must be Approve\(\), .*, got 'yes'"):
         to_resumed(attempts.run_input, attempts.result, {"call_1": no_decision})
 
 

@@ -487,7 +487,10 @@ def test_each_section_of_a_server_puts_its_own_folder_back(tmp_path: Path, order
 
 
 def test_a_folder_that_is_not_there_is_refused_when_the_prompt_opens(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"'plain' cannot be opened: .*'; create it, or corr"):
+    with pytest.raises(
+        ResourceError,
+        match=r"cannot open the folder of MCP server 'plain': .*'; create it, or corr",
+    ):
         run(section_of(tmp_path, folder=tmp_path / "missing"))
 
 

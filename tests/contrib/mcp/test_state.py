@@ -129,7 +129,7 @@ def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path
     copies = tmp_path / ".data.undo-x"
     copies.mkdir()
     (copies / "entries.json").write_text("{")
-    words = rf"^the folder of MCP server 'plain' cannot be opened: .*{copies}"
+    words = rf"^cannot open the folder of MCP server 'plain': .*{copies}"
     with pytest.raises(ResourceError, match=words) as raised:
         run(stateful(tmp_path))
     assert "create it" not in str(raised.value)
