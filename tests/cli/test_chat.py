@@ -286,7 +286,7 @@ def test_a_chat_is_logged(folder: Path, wink: Wink) -> None:
     [
         (
             ["--save", "taken.json"],
-            "taken.json already exists; continue it with --resume taken.json, or",
+            "taken.json exists; continue it with --resume taken.json, or",
         ),
         (["--save", "no/where.json"], "No such file or directory"),
         (["--resume", "none.json"], "No such file or directory: 'none.json'"),

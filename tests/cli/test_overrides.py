@@ -205,7 +205,7 @@ def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> No
     ("name", "text", "message"),
     [
         ("body:nope", "x", "'body:nope' is not a text that can be replaced; use one of body:task,"),
-        ("task", "x", "'task' is no text that can be replaced"),
+        ("task", "x", "'task' is not a text that can be replaced"),
         ("body:task", "$nope", "the params have no field for a placeholder"),
     ],
 )

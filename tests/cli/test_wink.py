@@ -314,7 +314,7 @@ def test_a_log_that_the_disk_refuses_does_not_lose_the_answer(shop: Path) -> Non
     assert "Traceback" not in done.stderr
     assert (
         done.stderr.splitlines()[-1]
-        == "wink: /dev/full is cut off: [Errno 28] No space left on device"
+        == "wink: /dev/full is incomplete: [Errno 28] No space left on device"
     )
 
 
@@ -520,22 +520,22 @@ ENDLESS = """\
         ),
         (
             ["run", "shop:clean", "--model", "m", "--adapter", "shop:template"],
-            "gives PromptTemplate",
+            "must be an adapter or a function that returns one, got PromptTemplate",
         ),
         (
             ["render", "shop"],
-            "'shop' names no prompt; write it as package.module:name, such as shop:template",
+            "'shop' is not a prompt; write it as package.module:name, such as shop:template",
         ),
         (["render", "./shop.py"], "such as shop:template"),
-        (["run", "shop:clean"], "--adapter openai, the default, needs --model"),
-        (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic needs --model"),
+        (["run", "shop:clean"], "--adapter openai, the default, requires --model"),
+        (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic requires --model"),
         (
             ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],
             "unknown adapter 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or",
         ),
         (
             ["show", "shop.py"],
-            "shop.py: line 1 is no event; name a log that `wink run --log` or write_events wrote",
+            "shop.py: line 1 is not an event; name a log that `wink run --log` or write_events",
         ),
         (
             ["run", "shop:clean", "--model", "m", "--api", "soap"],
@@ -545,10 +545,10 @@ ENDLESS = """\
             ["run", "shop:clean", "--adapter", "shop:scripted", "--log", "no/where.jsonl"],
             "No such file or directory",
         ),
-        (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["show", "torn.jsonl"], "torn.jsonl: line 2 is not an event"),
         (["show", "other.jsonl"], "other.jsonl: an event lacks fields that wink writes"),
         (["show", "endless.jsonl"], "endless.jsonl: an event lacks fields that wink writes"),
-        (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["advise", "torn.jsonl"], "torn.jsonl: line 2 is not an event"),
         (
             ["advise", "good.jsonl", "lacking.jsonl"],
             "lacking.jsonl: an event lacks fields that wink writes",

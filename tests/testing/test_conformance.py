@@ -437,7 +437,7 @@ class AsksOnceMore(ScriptedAdapter):
         (AsksOnceMore, True, "a failure at once", "no reply for request 2"),
         (ForgetsTheConversation, True, "one call", "execute with a conversation:"),
         (ForgetsTheMessage, True, "one call", "execute with a message:"),
-        (ForgetsEarlierAnswers, True, "one call", "the earlier turn's answers"),
+        (ForgetsEarlierAnswers, True, "one call", "the wrong answers for the previous turn"),
         (SwallowsTheNewStart, False, "a section with tools", "notes: '' instead of 'a b'"),
         (LosesTheOutput, True, "an object", "output: None instead of"),
         (CountsTheLastTurnAlone, True, "one call", "usage"),
@@ -449,7 +449,7 @@ class AsksOnceMore(ScriptedAdapter):
             "a section with tools",
             "events: 'RCTCTCTCX' instead of 'RCTICTCTCX'",
         ),
-        (StreamsTwice, True, "an answer without a call", "the stream's pieces"),
+        (StreamsTwice, True, "an answer without a call", "the stream's chunks must add up to"),
         (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
     ],
 )

@@ -287,7 +287,7 @@ def test_misspelt(wink_overrides):
 """)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
-        ["*nothing is stored for shop/support under tag 'breif' in '*'; tags there: brief"]
+        ["*no overrides of shop/support are stored under tag 'breif' in '*'; stored tags: brief"]
     )
 
 

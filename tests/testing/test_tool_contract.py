@@ -343,7 +343,9 @@ def test_a_handler_that_returns_none_is_found() -> None:
     def forget(params: Text, *, context: ToolContext) -> Any:
         return None if params.times > 0 else ToolResult("None.")
 
-    assert "is not valid: the handler of 'wrong' returned None, not a ToolResult" in breach(forget)
+    assert "is not valid: the handler of 'wrong' must return a ToolResult, got None" in breach(
+        forget
+    )
 
 
 def test_a_value_that_json_cannot_hold_is_found() -> None:

@@ -97,9 +97,7 @@ def chat(
             turns = _restore(talk, session, resume, target)
             screen.write_lines([f"{resume}: goes on after {count_of(turns, 'turn')}"])
         elif save is not None and save.exists():
-            raise UsageError(
-                f"{save} already exists; continue it with --resume {save}, or delete it"
-            )
+            raise UsageError(f"{save} exists; continue it with --resume {save}, or delete it")
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
         stack.enter_context(warnings_as_lines(screen.write_lines))
