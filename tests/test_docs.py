@@ -98,7 +98,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     ids=where,
 )
 def test_a_page_that_uses_wink_says_with_which_extra_it_comes(page: Path) -> None:
-    named = r"extra `cli`|`cli` for the command|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
+    named = r"`cli`\s+extra|extra `cli`|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
     assert re.search(named, page.read_text())
 
 
