@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -618,30 +618,6 @@ def test_a_selector_that_fails_lets_no_call_run() -> None:
         response = adapter.evaluate(prompt(asking(handler, selector)), session=at, approver=approve)
         [answer] = answers(response.transcript)
         assert answer.content.startswith("The call was not approved: ")
-
-
-def test_a_section_sets_the_approval_of_its_tools() -> None:
-    tools = [
-        asking(ok, None),
-        replace(asking(ok, None), name="own", approval="arguments"),
-        replace(asking(ok, None), name="reads", effect="pure"),
-    ]
-    section = MarkdownSection(title="Task", template="Do it.", tools=tools, approval="effects")
-    template = PromptTemplate(ns="tests", key="agent", sections=[section])
-    modes = {tool.name: tool.approval for tool in template.registry.sections[0].tools}
-    assert modes == {"run": "effects", "own": "arguments", "reads": None}
-
-
-@pytest.mark.parametrize(
-    "approval",
-    ["always", 3, lambda one, two: None, lambda *, prompt: None],
-    ids=["word", "number", "two params", "prompt"],
-)
-def test_what_is_no_approval_is_refused(approval: Any) -> None:
-    with pytest.raises(PromptValidationError, match="approval"):
-        asking(ok, approval)
-    with pytest.raises(PromptValidationError, match="approval"):
-        MarkdownSection(title="Task", template="Do it.", approval=approval)
 
 
 @pytest.mark.parametrize("effect", ["at_most_once", "transactional"])

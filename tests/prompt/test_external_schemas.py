@@ -1,6 +1,7 @@
 """What providers are sent of schemas that others wrote: nothing that they refuse, nothing lost."""
 
 import json
+from math import inf, nan
 from typing import Any
 
 import jsonschema_rs
@@ -14,7 +15,7 @@ from support.provider_rules import check_plain, check_root
 from support.sent_schemas import Sent, sent_tool
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import Tool
-from weakincentives.prompt.external_schemas import to_provider_form
+from weakincentives.prompt.external_schemas import to_provider_form, upgrade_dialect
 from weakincentives.serde import JsonSchema
 
 
@@ -212,3 +213,255 @@ def test_a_schema_of_more_than_ten_levels_is_sent_plainly() -> None:
         (check_root if spec.strict else check_plain)(spec.parameters)
     assert strict[0]
     assert not strict[-1]
+
+
+DEFINITIONS: JsonSchema = {
+    "w": {"type": "string"},
+    "o": {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]},
+    "a/b c": {"items": [{}, {"type": "boolean"}]},
+}
+# the schema of a property, and its form
+FORMS: dict[str, tuple[JsonSchema | bool, JsonSchema]] = {
+    "enum of several types": (
+        {"enum": ["x", 1, 1.5, True, None]},
+        {
+            "anyOf": [
+                {"type": "string", "enum": ["x"]},
+                {"type": "number", "enum": [1, 1.5]},
+                {"type": "boolean", "enum": [True]},
+                {"type": "null"},
+            ]
+        },
+    ),
+    "constant object": (
+        {"const": {"k": 1}},
+        {"const": {"k": 1}, "type": "object", "additionalProperties": True, "properties": {}},
+    ),
+    "constant of another type": (
+        {"type": "string", "const": 3},
+        {"type": "string", "description": 'It also fits {"const": 3}'},
+    ),
+    "equal values": (
+        {"type": "integer", "enum": [1, 1, 1.0, True, 2]},
+        {"type": "integer", "enum": [1, 1.0, 2]},
+    ),
+    "numbers": ({"enum": [1, 2.5]}, {"enum": [1, 2.5], "type": "number"}),
+    "enum with null": (
+        {"type": ["string", "null"], "enum": ["a", None]},
+        {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
+    ),
+    "infinite bound": (
+        {"type": "number", "maximum": inf, "minimum": 0},
+        {"type": "number", "minimum": 0, "description": "maximum: Infinity"},
+    ),
+    "NaN in a default": (
+        {"type": "array", "default": [{"a": nan}]},
+        {"type": "array", "items": {}, "description": 'default: [{"a": NaN}]'},
+    ),
+    "oneOf": (
+        {"oneOf": [{"type": "string"}, {"type": "integer"}], "description": "D."},
+        {"description": "D.", "anyOf": [{"type": "string"}, {"type": "integer"}]},
+    ),
+    "oneOf and anyOf": (
+        {"oneOf": [{"minLength": 1}], "anyOf": [{"type": "string"}]},
+        {
+            "anyOf": [{"type": "string"}],
+            "description": 'It also fits {"anyOf": [{"minLength": 1}]}',
+        },
+    ),
+    "allOf of one": ({"allOf": [{"type": "string"}]}, {"anyOf": [{"type": "string"}]}),
+    "types of members": (
+        {"type": ["string", "null"], "anyOf": [{"minLength": 1}, {"type": "null"}, True]},
+        {
+            "anyOf": [
+                {"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]},
+                {"type": "null"},
+                {},
+            ]
+        },
+    ),
+    "union of objects": (
+        {"type": "object", "properties": {"b": {}}, "anyOf": [{"required": ["b"]}]},
+        {
+            "type": "object",
+            "properties": {"b": {}},
+            "additionalProperties": True,
+            "description": 'It also fits {"anyOf": [{"required": ["b"]}]}',
+        },
+    ),
+    "not": (
+        {"type": "string", "not": {"const": ""}},
+        {"type": "string", "description": 'It also fits {"not": {"const": ""}}'},
+    ),
+    "reference with text": (
+        {"$ref": "#/$defs/w", "description": "D.", "examples": ["e"]},
+        {"description": 'D. (examples: ["e"])', "anyOf": [{"$ref": "#/$defs/w"}]},
+    ),
+    "reference with a rule": (
+        {"$ref": "#/$defs/w", "minLength": 3},
+        {"anyOf": [{"$ref": "#/$defs/w"}], "description": 'It also fits {"minLength": 3}'},
+    ),
+    "tuple of draft 7": (
+        {"items": [{"type": "string"}], "additionalItems": False},
+        {"prefixItems": [{"type": "string"}], "items": {}},
+    ),
+    "nullable enum": (
+        {"type": "string", "nullable": True, "enum": ["a"]},
+        {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
+    ),
+    "nullable reference": (
+        {"$ref": "#/$defs/w", "nullable": True, "description": "D."},
+        {"anyOf": [{"$ref": "#/$defs/w"}, {"type": "null"}], "description": "D."},
+    ),
+    "example": (
+        {"type": "string", "example": "e"},
+        {"type": "string", "description": 'examples: ["e"]'},
+    ),
+    "names that providers reject": (
+        {
+            "type": "object",
+            "properties": {"a b": {"type": "string"}, "c": {}},
+            "required": ["a b", "d", "d"],
+        },
+        {
+            "type": "object",
+            "properties": {"c": {}, "d": {}},
+            "required": ["d"],
+            "additionalProperties": True,
+            "description": 'It also fits {"properties": {"a b": {"type": "string"}}, '
+            '"required": ["a b"]}',
+        },
+    ),
+    "values of an object": (
+        {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
+        {
+            "type": "object",
+            "additionalProperties": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "properties": {},
+        },
+    ),
+    "true": (True, {}),
+    "merged objects": (
+        {
+            "allOf": [
+                {"properties": {"x": {"type": "string"}}, "required": ["x"]},
+                {"$ref": "#/$defs/o"},
+            ]
+        },
+        {
+            "type": "object",
+            "properties": {"x": {"type": "string"}, "y": {"type": "integer"}},
+            "required": ["x", "y"],
+        },
+    ),
+    "objects with a common property": (
+        {"allOf": [{"properties": {"y": {"type": "string"}}}, {"$ref": "#/$defs/o"}]},
+        {"allOf": [{"properties": {"y": {"type": "string"}}}, {"$ref": "#/$defs/o"}]},
+    ),
+    "objects with another rule": (
+        {"allOf": [{"properties": {"x": {}}, "minProperties": 1}, {"$ref": "#/$defs/o"}]},
+        {"allOf": [{"properties": {"x": {}}, "minProperties": 1}, {"$ref": "#/$defs/o"}]},
+    ),
+    "escaped pointer": ({"$ref": "#/$defs/a~1b%20c/items/1"}, {"$ref": "#/$defs/1"}),
+    "reference to nothing": ({"$ref": "#/$defs/none"}, {"$ref": "#/$defs/none"}),
+    "array": ({"type": "array"}, {"type": "array", "items": {}}),
+    "exclusive bounds of draft 4": (
+        {
+            "type": "number",
+            "minimum": 1,
+            "exclusiveMinimum": True,
+            "exclusiveMaximum": False,
+            "maximum": 5,
+        },
+        {"type": "number", "maximum": 5, "exclusiveMinimum": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "form"), FORMS.values(), ids=FORMS)
+def test_provider_form_of_a_property(schema: JsonSchema | bool, form: JsonSchema) -> None:
+    whole: JsonSchema = {"type": "object", "properties": {"a": schema}, "$defs": DEFINITIONS}
+    # as JSON, which tells 1 from 1.0 and true
+    assert json.dumps(to_provider_form(whole)["properties"]["a"]) == json.dumps(form)
+
+
+@pytest.mark.parametrize(
+    ("schema", "form"),
+    [
+        (
+            {"properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/$defs/w"}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/$defs/w"}},
+                "$defs": {"w": {"type": "string"}},
+            },
+        ),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/definitions/w"}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/$defs/w_"}},
+                "$defs": {"w": {"type": "string"}, "w_": {"type": "null"}},
+            },
+        ),
+        (
+            {
+                "$id": "http://x/s.json#",
+                "properties": {"a": {"$ref": "http://x/s.json#/$defs/a~1b%20c/items/1"}},
+            },
+            {
+                "properties": {"a": {"$ref": "#/$defs/1"}},
+                "$defs": {"1": {"type": "boolean"}},
+            },
+        ),
+        ({"$ref": "#/$defs/o"}, {"properties": {"y": {"type": "integer"}}, "required": ["y"]}),
+    ],
+    ids=["shared", "two of one name", "pointer", "root"],
+)
+def test_provider_form_keeps_the_definitions_that_it_refers_to(
+    schema: JsonSchema, form: JsonSchema
+) -> None:
+    whole = {**schema, "$defs": DEFINITIONS, "definitions": {"w": {"type": "null"}}}
+    assert to_provider_form(whole) == {"type": "object", **form}
+
+
+def test_provider_form_of_a_union_at_the_root_admits_other_properties() -> None:
+    union = {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert to_provider_form({**union, "properties": {"a": {}, "b": {}}}) == {
+        "type": "object",
+        "properties": {"a": {}, "b": {}},
+        "additionalProperties": True,
+        "description": f"It also fits {json.dumps(union)}",
+    }
+
+
+def test_descriptions_replace_those_of_properties_that_exist() -> None:
+    form = to_provider_form({"properties": {"a": True}}, {"a": "D.", "z": "Z."})
+    assert form == {"type": "object", "properties": {"a": {"description": "D."}}}
+
+
+def test_parts_deeper_than_40_levels_admit_anything() -> None:
+    part: JsonSchema = {"type": "string"}
+    for _ in range(45):
+        part = {"type": "array", "items": part}
+    form = to_provider_form({"properties": {"a": part}})["properties"]["a"]
+    depth = 0
+    while "items" in form:
+        form, depth = form["items"], depth + 1
+    assert (depth, form) == (40, {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "upgraded"),
+    [
+        ({"nullable": True, "type": "string"}, {"type": ["string", "null"]}),
+        ({"$schema": "draft", "nullable": True}, {"$schema": "draft", "nullable": True}),
+        ({"properties": {"a": {"items": [True]}}}, {"properties": {"a": {"prefixItems": [True]}}}),
+        (
+            {"components": {"x": 1, "schemas": {"A": {"example": 1}}}},
+            {"components": {"x": 1, "schemas": {"A": {"examples": [1]}}}},
+        ),
+        ({"components": 3}, {"components": 3}),
+        (True, True),
+    ],
+)
+def test_older_dialects_are_upgraded(schema: Any, upgraded: Any) -> None:
+    assert upgrade_dialect(schema) == upgraded
