@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from contextlib import redirect_stdout, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -264,7 +265,8 @@ def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
         if child.type == "code_inline"
     ]
     words = {word for text in inline if "::" not in text for word in WORD.findall(text)}
-    assert {word for word in words - known if re.search(r"\w_\w|[a-z][A-Z]", word)} == set()
+    unknown = {word for word in words - known if re.search(r"\w_\w|[a-z][A-Z]", word)}
+    assert unknown == set(), "no such names here; words of other projects go into FOREIGN"
 
 
 @pytest.mark.parametrize("page", SPECS, ids=where)
@@ -305,7 +307,18 @@ def test_the_site_has_every_page_once() -> None:
     named = re.findall(
         r"^ *- (?:[^#:\n]+: )?([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
     )
-    assert sorted(named) == sorted([*map(where, PAGES), "benchmarks/RESULTS.md"])
+    pages = Counter([*map(where, PAGES), "benchmarks/RESULTS.md"])
+    assert pages - Counter(named) == Counter(), "add these pages to nav in mkdocs.yml"
+    assert Counter(named) - pages == Counter(), (
+        "nav in mkdocs.yml has these twice, or they are gone"
+    )
+
+
+def test_the_index_links_every_how_to_page() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    pages = [page.name for page in (ROOT / "docs/how-to").glob("*.md")]
+    missing = [name for name in pages if f"(how-to/{name}" not in index]
+    assert missing == [], "link these pages from docs/index.md"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +349,7 @@ def test_the_reference_has_every_module_that_a_page_imports_from() -> None:
         for module in re.findall(r"^ *from (weakincentives[\w.]*) import", text, re.MULTILINE)
     }
     assert imported
-    assert imported - listed == set()
+    assert imported - listed == set(), "import from a listed package, or add `::: module` there"
 
 
 MOVES = re.findall(

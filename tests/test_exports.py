@@ -303,6 +303,8 @@ EXPORTS = {
 @pytest.mark.parametrize("name", EXPORTS)
 def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     door = importlib.import_module(name)
+    new, gone = set(door.__all__) - {*EXPORTS[name]}, {*EXPORTS[name]} - set(door.__all__)
+    assert (new, gone) == (set(), set()), f"change EXPORTS[{name!r}] in this file"
     assert sorted(door.__all__) == EXPORTS[name]
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
