@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from io import StringIO
 from operator import itemgetter
+from typing import ClassVar
 
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..evaluation.inner_loop import ProviderRequest
@@ -46,7 +47,7 @@ class ChatCodec(Codec):
 
     wire_format = "chat"
     instructions_role = "system"
-    stream_options = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
+    stream_options: ClassVar[Wire] = {"stream": True, "stream_options": {"include_usage": True}}
     # developers.openai.com/api/docs/guides/file-inputs: of files only PDF, below 50 MB, no URLs
     media = MediaSupport(
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)

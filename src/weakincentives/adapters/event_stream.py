@@ -7,12 +7,10 @@ data, several values in one event, and plain JSON where events were asked for.
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+
+from ..serde.json_types import AnyJson
 
 __all__ = ["EventDecoder", "read_events"]
-
-# Any: JSON that a server sent, of whatever shape
-type AnyJson = Any
 
 
 class EventDecoder:

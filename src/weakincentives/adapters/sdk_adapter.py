@@ -104,8 +104,8 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         own = [name for name in ("base_url", "api_key") if self._client_arguments[name] is not None]
         if own and self._has_ready_client:
             raise ValueError(
-                f"{own[0]} cannot be passed with a ready client, which has its own; pass either"
-                f" {own[0]} or client= and async_client="
+                f"{own[0]} cannot be combined with a ready client, which has its own; pass either "
+                f"{own[0]} or client= and async_client="
             )
 
     @staticmethod
@@ -349,8 +349,7 @@ def _plain(reply: AnySDK) -> AnyJson:
     return reply.model_dump(mode="json") if hasattr(reply, "model_dump") else reply
 
 
-# Any, twice: the SDK's own, and seconds
-def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
+def _timeout(sdk: AnySDK, seconds: object) -> AnySDK:
     """Returns the timeout of a request, which waits for a connection as long as SDKs usually do."""
     if not isinstance(seconds, int | float):  # none, or a Timeout that has its own
         return seconds

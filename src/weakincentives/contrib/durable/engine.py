@@ -50,7 +50,7 @@ class DurableRun:
         self._agent = agent
         self._handle = handle
 
-    def result(self) -> Execution[Any]:
+    def result(self) -> Execution[Any]:  # Any: of the output that the run's agent declares
         """Waits for the end, for people's decisions too, and returns the execution.
 
         Raises the `PromptEvaluationError` in which the run ended, `ValueError` if the run was
@@ -195,7 +195,7 @@ def install(
     agents: Mapping[str, AnyAgent],
     *,
     datasource: Extra = None,
-    progress: Callable[[str, StreamEvent[Any]], object] | None = None,
+    progress: Callable[[str, StreamEvent[Any]], object] | None = None,  # Any: likewise
 ) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 
@@ -210,7 +210,8 @@ def install(
         for tool in agent.tools:
             if tool.effect == "transactional" and datasource is None:
                 raise ValueError(
-                    f"tool {tool.name!r} of agent {name!r} is transactional; pass datasource="
+                    f"tool {tool.name!r} of agent {name!r} is transactional and requires a "
+                    "database; pass datasource="
                 )
 
     table = SqlLogTable(datasource)
@@ -231,7 +232,7 @@ def install(
                     _outside_of_workflow(partial(dbos().DBOS.cancel_workflow, run_id))
                     raise dbos().error.DBOSWorkflowCancelledError(run_id) from None
                 # an older worker, frozen before it began, has begun: go on in a newer attempt
-                if not import_module("dbos._datasource")._still_owns(run_id):  # noqa: SLF001 - no public way
+                if not import_module("dbos._datasource")._still_owns(run_id):
                     # DBOS then waits for the result of the other one
                     raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
             except (SystemExit, KeyboardInterrupt, GeneratorExit) as stop:
@@ -249,5 +250,5 @@ def install(
 def _outside_of_workflow[T](work: Callable[[], T]) -> T:
     """Does `work`, whose calls of DBOS are no steps: the next attempt would number them anew."""
     context = copy_context()
-    context.run(import_module("dbos._context")._clear_local_dbos_context)  # noqa: SLF001 - no public way
+    context.run(import_module("dbos._context")._clear_local_dbos_context)
     return context.run(work)

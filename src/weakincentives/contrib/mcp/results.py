@@ -1,7 +1,7 @@
 """What a server answers to a call, as a `ToolResult`."""
 
 import json
-from typing import Any, cast
+from typing import cast
 
 from mcp.types import (
     AudioContent,
@@ -61,7 +61,7 @@ def _content(block: ContentBlock) -> Part:
 def _media(kind: str, mime_type: str | None, data: str) -> Part:
     """Returns an image or a document, or describes what cannot be either."""
     try:
-        media: Any = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
+        media = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
     except ContentError:  # damaged, of another type, or too large
         return f"[{kind} {mime_type or 'of unknown type'}, which cannot be read]"
     return cast(Part, media)  # `from_base64` finds the kind
