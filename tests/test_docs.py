@@ -78,7 +78,7 @@ def first_cells(page: Path, heading: str) -> list[str]:
 
 @pytest.mark.claim("TL-43")
 @pytest.mark.parametrize("page", PAGES, ids=where)
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     links = [
         str(child.attrs["href"])
         for token in tokens(page)
@@ -98,12 +98,12 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     ],
     ids=where,
 )
-def test_a_page_that_uses_wink_says_with_which_extra_it_comes(page: Path) -> None:
+def test_page_that_uses_wink_names_the_cli_extra(page: Path) -> None:
     named = r"extra `cli`|`cli` for the command|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
     assert re.search(named, page.read_text())
 
 
-def test_no_text_installs_the_package_of_this_name_from_an_index() -> None:
+def test_no_page_installs_the_package_from_an_index() -> None:
     texts = {path: path.read_text() for path in [*PAGES, *PACKAGE.rglob("*.py")]}
     by_name = re.compile(r"\b(install|add)( -[-\w]+)* ['\"]?weakincentives\b(?![-./])")
     assert [where(path) for path, text in texts.items() if by_name.search(text)] == []
@@ -127,7 +127,7 @@ def prints(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```\n\n```text\n" in page.read_text()], ids=where
 )
-def test_a_text_block_below_python_is_what_it_prints(page: Path) -> None:
+def test_text_block_after_python_code_is_its_output(page: Path) -> None:
     for printed, shown in prints(page):
         assert printed == shown
 
@@ -158,7 +158,7 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
     assert wanted == {line.partition("::")[0] for line in listing.splitlines() if "::" in line}
 
 
-def test_the_table_of_errors_lists_every_code() -> None:
+def test_errors_table_lists_every_code() -> None:
     codes = set(provider_errors._REMEDIES)
     codes |= {code for _, code, _ in inner_loop._UNFINISHED.values()}
     modules = [
@@ -191,9 +191,7 @@ def test_the_table_of_errors_lists_every_code() -> None:
         (ClaudeAgentSDKAdapter, "ClaudeAgentSDKAdapter"),
     ],
 )
-def test_the_table_of_options_lists_every_argument_with_its_default(
-    adapter: type, heading: str
-) -> None:
+def test_options_table_lists_every_argument_with_its_default(adapter: type, heading: str) -> None:
     page, arguments = ROOT / "docs/how-to/adapters.md", inspect.signature(adapter).parameters
     assert first_cells(page, heading) == list(arguments)
     section = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
@@ -203,7 +201,7 @@ def test_the_table_of_options_lists_every_argument_with_its_default(
     assert shown == {name: arguments[name].default for name in shown}
 
 
-def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None:
+def test_events_table_lists_every_event_with_existing_fields() -> None:
     page = ROOT / "docs/how-to/state.md"
     kinds = [getattr(events, name) for name in events.__all__]
     published = {
@@ -215,7 +213,7 @@ def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None
     assert [pair for pair in fields if not hasattr(getattr(events, pair[0]), pair[1])] == []
 
 
-def test_the_table_of_findings_lists_every_code_with_its_severity() -> None:
+def test_findings_table_lists_every_code_with_its_severity() -> None:
     page = (ROOT / "docs/how-to/check-prompts-in-ci.md").read_text()
     rows = re.findall(r"^\| `([a-z-]+)` \| (error|warning) \|", page, re.MULTILINE)
     assert dict(rows) == analysis.SEVERITIES
@@ -243,7 +241,7 @@ def names_in_code() -> set[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MOVING], ids=where)
-def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
+def test_page_names_only_code_that_exists(page: Path) -> None:
     """Words that only a name is like: with a line below or a capital in them. Tests have a test of
     their own.
     """
@@ -270,7 +268,7 @@ def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", SPECS, ids=where)
-def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
+def test_claims_of_a_spec_are_numbered_consecutively(page: Path) -> None:
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", page.read_text(), re.MULTILINE)]
     assert numbers
     assert numbers == list(range(1, len(numbers) + 1))
@@ -287,7 +285,7 @@ def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
         ("docs/how-to/adapters.md", ["../../specs/ADAPTERS.md"], []),
     ],
 )
-def test_disclosure_and_tools_are_specified_and_taught_with_code(
+def test_disclosure_and_tools_are_documented_with_links_and_code(
     page: str, links: list[str], code: list[str]
 ) -> None:
     text = (ROOT / page).read_text()
@@ -296,14 +294,14 @@ def test_disclosure_and_tools_are_specified_and_taught_with_code(
     assert [word for word in code if word not in blocks] == []
 
 
-def test_the_demo_is_asked_about_pages_that_exist() -> None:
+def test_demo_questions_refer_to_existing_pages() -> None:
     asked = json.loads((ROOT / "tests/data/demo_questions.json").read_text())
     assert len({entry["question"] for entry in asked}) == len(asked) >= 20
     sources = {source for entry in asked for source in entry["sources"]}
     assert sources <= {where(page) for page in PAGES}
 
 
-def test_the_site_has_every_page_once() -> None:
+def test_site_has_every_page_once() -> None:
     named = re.findall(
         r"^ *- (?:[^#:\n]+: )?([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
     )
@@ -324,12 +322,12 @@ def test_the_index_links_every_how_to_page() -> None:
 @pytest.mark.parametrize(
     ("page", "most"), [("README.md", 150), ("llms.md", 300), *((where(it), 150) for it in CONCEPTS)]
 )
-def test_what_is_read_first_is_short(page: str, most: int) -> None:
+def test_introductory_pages_are_short(page: str, most: int) -> None:
     assert len((ROOT / page).read_text().splitlines()) < most
 
 
 @pytest.mark.parametrize("page", [*CONCEPTS, ROOT / "docs/architecture.md"], ids=where)
-def test_each_diagram_stands_between_its_marks(page: Path) -> None:
+def test_each_diagram_is_between_its_markers(page: Path) -> None:
     diagram = (
         r"^<!-- diagram: [a-z-]+ -->\n\n(?:!\[.+\]\(.+\.svg\)\n|(?:\|.*\|\n)+)\n<!-- /diagram -->$"
     )
@@ -337,7 +335,7 @@ def test_each_diagram_stands_between_its_marks(page: Path) -> None:
     assert marks == (len(re.findall(diagram, page.read_text(), re.MULTILINE)),) * 2 != (0, 0)
 
 
-def test_the_reference_has_every_module_that_a_page_imports_from() -> None:
+def test_reference_has_every_module_that_a_page_imports_from() -> None:
     entries = (page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
     listed = {
         module for text in entries for module in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
@@ -375,7 +373,7 @@ def resolve(name: str) -> object:
 
 
 @pytest.mark.parametrize(("old", "cell"), MOVES, ids=[old for old, _ in MOVES])
-def test_the_page_about_moving_names_what_is_gone_and_what_there_is(old: str, cell: str) -> None:
+def test_migration_page_names_removed_and_existing_names(old: str, cell: str) -> None:
     if ".durable" in old:
         pytest.importorskip("dbos")
     with pytest.raises(AttributeError):

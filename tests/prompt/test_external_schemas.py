@@ -25,21 +25,21 @@ def spec_of(parameters: JsonSchema | None) -> Sent:
 
 
 @given(external_schemas())
-def test_no_provider_refuses_the_schema_of_a_foreign_tool(schema: JsonSchema) -> None:
+def test_external_schema_is_sent_in_a_form_that_every_provider_accepts(schema: JsonSchema) -> None:
     spec = spec_of(schema)
     check_plain(spec.plain)
     (check_root if spec.strict else check_plain)(spec.parameters)
 
 
 @given(external_schemas())
-def test_form_of_a_form_is_the_same(schema: JsonSchema) -> None:
+def test_to_provider_form_is_idempotent(schema: JsonSchema) -> None:
     form = to_provider_form(schema)
     assert to_provider_form(form) == form
 
 
 @given(external_schemas(), st.dictionaries(names, values, max_size=3))
 @example({"type": "object", "additionalProperties": False, "patternProperties": {}}, {"a": None})
-def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
+def test_sent_schema_accepts_everything_that_the_external_schema_accepts(
     schema: JsonSchema, arguments: dict[str, Any]
 ) -> None:
     tool = Tool.from_schema(name="t", description="T.", parameters=schema, handler=ok)
@@ -68,7 +68,9 @@ def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
         },
     ],
 )
-def test_a_schema_that_says_little_is_offered_as_an_object(parameters: JsonSchema | None) -> None:
+def test_underspecified_schema_is_sent_as_a_non_strict_object(
+    parameters: JsonSchema | None,
+) -> None:
     spec = spec_of(parameters)
     assert not spec.strict
     check_plain(spec.parameters)
@@ -77,7 +79,7 @@ def test_a_schema_that_says_little_is_offered_as_an_object(parameters: JsonSchem
 @pytest.mark.parametrize(
     "broken", [{"properties": []}, {"properties": {"a": {"$ref": 3}}}, {"anyOf": 3}, {"type": 3}]
 )
-def test_what_is_no_schema_is_offered_as_an_open_object_and_refuses_every_call(
+def test_invalid_schema_is_sent_as_an_open_object_and_rejects_every_call(
     broken: JsonSchema,
 ) -> None:
     parameters = {"type": "object", **broken} if "type" not in broken else broken
@@ -89,13 +91,13 @@ def test_what_is_no_schema_is_offered_as_an_open_object_and_refuses_every_call(
         tool.parse_params("{}")
 
 
-def test_a_tool_without_params_is_strict() -> None:
+def test_tool_without_params_is_strict() -> None:
     spec = spec_of({"type": "object", "properties": {}})
     assert spec.strict
     check_root(spec.parameters)
 
 
-def test_optional_properties_may_be_null_and_their_default_stands_in_words() -> None:
+def test_optional_property_is_nullable_and_its_default_is_described() -> None:
     spec = spec_of(
         {
             "$schema": "http://json-schema.org/draft-07/schema#",
@@ -129,7 +131,7 @@ def test_optional_properties_may_be_null_and_their_default_stands_in_words() -> 
     }
 
 
-def test_recursion_and_references_into_properties_become_definitions() -> None:
+def test_recursive_and_property_references_become_definitions() -> None:
     spec = spec_of(
         {
             "type": "object",
@@ -149,7 +151,7 @@ def test_recursion_and_references_into_properties_become_definitions() -> None:
     assert spec.parameters["$defs"].keys() == {"tree", "_"}
 
 
-def test_a_union_at_the_root_moves_into_the_description() -> None:
+def test_union_at_the_root_moves_into_the_description() -> None:
     spec = spec_of(
         {
             "type": "object",
@@ -164,7 +166,7 @@ def test_a_union_at_the_root_moves_into_the_description() -> None:
     )
 
 
-def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
+def test_property_with_an_unsupported_name_moves_into_the_description() -> None:
     spec = spec_of({"type": "object", "properties": {"$top": {"type": "integer"}}})
     check_plain(spec.parameters)
     assert spec.parameters["properties"] == {}
@@ -173,7 +175,7 @@ def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
     )
 
 
-def test_required_names_are_those_that_a_provider_accepts() -> None:
+def test_required_lists_only_names_that_providers_accept() -> None:
     names = {"$top": {"type": "integer"}, "a": {"type": "string"}}
     spec = spec_of({"type": "object", "properties": names, "required": ["$top", "a"]})
     assert spec.parameters["required"] == ["a"]
@@ -181,7 +183,7 @@ def test_required_names_are_those_that_a_provider_accepts() -> None:
     assert list(spec.parameters["properties"]) == ["a"]
 
 
-def test_a_rule_that_few_decoders_know_stands_in_words_at_its_part() -> None:
+def test_unsupported_keyword_moves_into_the_description_of_its_property() -> None:
     part = {"type": "string", "not": {"const": "ä"}, "description": "Words."}
     spec = spec_of({"type": "object", "properties": {"a": part}, "required": ["a"]})
     assert spec.parameters["properties"] == {
@@ -197,13 +199,13 @@ def test_a_rule_that_few_decoders_know_stands_in_words_at_its_part() -> None:
         {"type": "object", "properties": {f"p{index}": {"type": "null"} for index in range(5_001)}},
     ],
 )
-def test_a_schema_beyond_the_limits_of_strict_is_sent_plainly(wide: JsonSchema) -> None:
+def test_schema_beyond_the_strict_limits_is_sent_as_non_strict(wide: JsonSchema) -> None:
     spec = spec_of({"type": "object", "properties": {"a": wide}})
     assert not spec.strict
     check_plain(spec.parameters)
 
 
-def test_a_schema_of_more_than_ten_levels_is_sent_plainly() -> None:
+def test_schema_of_more_than_ten_levels_is_sent_as_non_strict() -> None:
     schema: JsonSchema = {"type": "string"}
     strict: list[bool] = []
     for _ in range(12):
