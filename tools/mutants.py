@@ -184,9 +184,10 @@ def pytest_runtest_setup(item: Any) -> None:  # Any: pytest's item
 
 def pytest_runtest_teardown(item: Any) -> None:  # Any: pytest's item
     """Adds the seconds of a test to its reports, so that a busy machine makes few tests slow."""
-    processor, clock = item.stash[_STARTED]
-    seconds = max(process_time() - processor, (monotonic() - clock) / 4)
-    item.user_properties.append(("seconds", seconds))
+    if started := item.stash.get(_STARTED, None):  # none for a skipped test
+        processor, clock = started
+        seconds = max(process_time() - processor, (monotonic() - clock) / 4)
+        item.user_properties.append(("seconds", seconds))
 
 
 def pytest_runtest_logreport(report: Any) -> None:  # Any: pytest's report
