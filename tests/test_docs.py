@@ -99,7 +99,7 @@ def test_every_relative_link_has_a_target(page: Path) -> None:
     ids=where,
 )
 def test_page_that_uses_wink_names_the_cli_extra(page: Path) -> None:
-    named = r"extra `cli`|`cli` for the command|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
+    named = r"extra `cli`|`cli` extra|`cli` for the command|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
     assert re.search(named, page.read_text())
 
 
