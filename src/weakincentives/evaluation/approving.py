@@ -50,7 +50,7 @@ class ApprovedCalls:
     Decisions made while the run was suspended come first, from its `log`. An approval applies if
     the call would still do what its preview showed. The wait for the approver ends after
     `seconds_left()`, and `check_limits(expired)` raises if no call may run any more. Nested runs
-    can also be suspended if `can_wait` is true.
+    can also be suspended if `can_suspend` is true.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ApprovedCalls:
         *,
         check_limits: Callable[[bool], None],
         seconds_left: Callable[[], float | None],
-        can_wait: bool,
+        can_suspend: bool,
         streamed: bool,
     ) -> None:
         self._tools = tools
@@ -72,7 +72,7 @@ class ApprovedCalls:
         self._log = tools.log
         self._check_limits = check_limits
         self._seconds_left = seconds_left
-        self._can_wait = can_wait
+        self._can_suspend = can_suspend
         self._streamed = streamed
 
     def begin(
@@ -84,8 +84,8 @@ class ApprovedCalls:
     ) -> OpenCall:
         """Starts an execution of a call, whose nested runs may be able to suspend."""
         tool = self._tools.available.get(call.name)
-        can_wait = self._can_wait and tool is not None and runs_again(tool)
-        return self._log.begin_call(key, call, can_wait=can_wait, is_preview=is_preview)
+        can_suspend = self._can_suspend and tool is not None and runs_again(tool)
+        return self._log.begin_call(key, call, can_suspend=can_suspend, is_preview=is_preview)
 
     def execute(
         self,
@@ -100,7 +100,7 @@ class ApprovedCalls:
         approver.
         """
         tool = self._tools.available.get(call.name)
-        if (tool is not None and tool.approval is not None) or self._log.has_waited(key):
+        if (tool is not None and tool.approval is not None) or self._log.was_suspended_for(key):
             return self._execute_approved(call, key, set_running)
         set_running((call,))
         return self._tools.execute(call, self.begin(call, key))
@@ -112,7 +112,7 @@ class ApprovedCalls:
         set_running: Callable[[tuple[ToolCall, ...]], None],
     ) -> Effects[ToolExecutionOutcome]:
         tools, reason = self._tools, ""
-        call, replaced = self._as_shown(call, key)
+        call, replaced = self._with_replaced_arguments(call, key)
         while True:
             try:
                 mode = self._mode(call, key)
@@ -167,7 +167,7 @@ class ApprovedCalls:
 
     def _preview_own(self, call: ToolCall, key: CallKey) -> Effects[Preview | None]:
         """Returns the call's present preview; `None` for a call that needs no approval."""
-        call, replaced = self._as_shown(call, key)
+        call, replaced = self._with_replaced_arguments(call, key)
         try:
             mode = self._mode(call, key)
         except Exception:  # the selector failed; the call is rejected when its turn comes
@@ -183,7 +183,7 @@ class ApprovedCalls:
             forked.discard()
         return None if inside.has_runs else preview
 
-    def _as_shown(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
+    def _with_replaced_arguments(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
         """Returns the call, with the reviewer's replaced arguments if there are any.
 
         Also returns whether a decision on these arguments was already applied: the call has then

@@ -182,7 +182,7 @@ class Chat[Out]:
                 self.session.restore(turn.before_call)
             stopped = turn.to_value() if turn else None
             conversation = (stopped and stopped.conversation) or saved
-            if suspension is not None and _has_gone_on(conversation, suspension):
+            if suspension is not None and _has_continued(conversation, suspension):
                 raise ValueError(
                     "cannot resume the suspended turn because the chat has continued since; drop "
                     "the suspension, and send the request again if its calls should still run"
@@ -208,15 +208,15 @@ def _can_continue(stopped: StoppedTurn | None, adapter: ProviderAdapter) -> bool
     return bool(stopped.log.entries) or stopped.log.message is not None
 
 
-def _has_gone_on(conversation: Conversation | None, suspension: Suspension) -> bool:
+def _has_continued(conversation: Conversation | None, suspension: Suspension) -> bool:
     """Whether the user or the model has written since a turn was suspended."""
-    waiting = suspension.conversation
-    # the session is new, or its state precedes the turn
+    suspended = suspension.conversation
+    # the session is new, or its state is older than the turn
     if conversation is None or conversation == suspension.start:
         return False
-    if waiting is None:
+    if suspended is None:
         return True
-    return _written(conversation) != _written(waiting)
+    return _written(conversation) != _written(suspended)
 
 
 def _written(conversation: Conversation) -> list[Message]:

@@ -137,18 +137,18 @@ def plan_compaction(
     estimated = _estimate(conversation.messages, conversation.available_tools.values())
     scale = max(tokens, 1) / max(estimated, 1)
     prompt = _estimate([Instructions(rendered.text)], rendered_tools(rendered))
-    room = space = (min(compaction.at_tokens, tokens) / scale - prompt) / 2
+    remaining = space = (min(compaction.at_tokens, tokens) / scale - prompt) / 2
     turns, count = conversation.turns, 0
     for turn in reversed(turns[-compaction.keep_turns :]):
         size = _estimate(turn)
-        if count and size > room:
+        if count and size > remaining:
             break
-        room -= size
+        remaining -= size
         count += 1
     dropped = 0
-    if room < 0:  # the last turn alone is too long
+    if remaining < 0:  # the last turn alone is too long
         max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
-        last, dropped = _without_oldest_calls(turns[-1], -room, max_note)
+        last, dropped = _without_oldest_calls(turns[-1], -remaining, max_note)
         messages = [message for turn in (*turns[:-1], last) for message in turn]
         conversation = replace(
             conversation, messages=(conversation.messages[0], *messages), tool_changes=()

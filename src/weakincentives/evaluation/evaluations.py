@@ -59,7 +59,7 @@ from .requests import ProviderRequests
 from .response import AnswerRejected, PromptResponse, ToolCallFinished, ToolCallStarted
 from .run_limits import RunLimits
 from .run_log import Called, UndecidedError, drop_unfinished, replay
-from .suspension import RunSuspended, suspend, wait_again
+from .suspension import RunSuspended, restore_suspension, suspend
 from .tool_executor import AdapterOfCall, ToolExecutor
 
 __all__ = ["Evaluation"]
@@ -197,7 +197,7 @@ class Evaluation[Out]:
     def _approved_calls(self, adapter: ConnectingAdapter) -> ApprovedCalls:
         approver = self._options.get("approver")
         caller = self._log.caller
-        can_wait = approver is None and (caller is None or caller.can_wait)
+        can_suspend = approver is None and (caller is None or caller.can_suspend)
         limits, deadline = self._limits, self._loop.config.deadline
         return ApprovedCalls(
             self.tools,
@@ -207,7 +207,7 @@ class Evaluation[Out]:
             # does not use `self`, because a cycle would leave evaluations to the garbage collector
             check_limits=lambda expired: limits.check_calls(1, expired=expired),
             seconds_left=lambda: adapter.seconds_left(deadline),
-            can_wait=can_wait,
+            can_suspend=can_suspend,
             streamed=self._operation.streamed,
         )
 
@@ -244,7 +244,7 @@ class Evaluation[Out]:
         except ChangedRunError as error:
             self._log.refusal = error
             if self._resumes:
-                wait_again(self._log, self._session)
+                restore_suspension(self._log, self._session)
             raise
         except PromptEvaluationError as error:
             yield from stored(self._log)
@@ -274,7 +274,7 @@ class Evaluation[Out]:
         """Returns the conversation so far, which can be continued, after `error` or without one."""
         if not isinstance(error, Exception | None):
             return self.so_far()
-        self._stop(waits=isinstance(error, RunSuspended))
+        self._stop(suspended=isinstance(error, RunSuspended))
         return self._loop.conversation_now
 
     def so_far(self, size: int | None = None) -> Conversation:
@@ -300,10 +300,10 @@ class Evaluation[Out]:
         finally:  # even an interrupt in an event's handler must not leave the operation open
             self._operation.__exit__(None, error, None)
 
-    def _stop(self, *, waits: bool = False) -> None:
+    def _stop(self, *, suspended: bool = False) -> None:
         """Completes the conversation, including calls of earlier evaluations, for continuation."""
         if not self._has_ended:
-            self._loop.stop(waits=waits)
+            self._loop.stop(suspended=suspended)
             self._loop.transcript += self.tools.earlier.rest()
         self._has_ended = True
 

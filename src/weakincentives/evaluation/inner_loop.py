@@ -130,7 +130,7 @@ _REFUSALS = {"bad_request", "content_filter", "context_length", "too_large"}
 _SERVER_FAILED = 500
 _LEFT_OUT = "a conversation that continues with another message leaves the rejected one out"
 _NOT_RUN = "Not run: the evaluation ended."
-_WAITS = "Not run: a person has not approved it yet."
+_NOT_APPROVED = "Not run: a person has not approved it yet."
 _UNKNOWN = "This call was interrupted and its outcome is unknown."
 
 type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
@@ -252,11 +252,11 @@ class InnerLoop:
             return TooLong()
         return self._request()
 
-    def stop(self, *, waits: bool = False) -> None:
+    def stop(self, *, suspended: bool = False) -> None:
         """Answers each pending call with a note that it was not run, so the run can continue.
 
-        The `running` calls had already started, so their outcome is unknown. With `waits`, the note
-        says that the call is not approved yet.
+        The `running` calls had already started, so their outcome is unknown. With `suspended`, the
+        note says that the call is not approved yet.
         """
         answered: list[str] = []
         for message in reversed(self.transcript):
@@ -269,7 +269,7 @@ class InnerLoop:
                 answered.remove(call.call_id)  # servers may repeat ids
             else:
                 begun = call in self.running
-                text = _UNKNOWN if begun else _WAITS if waits else _NOT_RUN
+                text = _UNKNOWN if begun else _NOT_APPROVED if suspended else _NOT_RUN
                 answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
                 self.transcript.append(answer)
         self.pending = self.running = ()

@@ -43,12 +43,12 @@ __all__ = [
     "check_run",
     "decide",
     "inconsistency_in",
+    "pending_previews",
     "size_of",
+    "suspended_tools",
     "to_logged",
     "tool_digests",
     "usage_of",
-    "waiting",
-    "waiting_tools",
 ]
 
 ACCEPT = "<accept>"
@@ -332,7 +332,7 @@ def _open_calls(log: LoggedRun) -> Iterator[tuple[CallKey, str, ToolCall]]:
             yield key, approval_id, call
 
 
-def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
+def pending_previews(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
     """Yields the previews of a suspended run that need a decision, in the order of the calls.
 
     Each one comes with its decision, if it was already made and other calls are still pending.
@@ -358,7 +358,7 @@ def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
                 decision,
             )
             for number, run in enumerate(runs, 1)
-            for preview, decision in waiting(run.log)
+            for preview, decision in pending_previews(run.log)
         ]
         if inner:
             yield from inner
@@ -366,7 +366,7 @@ def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
             yield asked[key]
 
 
-def waiting_tools(log: LoggedRun) -> list[str]:
+def suspended_tools(log: LoggedRun) -> list[str]:
     """Returns the names of the tools whose calls are suspended or have nested runs."""
     shown = {entry.key for entry in log.entries if isinstance(entry, Asked)}
     known = shown | log.inside.keys()

@@ -282,8 +282,8 @@ class Run[Out]:
                     raise
                 turns = self._turns
                 self._count(error.usage, error.turns)
-                if self._shortens(error):
-                    yield from self._leave(error)
+                if self._prepare_compaction(error):
+                    yield from self._end_evaluation(error)
                 elif turns or error.usage != self._own.meter.tokens:
                     raise_instead(error, self._with_usage(error))
                 else:
@@ -306,15 +306,15 @@ class Run[Out]:
                 if self._is_whole and self._prompt.template.registry.has_non_repeatable_tools:
                     raise TypeError(_OWN_LOOP.format(type(self._adapter).__name__))
                 self._conversation = evaluation.stop(request) or self._conversation
-                yield from self._leave(request)
+                yield from self._end_evaluation(request)
                 yield from self._restart(request)
             case TooLong():
                 self._count(TokenUsage(), evaluation.turns)
                 conversation = evaluation.stop(None)
-                yield from self._leave(None)
-                self._go_on(conversation or self._conversation)
+                yield from self._end_evaluation(None)
+                self._continue_with(conversation or self._conversation)
 
-    def _leave(self, error: Exception | None) -> Effects[None]:
+    def _end_evaluation(self, error: Exception | None) -> Effects[None]:
         """Ends an evaluation that another one follows."""
         evaluation = self._evaluation
         if evaluation is not None:
@@ -422,7 +422,7 @@ class Run[Out]:
         if self._streamed:
             yield Restarted(keys, reason)
 
-    def _go_on(self, conversation: Conversation | None) -> None:
+    def _continue_with(self, conversation: Conversation | None) -> None:
         """Prepares the next evaluation to continue a conversation that is too long."""
         self._conversation, self._is_too_long = conversation, True
         self._decisions = None if conversation is None else conversation.decisions_for(self._prompt)
@@ -431,15 +431,15 @@ class Run[Out]:
             self._options["previous_turns"] = self._turns
         self._options["rendering"] = Rendered(cause="compaction")
 
-    def _shortens(self, error: PromptEvaluationError) -> bool:
+    def _prepare_compaction(self, error: PromptEvaluationError) -> bool:
         """Prepares to compact, and returns true, if a provider rejected a request as too long."""
         conversation = error.conversation if error.code == "context_length" else None
         if self._compaction is None or self._was_refused or conversation is None:
             return False
         if self._is_whole and self._start is None:
-            return False  # nobody knows whether the adapter takes conversations
+            return False  # it is unknown whether the adapter accepts conversations
         self._was_refused = True
-        self._go_on(conversation.retried())
+        self._continue_with(conversation.retried())
         return True
 
     def _compact(self) -> Effects[None]:

@@ -38,9 +38,9 @@ from .logged_run import (
     RunsInside,
     approval_ids,
     check_run,
+    pending_previews,
     to_logged,
     usage_of,
-    waiting,
 )
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 
@@ -122,9 +122,8 @@ class RunLog:
     """The log of one run; a run with a record continues from there.
 
     A nested run whose `caller` was undone repeats its record entry by entry; see `next_recorded`.
-    Any other run takes over its record. `waits` means that the run is suspended, and `refusal` is
-    the reason why it cannot continue. `turn` counts the provider's answers. A durable run has a
-    `sink`, which has the first `stored` entries.
+    Any other run takes over its record. `refusal` is the reason why the run cannot continue. `turn`
+    counts the provider's answers. A durable run has a `sink`, which has the first `stored` entries.
     """
 
     def __init__(
@@ -154,7 +153,7 @@ class RunLog:
         self.is_turn = False  # whether the run is a chat's turn
         # the number of entries, and the state, before a call
         self.before_call: tuple[int, Snapshot] | None = None
-        self.waits = False
+        self.is_suspended = False
         self.refusal: BaseException | None = None
         self._calls: tuple[ToolCall, ...] = ()
         self._ids: tuple[str, ...] = ()
@@ -316,7 +315,7 @@ class RunLog:
         """Whether a call that must not run twice was started and then interrupted."""
         return key in self._begun
 
-    def has_waited(self, key: CallKey) -> bool:
+    def was_suspended_for(self, key: CallKey) -> bool:
         """Whether the run was suspended for a call, or for a call of a run nested in it."""
         return key in self._shown or key in self.record.inside
 
@@ -337,19 +336,19 @@ class RunLog:
         key: CallKey,
         call: ToolCall,
         *,
-        can_wait: bool = False,
+        can_suspend: bool = False,
         is_preview: bool = False,
     ) -> "OpenCall":
         """Returns a new execution of a call, in which nested runs repeat their records."""
         if self._inside:
             self._inside.pop(key, None)
-        return OpenCall(self, key, call, can_wait=can_wait, is_preview=is_preview)
+        return OpenCall(self, key, call, can_suspend=can_suspend, is_preview=is_preview)
 
     def begin_summary(self) -> "OpenCall":
         """Returns a pseudo call, for the nested run that summarizes the conversation."""
-        can_wait = self.caller is not None and self.caller.can_wait
+        can_suspend = self.caller is not None and self.caller.can_suspend
         call = ToolCall("", COMPACTION, "{}")
-        return self.begin_call(f"{self.turn}/{COMPACTION}", call, can_wait=can_wait)
+        return self.begin_call(f"{self.turn}/{COMPACTION}", call, can_suspend=can_suspend)
 
     def enter(self, call: "OpenCall") -> None:
         """Keeps a call's execution, because a nested run starts in it."""
@@ -383,13 +382,13 @@ class RunLog:
 
     def pending(self) -> tuple[Preview, ...]:
         """Returns the previews that need a decision."""
-        return tuple([preview for preview, _ in waiting(self.to_value())])
+        return tuple([preview for preview, _ in pending_previews(self.to_value())])
 
 
 class OpenCall:
     """One execution of a tool call, and the runs nested in it.
 
-    Nested runs can be suspended if `can_wait` is true; the handler then runs again later. In a
+    Nested runs can be suspended if `can_suspend` is true; the handler then runs again later. In a
     preview of a later call, no nested run starts, because it would ask the model; `has_runs` then
     means that the handler tried to start one. `unrepeatable` names a tool of a nested run that can
     neither be undone nor repeated, so that no nested run can be suspended any more. With
@@ -399,7 +398,7 @@ class OpenCall:
     __slots__ = (
         "_record",
         "call",
-        "can_wait",
+        "can_suspend",
         "has_runs",
         "is_preview",
         "keeps_changes",
@@ -415,13 +414,13 @@ class OpenCall:
         key: CallKey,
         call: ToolCall,
         *,
-        can_wait: bool,
+        can_suspend: bool,
         is_preview: bool,
     ) -> None:
         self.log, self.key, self.call = log, key, call
-        self.can_wait, self.is_preview = can_wait, is_preview
+        self.can_suspend, self.is_preview = can_suspend, is_preview
         self.has_runs, self.unrepeatable = False, ""
-        self.keeps_changes = can_wait or log.keeps_changes
+        self.keeps_changes = can_suspend or log.keeps_changes
         self.runs: list[RunLog] = []
         record = log.record.inside.get(key)
         fits = record is not None and record.arguments == call.arguments
@@ -490,7 +489,7 @@ class OpenCall:
             return
         if (refusal := self.refusal) is not None:
             raise refusal
-        if any(log.waits for log in self.runs):
+        if any(log.is_suspended for log in self.runs):
             raise UndecidedError(self.call.name)
 
     def to_value(self) -> RunsInside:

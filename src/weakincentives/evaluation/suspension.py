@@ -31,10 +31,10 @@ from .logged_run import (
     check_nested,
     decide,
     inconsistency_in,
+    pending_previews,
     size_of,
+    suspended_tools,
     tool_digests,
-    waiting,
-    waiting_tools,
 )
 from .messages import AssistantMessage, Message
 from .run_log import RunLog
@@ -47,8 +47,8 @@ __all__ = [
     "check_resumable",
     "previews_of_0_2",
     "replacement_issue",
+    "restore_suspension",
     "suspend",
-    "wait_again",
 ]
 
 
@@ -85,14 +85,14 @@ class Suspension:
     @property
     def pending(self) -> tuple[Preview, ...]:
         """The previews that need a decision, in the order of the calls."""
-        return tuple([preview for preview, _ in waiting(self.log)])
+        return tuple([preview for preview, _ in pending_previews(self.log)])
 
     @property
     def decisions(self) -> Mapping[str, Decision]:
         """The decisions made so far, by call id."""
         return {
             preview.call_id: decision
-            for preview, decision in waiting(self.log)
+            for preview, decision in pending_previews(self.log)
             if decision is not None
         }
 
@@ -220,11 +220,11 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
     decided: object = decisions
     if not isinstance(decided, Mapping):
         raise TypeError(f"decisions must be a mapping of call ids, got {decided!r:.100}")
-    waiting = {preview.call_id for preview in suspension.pending}
+    pending = {preview.call_id for preview in suspension.pending}
     for call_id, decision in decisions.items():
-        if call_id not in waiting:
+        if call_id not in pending:
             raise ValueError(
-                f"decisions must be for suspended calls, {sorted(waiting)}, got one for {call_id!r}"
+                f"decisions must be for suspended calls, {sorted(pending)}, got one for {call_id!r}"
             )
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
             raise TypeError(
@@ -261,7 +261,7 @@ def _find_tool(template: AgentTemplate[object], names: Sequence[str]) -> AnyTool
     return _find_tool(handler.template, names[1:]) if isinstance(handler, PromptHandler) else None
 
 
-def _cannot_wait(tool: str) -> str:
+def _cannot_suspend(tool: str) -> str:
     """Returns why a nested run cannot be suspended, and how to fix it.
 
     `tool` must not run twice; without one, the call that started the run cannot be repeated.
@@ -281,13 +281,13 @@ def suspend(log: RunLog, prompt: AnyPrompt, session: SessionProtocol) -> RunSusp
     neither be undone nor repeated, or inside a call that cannot be repeated. Raises `SerdeError`
     for state that cannot be saved as JSON.
     """
-    log.digests = tool_digests(prompt.template, waiting_tools(log.to_value()))
+    log.digests = tool_digests(prompt.template, suspended_tools(log.to_value()))
     caller = log.caller
     if caller is not None:
         suspension = _suspension(log, prompt, "")
-        if caller.root.unrepeatable or not caller.can_wait:
-            return RunSuspended(suspension, _cannot_wait(caller.root.unrepeatable))
-        log.waits = True
+        if caller.root.unrepeatable or not caller.can_suspend:
+            return RunSuspended(suspension, _cannot_suspend(caller.root.unrepeatable))
+        log.is_suspended = True
         return RunSuspended(suspension)
     mark = SuspendedRun(_suspension(log, prompt, "").suspension_id)
     session[SuspendedRun].append(mark)
@@ -311,10 +311,10 @@ def _suspension(log: RunLog, prompt: AnyPrompt, session: str) -> Suspension:
     )
 
 
-def wait_again(log: RunLog, session: SessionProtocol) -> None:
+def restore_suspension(log: RunLog, session: SessionProtocol) -> None:
     """Restores the suspension if the resumed run failed before its first step."""
-    waited = any(waiting(log.record))
-    if waited and (size := size_of(log.to_value())) == size_of(log.record):
+    was_suspended = any(pending_previews(log.record))
+    if was_suspended and (size := size_of(log.to_value())) == size_of(log.record):
         session[SuspendedRun].append(SuspendedRun(f"{log.run_id}:{size}"))
 
 

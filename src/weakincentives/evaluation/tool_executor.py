@@ -411,7 +411,7 @@ class ToolExecutor:
             del performed, signal  # an exception's traceback must not refer to the exception
 
     def _failed(self, inside: OpenCall, failure: Exception) -> _Result:
-        """Returns the result of a failed call; raises if a nested run waits or cannot resume."""
+        """Returns the result of a failed call; raises if a nested run is suspended or changed."""
         if isinstance(failure, UndecidedError | ChangedRunError):  # the call has no effect
             raise failure
         if failure is inside.refusal:

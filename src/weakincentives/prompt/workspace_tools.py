@@ -267,15 +267,15 @@ def _page[T](
     subject: str, items: Iterable[T], params: _PageParams, show: Callable[[T], str]
 ) -> tuple[str, tuple[T, ...]]:
     """Returns a message about `items`, and the requested ones that fit in one answer."""
-    start, room, more = params.offset, _MAX_ANSWER, ""
+    start, remaining, more = params.offset, _MAX_ANSWER, ""
     if start < 1 or params.limit < 1:
         raise ToolValidationError(
             f"offset and limit must be at least 1, got {start} and {params.limit}"
         )
     page: list[T] = []
     for item in islice(items, min(start, 2**31) - 1, None):
-        room -= len(show(item)) + 1
-        if len(page) == params.limit or room < 0:
+        remaining -= len(show(item)) + 1
+        if len(page) == params.limit or remaining < 0:
             following = start + len(page)
             more = f"; more follow, go on with offset={following} or narrow what you ask for"
             break
