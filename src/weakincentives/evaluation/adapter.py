@@ -200,7 +200,7 @@ class ProviderAdapter(ABC):
     """
 
     def __class_getitem__(cls, output_type: object, /) -> type[Self]:
-        """Returns the class itself, since an adapter serves every output type."""
+        """Returns the class itself, because an adapter serves every output type."""
         return cls
 
     @property
@@ -448,7 +448,7 @@ def config_for(
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Returns a function that publishes on `bus`, and reaches a session with another bus, too."""
+    """Returns a function that publishes on `bus`, and dispatches to a session with another bus."""
     if bus is None or bus is session.bus:
         return session.bus.publish
 

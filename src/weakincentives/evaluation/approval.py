@@ -112,7 +112,7 @@ class Previewable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that a call would change.
+    """A single change that a call would make.
 
     `name` is a slice's type, a path, or a resource's class. `diff` is a unified diff of a text
     file; for state, it has one line for each JSON value that is removed (`-`) or added (`+`). If
@@ -426,7 +426,7 @@ def _sealed(preview: Preview) -> Preview:
 
 
 def _readable(arguments: str) -> str:
-    """Returns arguments as the tool reads them: without escapes that hide words, on one line.
+    """Returns arguments on one line, without escapes that could hide words from the reviewer.
 
     Numbers keep all their digits.
     """

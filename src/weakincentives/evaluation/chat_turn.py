@@ -76,7 +76,7 @@ class ChatTurn:
         return turn
 
     def begin(self, session: SessionProtocol, log: RunLog, so_far: SoFar) -> None:
-        """Replaces the session's earlier turn; `so_far` returns the conversation up to now."""
+        """Replaces the session's earlier turn; `so_far` returns the conversation so far."""
         saved = saved_conversation(session, self.name)
         self._follows = _size(saved)
         self.latest = self.stopped.conversation if self.stopped else saved

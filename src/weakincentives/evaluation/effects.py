@@ -53,7 +53,7 @@ _MAX_THREADS = 16
 type Invoke = Callable[[], object]
 
 # Any: handlers and providers return values of every type.
-# A tuple, since a future cannot carry every exception: StopIteration would never arrive.
+# A tuple, because a future cannot carry every exception: StopIteration would never arrive.
 type Outcome = tuple[Any, BaseException | None]
 
 

@@ -99,7 +99,7 @@ class DeadlineExceededError(LimitError):
 
 
 class BudgetExceededError(LimitError):
-    """The budget is spent."""
+    """The budget is exhausted."""
 
 
 class TurnLimitError(LimitError):

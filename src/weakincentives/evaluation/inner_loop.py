@@ -1,4 +1,4 @@
-"""A run of a conversation as a state machine: each step returns the next action.
+"""`InnerLoop` runs a conversation as a state machine: each step returns the next action.
 
 This module knows nothing of clocks, I/O, budgets or handlers. `Evaluation` performs each action, if
 the run's limits allow it, and passes the result back:

@@ -95,9 +95,9 @@ class MainLoop:
         preview is out of date, or a call has no decision, the `approver` decides; without one, the
         run is suspended again. A session without state is restored from the suspension; any other
         session must be that of the suspended run. The run's earlier usage counts towards `budget`,
-        but the time it was suspended does not. To stream a resumed run, pass `suspension=` and
-        `decisions=` to `stream`. Raises `ValueError` for another prompt, changed tools, unknown
-        calls and a run that was already resumed.
+        but earlier time does not. To stream a resumed run, pass `suspension=` and `decisions=` to
+        `stream`. Raises `ValueError` for another prompt, changed tools, unknown calls and a run
+        that was already resumed.
         """
         return self.execute(prompt, suspension=suspension, decisions=decisions, **options)
 

@@ -22,7 +22,7 @@ _NO_USAGE = TokenUsage()
 
 
 class ProviderRequests:
-    """The requests that the inner loop of one evaluation sends over a connection."""
+    """Sends the requests of one evaluation's inner loop over a connection."""
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ class Run[Out]:
         self._expansions: list[Expansion] = []
         self._turns = 0  # the requests of earlier evaluations
         self._evaluation: Evaluation[Out] | WholeEvaluation[Out] | None = None
-        self._evaluations: list[Evaluation[Out]] = []  # of a chat's turn
+        self._evaluations: list[Evaluation[Out]] = []  # kept for a chat's turn
         self._execution: Execution[Out] | None = None
         names = ConversationOptions.__annotations__
         # Any: the conversation options that were passed
@@ -315,7 +315,7 @@ class Run[Out]:
                 self._continue_with(conversation or self._conversation)
 
     def _end_evaluation(self, error: Exception | None) -> Effects[None]:
-        """Ends an evaluation that another one follows."""
+        """Ends an evaluation before the next one starts."""
         evaluation = self._evaluation
         if evaluation is not None:
             if connection := evaluation.take_connection():

@@ -33,7 +33,7 @@ class ToolSpec:
     parameters: JsonSchema
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the form on which providers' APIs agree."""
+        """Returns the form that providers' APIs have in common."""
         return {
             "name": self.name,
             "description": self.description,
@@ -63,7 +63,7 @@ class OutputSpec:
     schema: JsonSchema
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the form on which providers' APIs agree."""
+        """Returns the form that providers' APIs have in common."""
         return {"name": self.name, "schema": self.schema}
 
 

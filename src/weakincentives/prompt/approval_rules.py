@@ -51,7 +51,7 @@ def approval_mode(
 ) -> ApprovalMode | None:
     """Returns the mode of one call.
 
-    Raises the selector's errors, and `TypeError` if it returns anything else than a mode or `None`.
+    Raises the selector's errors, and `TypeError` if it returns neither a mode nor `None`.
     """
     if not callable(approval):
         return approval

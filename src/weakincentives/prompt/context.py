@@ -102,7 +102,7 @@ class Evaluator(Protocol):
 
 
 class AnyEvaluator(Protocol):
-    """A provider adapter that evaluates for a handler."""
+    """A provider adapter that evaluates prompts for a handler."""
 
     @property
     def media(self) -> MediaSupport: ...

@@ -133,9 +133,9 @@ def find_types(
 ) -> tuple[AnyType, AnyType]:
     """Infers missing types from the handler's annotations.
 
-    Raises `PromptValidationError` if neither gives the type of the params, if the annotations
-    differ from the declared types, or if the handler is annotated to return anything but a
-    `ToolResult`.
+    Raises `PromptValidationError` if the type of the params is not declared and not annotated, if
+    the annotations differ from the declared types, or if the handler is annotated to return
+    anything but a `ToolResult`.
     """
     takes: AnyType = None
     returned: AnyType = None

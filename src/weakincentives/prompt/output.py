@@ -74,7 +74,7 @@ class StructuredOutputConfig[Out](Parametrized):
 
     @property
     def item_type(self) -> ItemType:
-        """`T` for `T` and for `list[T]`."""
+        """`T` for both `T` and `list[T]`."""
         is_array = self.container == "array"
         item: ItemType = get_args(self._plain_type)[0] if is_array else self.output_type
         return item

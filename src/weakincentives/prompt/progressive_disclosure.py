@@ -218,7 +218,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
         raise ToolValidationError(f"Unknown section key: '{key}'")
     if view.decisions.opened.get(node.path) is not _FULL or _sections_to_open(view, node):
         raise ToolValidationError(f"Section '{key}' is not one that you opened.")
-    # all tools of the subtree: another call of the same turn may have opened a section in it
+    # include the whole subtree, because another call of the turn may have opened a section in it
     subtree = view.registry.sections[node.index : node.end]
     names = tuple([tool.name for section in subtree for tool in section.tools])
     return ToolResult(
@@ -261,8 +261,7 @@ def disclosure_handler(
 ) -> AnyToolHandler:
     """Returns the handler of the disclosure tool `name`, which renders sections of `view`.
 
-    `also_open` are sections that the same turn has already read; they open together with the next
-    ones.
+    `also_open` are sections that the same turn has already read. The handler opens them as well.
     """
     answer = _ANSWERS[name]
     if also_open and name == READ_SECTION:

@@ -224,4 +224,4 @@ def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None
             )
 
 
-type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output
+type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output type

@@ -1,4 +1,4 @@
-"""Worked examples of whole tasks: the objective, the tool calls and the outcome."""
+"""Examples of complete tasks: the objective, the tool calls and the outcome."""
 
 from collections.abc import Callable, Sequence
 from copy import copy

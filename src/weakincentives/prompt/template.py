@@ -46,12 +46,12 @@ __all__ = ["AnyPrompt", "AnyTemplate", "Prompt", "PromptTemplate"]
 class PromptTemplate(Parametrized, Generic[OutputT]):
     """The definition of a prompt; share it freely between threads, sessions and event loops.
 
-    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an
-    array of objects, and a template without a subscript for text. `name` is derived from `key` by
+    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` asks for
+    an array of objects, and `PromptTemplate(…)` asks for text. `name` is derived from `key` by
     default. `disclosure` determines which tools open summarized sections; `closable` lets the model
     close them again with `close_section`. `accept` checks each answer, with a tool's context and in
     a transaction; if it rejects one, the model is told why and answers again. `resources` binds
-    resources for tools; bindings of sections override it, and those of a prompt override both.
+    resources for tools; sections' bindings override it, and a prompt's bindings override both.
     Raises `PromptValidationError`, with the section's path, for an invalid definition.
     """
 
@@ -171,7 +171,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
 
 
 class Prompt(Parametrized, Generic[OutputT]):
-    """A prompt that can be bound, rendered and evaluated; a run takes its current bindings.
+    """A prompt that can be bound, rendered and evaluated; a run uses its current bindings.
 
     Create one with `template.bind(…)`, `Prompt(template)` or `Prompt[Out](ns=…, key=…,
     sections=[…])`, which also builds the template. At each render, the overrides under
@@ -387,7 +387,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
-# Any: code for the prompts of every output.
+# Any: used by code for prompts of every output type.
 type AnyPrompt = Prompt[Any]
 type AnyTemplate = PromptTemplate[Any]
 

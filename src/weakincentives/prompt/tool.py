@@ -69,7 +69,7 @@ _OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"a
 
 
 class ToolHandler[P, R](Protocol):
-    """A function, or coroutine function, from params to a `ToolResult`."""
+    """A function or coroutine function that takes params and returns a `ToolResult`."""
 
     def __call__(
         self, params: P, /, *, context: ToolContext

@@ -303,7 +303,7 @@ class PromptView:
         return condition(params, self.session, node.path)
 
     def _params(self, node: SectionNode) -> object:
-        """Returns the params: bound, from the session, the default, or built without arguments."""
+        """Returns the first of: bound params, the session's, the default, a new instance."""
         kind = node.params_type
         if kind is None:
             return None
@@ -332,7 +332,7 @@ class PromptView:
     ) -> object:
         try:
             params = params_from(session)
-        except Exception as error:  # raised by the author's function, who needs the path
+        except Exception as error:  # raised by the author's function; the author needs the path
             raise PromptRenderError(
                 f"params_from raised {type(error).__name__}: {error}", section_path=node.path
             ) from error

@@ -138,7 +138,7 @@ class WorkspaceSection(Section[None]):
         return substitute(self.body_text(), params, path)
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The file tools (without writing ones if read-only), and the author's own tools."""
+        """The file tools, without tools that write if read-only, and the author's own tools."""
         from .workspace_tools import READING_TOOLS, WRITING_TOOLS
 
         return (*READING_TOOLS, *(WRITING_TOOLS if self._writable else ()), *super().tools())

@@ -58,7 +58,7 @@ class EventIds(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the telemetry events; sessions keep them in LOG slices, which no rollback changes.
+    """Base of the telemetry events; sessions keep them in LOG slices, unchanged by rollbacks.
 
     A nested run has the `run_id` of its parent run, and its place there as `run_path`:
     `"3/call_7/1:"` is the first run nested in call `call_7` of turn 3. If no call started the run,

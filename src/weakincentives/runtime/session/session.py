@@ -39,8 +39,8 @@ class Session:
     `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered
     for its type, in order; an event type without reducers is appended to its own slice. The session
     records telemetry published on `bus` in LOG slices, even if reducers fold it, unless its own
-    slice has a reducer. Everything else is STATE, which a snapshot has and `restore` restores. Any
-    number of threads can use a session, but only one run at a time: `runs` rejects another one.
+    slice has a reducer. Everything else is STATE, which snapshots contain and `restore` replaces.
+    Any number of threads can use a session, but only one run at a time: `runs` rejects another one.
     Neither a bus nor a slice keeps its session alive. `content` keeps the bytes of images and
     documents, by default in memory.
     """

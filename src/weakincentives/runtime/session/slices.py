@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Append[T](Parametrized):
-    """Adds `value` to the slice as the newest."""
+    """Adds `value` to the slice as the newest value."""
 
     value: T
 
@@ -111,7 +111,7 @@ class Slice[T]:
         return tuple(value for value in self.all() if predicate(value))
 
     def append(self, value: T, /) -> None:
-        """Adds `value` as the newest, without calling reducers."""
+        """Adds `value` as the newest value, without calling reducers."""
         with self._lock:
             head = self.head
             self.head = value, head, head[2] + 1
