@@ -1,13 +1,13 @@
-"""The engine: runs the conversation of a prompt with its provider and tools to the end.
+"""The engine runs the conversation between a prompt, its provider and its tools.
 
-`exports` lists the names, which are imported when one of them is first used (PEP 562), since a
-module that imports one part of the engine must not load all of it.
+`exports` lists the public names. They are imported when one of them is first used (PEP 562), so a
+module that imports one part of the engine does not load all of it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a type checker must not see `__getattr__`, or every misspelt name would exist
+if TYPE_CHECKING:  # hide `__getattr__` from type checkers, or they would accept misspelt names
     from .exports import *  # noqa: F403 - `exports` lists the names once
 else:
 

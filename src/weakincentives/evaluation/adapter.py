@@ -61,11 +61,11 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_MAX_TIMEOUT = 365.0 * 24 * 3600  # sockets and locks refuse very large numbers of seconds
+_MAX_TIMEOUT = 365.0 * 24 * 3600  # sockets and locks reject very large numbers of seconds
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """The arguments of `ProviderAdapter.evaluate` beside the prompt."""
+    """The arguments of `ProviderAdapter.evaluate`, except the prompt."""
 
     session: Required[SessionProtocol]
     bus: EventBus | None
@@ -74,12 +74,12 @@ class EvaluationOptions(TypedDict, total=False):
 
 
 class ConversationOptions(EvaluationOptions, total=False):
-    """The arguments with which a conversation begins and goes on.
+    """The arguments that start or continue a conversation.
 
-    With a `message` of the user, a text or a list of texts, images and documents, the prompt is the
-    model's instructions; without one it is the user's message. A `conversation` goes on: if
-    sections of the prompt have changed since, the model is told their new text
-    (`on_change="append"`), or the conversation is restated.
+    If the user sends a `message` (a text, or a list of texts, images and documents), the prompt
+    becomes the model's instructions; otherwise, it is the user's message. Pass a `conversation` to
+    continue it: if sections of the prompt have changed since, the model is sent their new text
+    (`on_change="append"`), or the conversation is restated (`on_change="restate"`).
 
     `approver` decides on calls of tools with `approval=`.
     """
@@ -94,11 +94,11 @@ class ConversationOptions(EvaluationOptions, total=False):
 class ParentRun:
     """The run that an evaluation is a part of.
 
-    It is the `MainLoop` execution that evaluates, or the evaluation whose tool call evaluates
-    another prompt. An evaluation counts its usage in `meter` too, and ends by `deadline`. `run` has
-    reserved the session. `approver` decides for the parent, and for nested runs that have none of
-    their own. `call` is the one whose handler evaluates. Further runs may nest in one another
-    `levels_left` deep. `operation` is that of the execution.
+    The parent is the `MainLoop` execution, or the evaluation whose tool call evaluates another
+    prompt. An evaluation also counts its usage in `meter`, and ends by `deadline`. `run` has
+    reserved the session. `approver` decides for the parent, and for nested runs without an approver
+    of their own. `call` is the tool call whose handler evaluates. `levels_left` is how many further
+    levels of runs may nest. `operation` is the execution's operation.
     """
 
     run: RunToken | None
@@ -111,11 +111,11 @@ class ParentRun:
     call: OpenCall | None = None
 
     def for_call(self, bus: EventBus, call: OpenCall) -> "ParentRun":
-        """Returns the parent of what one tool call evaluates."""
+        """Returns the parent for runs nested in one tool call."""
         return replace(self, bus=bus, call=call)
 
     def check_depth(self, name: str) -> None:
-        """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""
+        """Raises `DepthLimitError` if a run of the prompt `name` would be nested too deep."""
         if self.levels_left < 0:
             raise DepthLimitError(
                 f"cannot run {name!r}: its parent runs are already nested as deeply as max_depth "
@@ -127,9 +127,9 @@ class ParentRun:
 
 
 class LoopOptions(ConversationOptions, total=False):
-    """The arguments of `LoopAdapter.evaluate` beside the prompt.
+    """The arguments of `LoopAdapter.evaluate`, except the prompt.
 
-    `save` is called with the conversation when the run ends, also by an interrupt and when it is
+    `save` is called with the conversation when the run ends, even if it was interrupted or
     suspended.
     """
 
@@ -137,9 +137,9 @@ class LoopOptions(ConversationOptions, total=False):
 
 
 class RunOptions(LoopOptions, total=False):
-    """The arguments of `MainLoop.resume` beside the prompt and the decisions.
+    """The arguments of `MainLoop.resume`, except the prompt, the suspension and the decisions.
 
-    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. A `Chat`
+    `adapter` replaces the loop's own. `visibility_overrides` apply to all evaluations. A `Chat`
     passes its `turn`, and as `caller` the run that has reserved the session for this one.
     """
 
@@ -150,10 +150,10 @@ class RunOptions(LoopOptions, total=False):
 
 
 class ExecutionOptions(RunOptions, total=False):
-    """The arguments of `MainLoop.execute` beside the prompt.
+    """The arguments of `MainLoop.execute`, except the prompt.
 
-    A suspended run goes on from its `suspension` with `decisions` by call id, as `MainLoop.resume`
-    says. A durable run passes its `sink`.
+    A suspended run is resumed from its `suspension` with `decisions` by call id; see
+    `MainLoop.resume`. A durable run passes its `sink`.
     """
 
     suspension: Suspension | None
@@ -162,13 +162,13 @@ class ExecutionOptions(RunOptions, total=False):
 
 
 class EvaluationStart(ConversationOptions, total=False):
-    """What one evaluation of a run begins with.
+    """The arguments of one evaluation of a run.
 
-    `log` is that of the run; with `resumes` the evaluation goes on where it stops. `rendering` says
-    why an evaluation begins that is not the first one. The evaluation ends as `TooLong` before a
-    further request of more than `max_request_tokens`; `previous_turns` are the requests of the run
-    before that, which count for `max_turns`. `parent` is the run that the evaluation is a part of,
-    beside others; without one it is a run by itself.
+    `log` is the run's log; with `resumes`, the evaluation continues where the log ends. `rendering`
+    gives the reason for an evaluation after the first. The evaluation ends as `TooLong` before
+    another request of more than `max_request_tokens`. `previous_turns` is the number of requests
+    in the run's earlier evaluations, which count towards `max_turns`. `parent` is the run that the
+    evaluation is a part of; without one, the evaluation is a run by itself.
     """
 
     log: Required[RunLog]
@@ -180,9 +180,9 @@ class EvaluationStart(ConversationOptions, total=False):
 
 
 def takes_bindings[F: AnyFunction](method: F) -> F:
-    """Makes a method take the bindings of its prompt when it is called.
+    """Makes a method copy its prompt's bindings when it is called.
 
-    A coroutine or a generator would read them only once it runs, after a later `bind`.
+    Otherwise, a coroutine or a generator would read them only when it runs, after a later `bind`.
     """
 
     @wraps(method)
@@ -196,18 +196,18 @@ def takes_bindings[F: AnyFunction](method: F) -> F:
 class ProviderAdapter(ABC):
     """Evaluates prompts with one provider's model.
 
-    One adapter serves any number of prompts, sessions and threads.
+    One adapter can serve any number of prompts, sessions and threads.
     """
 
     def __class_getitem__(cls, output_type: object, /) -> type[Self]:
-        """Returns the class itself, since an adapter serves every output type."""
+        """Returns the class itself, because an adapter serves every output type."""
         return cls
 
     @property
     def supports_dynamic_tools(self) -> bool:
         """Whether tools can be added to a running conversation.
 
-        Where they cannot, opening a section that has tools starts a new evaluation.
+        If not, opening a section that has tools starts a new evaluation.
         """
         return False
 
@@ -218,7 +218,7 @@ class ProviderAdapter(ABC):
 
     @property
     def media(self) -> MediaSupport:
-        """Which images and documents the adapter can show; by default none."""
+        """The images and documents that the adapter can send; by default none."""
         return MediaSupport()
 
     @abstractmethod
@@ -234,9 +234,9 @@ class ProviderAdapter(ABC):
     ) -> PromptResponse[Out]:
         """Sends `prompt` to the model, runs its tool calls and returns its final response.
 
-        `bus` is by default the session's. Raises `PromptEvaluationError` when the provider fails or
-        reaches a limit, and `VisibilityExpansionRequired` when the model requests sections that
-        only a new evaluation can open.
+        `bus` defaults to the session's. Raises `PromptEvaluationError` when the provider fails or
+        the evaluation reaches a limit, and `VisibilityExpansionRequired` when the model requests
+        sections that only a new evaluation can open.
         """
 
     @takes_bindings
@@ -251,9 +251,9 @@ class ProviderAdapter(ABC):
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Evaluates `prompt` and yields what happens; by default the whole text, at the end.
+        """Evaluates `prompt` and yields events; by default, the complete text at the end.
 
-        The last event holds the response.
+        The last event has the response.
         """
         response = self.evaluate(prompt, **options)
         if response.text:
@@ -272,7 +272,7 @@ class ProviderAdapter(ABC):
 
 
 class Connection(Protocol):
-    """One evaluation's connection to the provider; it may cache messages that it has encoded.
+    """One evaluation's connection to the provider; it can cache encoded messages.
 
     `provider_tools` are tools that the provider itself runs.
     """
@@ -284,22 +284,22 @@ class Connection(Protocol):
         return "", ""
 
     def fall_back(self, error: PromptEvaluationError, /) -> bool:
-        """Tells whether the engine can send the request again after `error`, to another provider.
+        """Switches to another provider after `error`, and returns whether there is one.
 
-        By default it cannot.
+        If so, the engine sends the request again. By default, there is none.
         """
         return False
 
     def arrived(self) -> AssistantMessage | None:
-        """Returns what had arrived of an answer when the last request failed or was stopped.
+        """Returns the part of the answer received before the last request failed or was stopped.
 
-        Its `finish` is `"error"`; the engine counts its usage and keeps its text. By default
-        nothing had.
+        Its `finish` is `"error"`; the engine counts its usage and keeps its text. By default,
+        nothing was received.
         """
         return None
 
     def close(self) -> None:
-        """Closes the connection; the engine calls it once. By default does nothing."""
+        """Closes the connection; the engine calls this once. By default, it does nothing."""
         return
 
     async def aclose(self) -> None:
@@ -307,7 +307,7 @@ class Connection(Protocol):
         self.close()
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        """Returns the model's next message; raises `PromptEvaluationError` when there is none.
+        """Returns the model's next message; raises `PromptEvaluationError` if the request fails.
 
         The engine reports an error raised after the deadline as `DeadlineExceededError`.
         """
@@ -320,7 +320,7 @@ class Connection(Protocol):
     def ask_stream(
         self, request: ProviderRequest, /
     ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
-        """Yields the pieces of the model's text, then the message; by default a single piece."""
+        """Yields chunks of the model's text, then the message; by default, a single chunk."""
         answer = self.ask(request)
         if answer.text:
             yield TextDelta(answer.text)
@@ -337,10 +337,11 @@ class Connection(Protocol):
 
 
 class ConnectingAdapter(ProviderAdapter):
-    """An adapter that says how to ask its provider, and leaves the loop to the engine.
+    """An adapter that connects to its provider and leaves the loop to the engine.
 
-    `config` holds the rules of the loop. The budget of a run replaces the one in `config`; the
-    earliest of all deadlines applies. `has_own_loop` says that a class evaluates by itself.
+    `config` contains the limits and options of the loop. A run's budget replaces the one in
+    `config`; of all deadlines, the earliest applies. `has_own_loop` means that a class evaluates
+    with its own loop.
     """
 
     name: str = "adapter"
@@ -361,7 +362,7 @@ class ConnectingAdapter(ProviderAdapter):
         return self.config.budget
 
     def rules(self) -> RunConfig:
-        """Returns `config` with what the adapter supports, made once since it checks its values."""
+        """Returns `config` with the adapter's `supports_dynamic_tools`; cached for speed."""
         config, supports, known = self.config, self.supports_dynamic_tools, self._rules
         if known and known[0] is config and known[1].supports_dynamic_tools is supports:
             return known[1]
@@ -374,7 +375,7 @@ class ConnectingAdapter(ProviderAdapter):
         """Opens a connection to the provider for one evaluation of `rendered`."""
 
     def seconds_left(self, deadline: Deadline | None) -> float | None:
-        """Returns the seconds until the deadline, as a time-out: more than 0, at most a year."""
+        """Returns the seconds until the deadline as a timeout: more than 0, at most a year."""
         if deadline is None:
             return None
         return min(max(0.001, deadline.remaining(self.clock()).total_seconds()), _MAX_TIMEOUT)
@@ -388,9 +389,9 @@ class ConnectingAdapter(ProviderAdapter):
 def check_arguments(
     prompt: object, options: Mapping[str, object], known: AnyType, *kinds: type
 ) -> None:
-    """Raises `TypeError` for an argument of a wrong type or name.
+    """Raises `TypeError` for an argument with an unknown name or a wrong type.
 
-    `known` is the `TypedDict` of the options, and `kinds` are the types of `prompt`.
+    `known` is the `TypedDict` of the options, and `kinds` are the types allowed for `prompt`.
     """
     if unknown := sorted(options.keys() - known.__annotations__):
         names = ", ".join(known.__annotations__)
@@ -421,7 +422,7 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
     """Returns the prompt that was rendered; raises `ValueError` if it has none."""
     prompt = rendered.prompt
     if not isinstance(prompt, Prompt):
-        raise ValueError(  # noqa: TRY004 - it is the value that lacks its prompt
+        raise ValueError(  # noqa: TRY004 - the type is right, but the value has no prompt
             "evaluate must get a prompt rendered by Prompt.render, got one rendered by a bare "
             "PromptRenderer"
         )
@@ -433,7 +434,7 @@ def config_for(
     rendered: AnyRenderedPrompt,
     options: EvaluationStart,
 ) -> RunConfig:
-    """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
+    """Returns the adapter's config with the budget and the earliest deadline of one evaluation."""
     budget, parent = options.get("budget") or adapter.budget, options.get("parent")
     candidates = (
         *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
@@ -455,7 +456,7 @@ def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[objec
         bus.publish(event)
         try:
             session.dispatch(event)
-        except Exception:  # a reducer that fails stops nobody else, as on the session's own bus
+        except Exception:  # as on the session's own bus, a failing reducer does not stop others
             _log.exception("Event handler failed", extra={"event_type": type(event).__name__})
 
     return publish

@@ -1,7 +1,7 @@
-"""What a person sees of a tool call before it counts, and the decisions on it.
+"""Previews of tool calls for a reviewer, and the decisions on them.
 
-`preview_arguments` and `preview_effects` create a `Preview`. Its size is bounded. Its digest covers
-everything that it shows and omits, so two previews with one digest are of the same effects.
+`preview_arguments` and `preview_effects` create a `Preview`. Its size is limited. Its digest covers
+everything that it shows and omits, so two previews with the same digest have the same effects.
 """
 
 import json
@@ -45,14 +45,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """The call counts as it was shown."""
+    """Approve the call with exactly the effects that were previewed."""
 
     kind: Literal["approve"] = field(default="approve", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The call does not happen; the model reads the reason. Raises `TypeError` for no words."""
+    """Deny the call, and tell the model the `reason`.
+
+    Raises `TypeError` if the reason is not a string.
+    """
 
     reason: str = ""
     kind: Literal["deny"] = field(default="deny", repr=False)
@@ -67,9 +70,9 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceArguments:
-    """The call runs with other arguments, which the model reads with the answer.
+    """Run the call with other arguments, which the model sees with the answer.
 
-    A call that shows its effects is asked about again, with the new ones.
+    If the call's effects were previewed, the approver is asked again, with the new effects.
     """
 
     arguments: Mapping[str, Json]
@@ -77,11 +80,11 @@ class ReplaceArguments:
 
 
 def arguments_json(arguments: object) -> str:
-    """Returns replaced arguments as JSON text; raises `TypeError` for what JSON would change."""
+    """Returns replaced arguments as JSON text; raises `TypeError` if JSON would change them."""
     try:
         if not isinstance(arguments, Mapping):
             raise TypeError("not a mapping")
-        values = dict(cast(Mapping[str, Json], arguments))  # which the comparison proves
+        values = dict(cast(Mapping[str, Json], arguments))  # the comparison below proves the cast
         text = json.dumps(values, ensure_ascii=False, allow_nan=False)
         if json.loads(text) != values:
             raise TypeError(
@@ -95,25 +98,25 @@ def arguments_json(arguments: object) -> str:
 
 
 type Decision = Approve | Deny | ReplaceArguments
-"""What a person decides on one call."""
+"""A decision on one call."""
 
 
 @runtime_checkable
 class Previewable(Protocol):
-    """A fork of a resource that can say what its merge would change."""
+    """A fork of a resource that can describe the changes of its merge."""
 
     def preview(self) -> str:
-        """Returns the changes as text, the same for the same changes."""
+        """Returns the changes as text; equal changes must give equal texts."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that a call would change.
+    """A single change that a call would make.
 
     `name` is a slice's type, a path, or a resource's class. `diff` is a unified diff of a text
-    file; for state it has one line for each JSON value that goes (`-`) or comes (`+`). Where there
-    is no diff, `note` says what changes.
+    file; for state, it has one line for each JSON value that is removed (`-`) or added (`+`). If
+    `diff` is empty, `note` describes the change.
     """
 
     kind: Literal["state", "file", "directory", "resource"]
@@ -125,13 +128,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A tool call that waits for a decision, and with `approval="effects"` what it would change.
+    """A tool call that is pending approval; with `approval="effects"`, it has the call's effects.
 
-    `arguments` is JSON text. `answer` is what the model would read, and `success` says whether the
-    call would succeed; one that fails changes nothing. `events` are held back until the call
-    counts. `reason` says why the effects cannot be shown, or why the call is asked about again.
-    `omitted` says what the preview leaves out. `inside` names the tools around a
-    call of a nested run, the outermost first; the call's id begins with that of the outermost call.
+    `arguments` is JSON text. `answer` is the answer that the model would see, and `success` is
+    whether the call would succeed; a failing call does not change anything. `events` are published
+    only when the call takes effect. `reason` explains why the effects cannot be shown, or why the
+    approver is asked again. `omitted` describes everything that the preview leaves out. For a call
+    of a nested run, `inside` names the enclosing calls' tools, outermost first; the call's id
+    begins with that of the outermost call.
     """
 
     tool: str
@@ -149,11 +153,11 @@ class Preview:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the preview still shows what its digest was made of."""
+        """Whether the preview still matches its digest."""
         return "." not in self.digest or self.digest == _sealed(self).digest
 
     def shows_same(self, other: "Preview") -> bool:
-        """Whether both previews are of the same call and the same effects, whatever the reason."""
+        """Whether both previews show the same call and the same effects; ignores the reason."""
         return _sealed(replace(self, reason="")).digest == _sealed(replace(other, reason="")).digest
 
     def with_reason(self, reason: str) -> "Preview":
@@ -195,15 +199,15 @@ type Approver = Callable[[Preview], Decision | Awaitable[Decision]]
 
 _MAX_DIFF, _MAX_DIFFS, _MAX_ANSWER, _MAX_EVENT = 20_000, 100_000, 10_000, 500  # characters
 _MAX_CHANGES, _MAX_EVENTS = 200, 100
-_MAX_DIFFED = 500_000  # bytes of a file, since a diff may take quadratic time
+_MAX_DIFFED = 500_000  # bytes of a file, because a diff can take quadratic time
 _MAX_READ = 50_000_000  # bytes of files that a call changes
 _JSON_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|\s+|[,:]')
-# of an event, other in each run of a call
+# fields of an event that differ each time a call runs
 _LOCAL = {"event_id", "created_at", "session_id", "run_id", "run_path"}
 
 
 def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
-    """Returns the preview of a call of which only the arguments are shown."""
+    """Returns a preview that shows only the arguments of a call."""
     preview = Preview(
         tool=call.name,
         call_id=call.call_id,
@@ -226,9 +230,10 @@ def preview_effects(
 ) -> Preview:
     """Returns the preview of a call that ran on forks.
 
-    All that it shows counts as read by the call, so that a later merge changes exactly this or
-    nothing. A call without `success` shows no changes, since it is undone. `result` is that of the
-    handler, if it returned one. Raises `NotIsolatedError` for effects that cannot be shown.
+    Everything that it shows is treated as read by the call, so a later merge makes exactly these
+    changes or none. Without `success`, the preview shows no changes, because a failed call is
+    undone. `result` is the handler's, if it returned one. Raises `NotIsolatedError` for effects
+    that cannot be shown.
     """
     shown = _Shown()
     if success:
@@ -247,7 +252,7 @@ def preview_effects(
                     raise NotIsolatedError(f"the fork of {name} has no preview()")
                 note = _preview_of(fork, name)
                 shown.add(Change(kind="resource", name=name, action="change", note=note), note)
-    # Without what the library publishes of runs inside the call, with their times and their ids.
+    # Excludes the library's own events about nested runs, which contain times and ids.
     own = [event for event in session.events if type(event).__module__ != Event.__module__]
     texts = [_texts_of(event, "the event") for event in own]
     events = [text for text, _ in texts]
@@ -276,7 +281,7 @@ def preview_effects(
 
 
 class _Shown:
-    """The changes that a preview shows, within its bounds, and the digests of all."""
+    """The changes that a preview shows, within its limits, and the digests of all changes."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -285,7 +290,7 @@ class _Shown:
         self._size = 0
 
     def add(self, change: Change, content: object) -> None:
-        """Adds a change; `content` is what identifies it, whole."""
+        """Adds a change; `content` is its complete content, for the digest."""
         self.digests.append(_digest([change.kind, change.name, change.action, content]))
         if len(self.changes) >= _MAX_CHANGES:
             return
@@ -311,7 +316,7 @@ def _state_change(name: str, differences: AnyJson) -> Change:
         place = "".join(map(_place, path))
         for sign, side in (("-", "before"), ("+", "after")):
             if side in difference:
-                # sorted, since equal mappings may have their keys in another order
+                # sorted, because equal mappings can have their keys in a different order
                 value = json.dumps(difference[side], ensure_ascii=False, sort_keys=True)
                 lines.append(f"{sign} [{start}]{place} = {value}\n")
     name = name.rpartition(":")[2]
@@ -319,7 +324,7 @@ def _state_change(name: str, differences: AnyJson) -> Change:
 
 
 def _place(key: object) -> str:
-    """Returns a step of a path; no key can imitate another part of the preview."""
+    """Returns one step of a path, escaped so that it cannot imitate other parts of the preview."""
     if isinstance(key, str) and key.isidentifier():
         return f".{key}"
     return f"[{json.dumps(key, ensure_ascii=False)}]"
@@ -364,10 +369,10 @@ def _size_of(content: Content) -> str:
 
 
 def _texts_of(value: object, subject: str) -> tuple[str, str]:
-    """Returns a value as text to show and as whole text, without an event's own id and time.
+    """Returns a value as text to show and as complete text, without an event's own id and time.
 
-    Fields with `repr=False` are only in the whole text. Raises `NotIsolatedError` for a value that
-    JSON cannot hold.
+    Fields with `repr=False` are only in the complete text. Raises `NotIsolatedError` for a value
+    that cannot be converted to JSON.
     """
     name = type(value).__qualname__
     secret = {item.name for item in fields(value) if not item.repr} if is_dataclass(value) else ()
@@ -393,7 +398,7 @@ def _json(value: Json) -> str:
 
 
 def _hidden_in(result: ToolResult[object] | None) -> list[str]:
-    """Describes the parts of a result that the text for the model does not have."""
+    """Describes the parts of a result that are missing from the model's text."""
     if result is None:
         return []
     hidden = [
@@ -411,9 +416,9 @@ def _digest(content: object) -> str:
 
 
 def _sealed(preview: Preview) -> Preview:
-    """Returns the preview with a digest of its effects, and another one of what it shows of them.
+    """Returns the preview with a digest of its effects, and another one of the part it shows.
 
-    The call's place, its id and the tools around it, is not part of the digest.
+    The digest does not cover the call's id and the enclosing tools.
     """
     effects = preview.digest.partition(".")[0]
     shown = asdict(replace(preview, digest=effects, call_id="", inside=()))
@@ -421,12 +426,12 @@ def _sealed(preview: Preview) -> Preview:
 
 
 def _readable(arguments: str) -> str:
-    """Returns arguments as the tool reads them: without escapes that hide words, on one line.
+    """Returns arguments on one line, without escapes that could hide words from the reviewer.
 
     Numbers keep all their digits.
     """
     try:
-        json.loads(arguments, parse_int=str)  # which takes integers of any length
+        json.loads(arguments, parse_int=str)  # accepts integers of any length
     except (ValueError, RecursionError):
         return arguments
     return _JSON_PART.sub(_readable_part, arguments)

@@ -1,8 +1,8 @@
-"""Runs tool calls that a person approves first; other calls run as they are.
+"""Runs tool calls after their approval; calls that need no approval run directly.
 
-A call whose effects are shown runs on forks of session and resources. The person decides, and only
-then the forks are merged. If what they show is out of date by then, the call runs on new forks and
-the person is asked again. Nothing is locked or changed while a person decides.
+A call whose effects are previewed runs on forks of session and resources. The forks are merged only
+after the reviewer has approved them. If the preview is out of date by then, the call runs on new
+forks and the reviewer is asked again. Nothing is locked or changed while the reviewer decides.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,12 +45,12 @@ _REPLACED = "These are the effects with the replaced arguments."
 
 
 class ApprovedCalls:
-    """The calls of one evaluation; `approver` decides on those that need an approval.
+    """Runs the calls of one evaluation; `approver` decides on those that need approval.
 
-    Decisions that were made while the run waited come first, from its `log`; an approval counts if
-    the call would still do what was shown. The wait for the approver ends after `seconds_left()`,
-    and `check_limits(expired)` raises if no call may run any more. Runs inside calls may wait too
-    if `can_wait` is true.
+    Decisions made while the run was suspended come first, from its `log`. An approval applies if
+    the call would still do what its preview showed. The wait for the approver ends after
+    `seconds_left()`, and `check_limits(expired)` raises if no call may run any more. Nested runs
+    can also be suspended if `can_suspend` is true.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ApprovedCalls:
         *,
         check_limits: Callable[[bool], None],
         seconds_left: Callable[[], float | None],
-        can_wait: bool,
+        can_suspend: bool,
         streamed: bool,
     ) -> None:
         self._tools = tools
@@ -72,7 +72,7 @@ class ApprovedCalls:
         self._log = tools.log
         self._check_limits = check_limits
         self._seconds_left = seconds_left
-        self._can_wait = can_wait
+        self._can_suspend = can_suspend
         self._streamed = streamed
 
     def begin(
@@ -82,10 +82,10 @@ class ApprovedCalls:
         *,
         is_preview: bool = False,
     ) -> OpenCall:
-        """Begins an execution of a call, inside of which runs may be able to wait."""
+        """Starts an execution of a call, whose nested runs may be able to suspend."""
         tool = self._tools.available.get(call.name)
-        can_wait = self._can_wait and tool is not None and runs_again(tool)
-        return self._log.begin_call(key, call, can_wait=can_wait, is_preview=is_preview)
+        can_suspend = self._can_suspend and tool is not None and runs_again(tool)
+        return self._log.begin_call(key, call, can_suspend=can_suspend, is_preview=is_preview)
 
     def execute(
         self,
@@ -95,12 +95,12 @@ class ApprovedCalls:
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, after its approval if it needs one, and returns its outcome.
 
-        Calls `set_running` while the call may count. Raises what the approver raises, and
-        `UndecidedError` if a person must decide on the call, or on one inside it, and there is no
+        Calls `set_running` before the call can take effect. Raises the approver's errors, and
+        `UndecidedError` if the call, or one of a nested run, needs a decision and there is no
         approver.
         """
         tool = self._tools.available.get(call.name)
-        if (tool is not None and tool.approval is not None) or self._log.has_waited(key):
+        if (tool is not None and tool.approval is not None) or self._log.was_suspended_for(key):
             return self._execute_approved(call, key, set_running)
         set_running((call,))
         return self._tools.execute(call, self.begin(call, key))
@@ -112,11 +112,11 @@ class ApprovedCalls:
         set_running: Callable[[tuple[ToolCall, ...]], None],
     ) -> Effects[ToolExecutionOutcome]:
         tools, reason = self._tools, ""
-        call, replaced = self._as_shown(call, key)
+        call, replaced = self._with_replaced_arguments(call, key)
         while True:
             try:
                 mode = self._mode(call, key)
-            except Exception as error:  # of a selector: nobody has approved the call
+            except Exception as error:  # the selector failed, so the call is not approved
                 return tools.refuse(call, key, f"The call was not approved: {message_of(error)}")
             if mode is None or (replaced and mode == "arguments"):
                 break
@@ -151,10 +151,11 @@ class ApprovedCalls:
         return (yield from tools.execute(call, self.begin(call, key)))
 
     def ask_later(self, later: Sequence[tuple[ToolCall, CallKey]]) -> Effects[None]:
-        """Notes what people must decide on after the first call that waits, and publishes all.
+        """Logs the decisions needed after the first pending call, and yields all of them as events.
 
-        `later` are the calls after it. One that ran beside it may wait for calls inside it. Other
-        runs inside a call do not begin yet: what they would do is shown when it is the call's turn.
+        `later` are the calls after it. One that ran in parallel with it may be waiting for calls of
+        its nested runs. Other nested runs do not start yet: their effects are previewed when it is
+        the call's turn.
         """
         for call, key in later:
             if (preview := (yield from self._preview_own(call, key))) is not None:
@@ -165,28 +166,28 @@ class ApprovedCalls:
                 yield ApprovalRequested(call, preview)
 
     def _preview_own(self, call: ToolCall, key: CallKey) -> Effects[Preview | None]:
-        """Returns what a person would decide on now; `None` for a call that needs no approval."""
-        call, replaced = self._as_shown(call, key)
+        """Returns the call's present preview; `None` for a call that needs no approval."""
+        call, replaced = self._with_replaced_arguments(call, key)
         try:
             mode = self._mode(call, key)
-        except Exception:  # of a selector; the call is refused in its turn
+        except Exception:  # the selector failed; the call is rejected when its turn comes
             return None
         if mode is None or (replaced and mode == "arguments"):
             return None
         inside = self.begin(call, key, is_preview=True)
         try:
             preview, forked = yield from self._preview(inside, mode, "")
-        except UndecidedError:  # on calls inside it
+        except UndecidedError:  # calls of nested runs need decisions
             return None
         if forked is not None:
             forked.discard()
         return None if inside.has_runs else preview
 
-    def _as_shown(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
-        """Returns the call, with the arguments that a person put in their place, if one did.
+    def _with_replaced_arguments(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
+        """Returns the call, with the reviewer's replaced arguments if there are any.
 
-        Tells also whether these were decided on: the call has run with them, and waits for a call
-        inside it.
+        Also returns whether a decision on these arguments was already applied: the call has then
+        run with them, and is waiting for a call of a nested run.
         """
         shown, ran = self._log.shown(key), self._log.record.inside.get(key)
         latest = ran or shown
@@ -195,16 +196,16 @@ class ApprovedCalls:
             unwrap_arguments(call.arguments),
         ):
             return call, False
-        put_in = latest.arguments
-        is_decided = shown is None or shown.arguments != put_in
+        replaced = latest.arguments
+        is_decided = shown is None or shown.arguments != replaced
         if is_decided:
             self._log.take_decision(key)
-        return self._tools.replace_arguments(call, put_in), is_decided
+        return self._tools.replace_arguments(call, replaced), is_decided
 
     def _mode(self, call: ToolCall, key: CallKey) -> ApprovalMode | None:
-        """Returns what a person must approve before the call counts; `None` for nothing."""
+        """Returns what must be approved before the call takes effect; `None` for nothing."""
         tools, decision = self._tools, self._log.decision(key)
-        # Such a decision counts even if the call needs no approval any more.
+        # Such a decision applies even if the call no longer needs approval.
         against = isinstance(decision, Deny | ReplaceArguments)
         tool = tools.available.get(call.name)
         if tool is None or (tool.approval is None and not against):
@@ -212,11 +213,11 @@ class ApprovedCalls:
         try:
             _, _, params = tools.admit(call)
         except ToolValidationError:
-            return None  # the model reads its mistake
-        denied = isinstance(decision, Deny)  # so it has not begun
+            return None  # the model is told its mistake
+        denied = isinstance(decision, Deny)  # a denied call has not started
         began = not denied and self._log.has_begun(key)
         if tool.effect in NON_REPEATABLE and (began or tools.earlier.has(call, params)):
-            return None  # it does not run again
+            return None  # the call does not run again
         context = tools.context(call)
         try:
             mode = approval_mode(tool.approval, params, self._session, context)
@@ -227,7 +228,7 @@ class ApprovedCalls:
     def _preview(
         self, inside: OpenCall, mode: ApprovalMode, reason: str
     ) -> Effects[tuple[Preview, ForkedCall | None]]:
-        """Returns what the person decides on, and the call on forks if it shows its effects."""
+        """Returns the preview, and the call on forks if the preview shows its effects."""
         call, approval_id = inside.call, inside.key.partition("/")[2]
         tool = self._tools.available.get(call.name)
         if mode == "effects" and (problem := self._problem(tool)):
@@ -264,9 +265,9 @@ class ApprovedCalls:
             raise
 
     def _answer(self, call: ToolCall, outcome: Outcome) -> tuple[str, bool]:
-        """Returns what the model would read, and whether the call would succeed."""
+        """Returns the answer that the model would see, and whether the call would succeed."""
         result, error = outcome
-        if isinstance(error, ControlFlow):  # a transaction commits when it passes
+        if isinstance(error, ControlFlow):  # a transaction that it passes through is committed
             return message_of(error), True
         if error is not None and not isinstance(error, Exception):
             raise error  # an interrupt
@@ -308,13 +309,14 @@ class ApprovedCalls:
             )
         )
         if not isinstance(decision, Deny):
-            self._check_limits(expired)  # the approver may have taken long
+            self._check_limits(expired)  # the approver may have taken a long time
         return decision
 
     def _is_stale(self, decision: object, key: CallKey, now: Preview, call: ToolCall) -> bool:
-        """Whether a person has approved something else than what the call would do now.
+        """Whether the approved preview differs from the call's present effects.
 
-        Where no effects could be shown, such as in a parallel call, the arguments are approved.
+        If no effects could be shown, for example in a parallel call, the approval is for the
+        arguments.
         """
         shown = self._log.shown(key)
         if not isinstance(decision, Approve) or shown is None:

@@ -1,4 +1,4 @@
-"""The tools and sections that are open in one evaluation, and how calls open and close them."""
+"""The open tools and sections of one evaluation, and how calls open and close them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class AvailableTools:
         self._publish, self._ids = publish, ids
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._view = rendered.view.copy()  # the same rendered prompt may be evaluated elsewhere
-        # what this turn has read: the sections, which `apply` opens, and the names of their tools
+        # the sections that this turn has read, which `apply` opens, and the names of their tools
         self._read: dict[SectionPath, SectionVisibility] = {}
         self._arriving: set[str] = set()
 
@@ -58,7 +58,7 @@ class AvailableTools:
 
     @property
     def decisions(self) -> SectionDecisions:
-        """The visibility of sections, and the answers that their conditions gave so far."""
+        """The visibility of sections, and the results of their conditions so far."""
         return self._view.decisions
 
     def get(self, name: str) -> AnyTool | None:
@@ -66,14 +66,14 @@ class AvailableTools:
         return self._tools.get(name)
 
     def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
-        """Returns tools of the prompt, open or not; raises `LookupError` for an unknown name."""
+        """Returns tools by name, even if not open; raises `LookupError` for an unknown name."""
         tools = [self._view.registry.get_tool(name) for name in names]
         if None in tools:
             raise LookupError(f"the prompt has no tool {names[tools.index(None)]!r}")
         return tuple([tool for tool in tools if tool is not None])
 
     def outcome_of(self, called: LoggedCall) -> ToolExecutionOutcome:
-        """Returns the outcome of a call of a record, without tools that the prompt has lost."""
+        """Returns the outcome of a recorded call, without tools that the prompt no longer has."""
         sections, answer = called.sections, called.answer
         outcome = ToolExecutionOutcome(
             called.call.call_id,
@@ -96,17 +96,17 @@ class AvailableTools:
         )
 
     def handler(self, tool: AnyTool) -> AnyToolHandler | None:
-        """Returns the tool's handler; a disclosure tool's reads the sections as they are now."""
+        """Returns the tool's handler; for a disclosure tool, it uses the present sections."""
         if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
             return tool.handler
         return disclosure_handler(tool.name, self._view, self._read)
 
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
-        """Returns the visibility of all sections that are shown now."""
+        """Returns the visibility of all sections that are currently shown."""
         return {node.path: shown for node, shown in self._view.visible_sections().items()}
 
     def rejection(self, name: str) -> str:
-        """Returns what the model reads when it calls a tool that is not available."""
+        """Returns the answer to a call of a tool that is not available."""
         if name in self._arriving:
             return f"Unknown tool {name!r}. It is available from the next turn on."
         try:
@@ -123,8 +123,8 @@ class AvailableTools:
     ) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError`, whose text the model reads, also for arguments of more than
-        `max_chars` characters.
+        Raises `ToolValidationError`, whose text is for the model, including for arguments of more
+        than `max_chars` characters.
         """
         name = call.name
         tool = self._tools.get(name)
@@ -145,9 +145,9 @@ class AvailableTools:
         return tool, handler, params
 
     def note(self, answer: object, params: object) -> None:
-        """Records which sections the answer or the request of a disclosure tool opens or closes.
+        """Records the sections that a disclosure tool's answer or request opens or closes.
 
-        A section that the model read opens only at the end of the turn, in `apply`.
+        A section that the model has read opens only at the end of the turn, in `apply`.
         """
         match answer, params:
             case ReadSectionResult(expanded_tools=tools, opened=paths), _:
@@ -161,11 +161,11 @@ class AvailableTools:
                 pass
 
     def remember(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        """Stores in the session what the model opened or closed."""
+        """Stores in the session that the model opened or closed a section."""
         self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
 
     def restore(self, change: ToolExecutionOutcome) -> None:
-        """Adds and removes tools as `apply` has done before, which the session remembers."""
+        """Adds and removes tools like `apply`, for a change that the session already has."""
         if change.closed:
             self._view = self._view.with_visibility({change.closed: SectionVisibility.SUMMARY})
         for name in change.closed_tools:
@@ -175,7 +175,7 @@ class AvailableTools:
         self._tools = {tool.name: tool for tool in change.expanded_tools} | self._tools
 
     def apply(self, change: ToolExecutionOutcome) -> None:
-        """Adds and removes the tools of sections that a call of the last turn opened or closed."""
+        """Adds and removes tools for the sections that a call of the last turn opened or closed."""
         key = change.section_key
         removed = [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
         if removed:
@@ -217,8 +217,8 @@ def with_provider_tools(
 ) -> AnyRenderedPrompt:
     """Returns the prompt with the tools that the provider runs.
 
-    Raises `ValueError` if some need approval and nobody can be asked: their calls cannot outlast
-    the connection, so such a run cannot wait.
+    Raises `ValueError` if some need approval and there is no approver: their calls cannot outlast
+    the connection, so such a run cannot be suspended.
     """
     asking = [tool.name for tool in tools if tool.approval is not None]
     if asking and not can_ask:

@@ -1,7 +1,7 @@
-"""Tool calls that run in parallel: each on forks of session and resources, merged in their order.
+"""Runs tool calls in parallel, each on forks of session and resources, and merges them in order.
 
-A call that a fork cannot isolate, or that read what an earlier call has changed since, runs again
-by itself. So the outcome is that of running all calls in order.
+A call runs again by itself if a fork cannot isolate it, or if an earlier call has since changed
+something that it read. So the outcome is the same as when all calls run in order.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class ForkedCall:
         self._outcome: Outcome = None, NotIsolatedError("the call did not run")
         self.session = session.fork()
         self.resources = resources.fork(makes=makes)
-        if run is not None:  # the forks are in use as the originals are
+        if run is not None:  # the forks are in use whenever the originals are
             for stack in (self.session.runs, self.resources.runs):
                 stack.begin(run)
         self.seconds = 0.0
@@ -57,25 +57,25 @@ class ForkedCall:
         self.seconds = perf_counter() - started
 
     def _close(self) -> None:
-        # A thread that the handler left running must not change what a preview shows.
+        # A thread that the handler left running must not change the previewed effects.
         self.session.close()
         for _, fork in self.resources.forks:
             if isinstance(fork, OverlayFilesystem):
                 fork.close()
 
     def discard(self) -> None:
-        """Drops the call, which has not been merged; its requests stay among the events."""
+        """Drops the unmerged call; the events keep its requests."""
         self.session.discard()
 
     @property
     def is_isolated(self) -> bool:
-        """Whether the handler has used nothing that forks cannot keep apart."""
+        """Whether the handler used only things that forks can isolate."""
         refused = self.resources.refused or self.session.refused
         return not (refused or isinstance(self._outcome[1], NotIsolatedError))
 
     @property
     def outcome(self) -> Outcome:
-        """What the handler returned and raised; raises `NotIsolatedError` if forks cannot show."""
+        """The handler's result and error; raises `NotIsolatedError` if it was not isolated."""
         if not self.is_isolated:
             error = self._outcome[1]
             raise error if isinstance(error, NotIsolatedError) else NotIsolatedError
@@ -88,7 +88,7 @@ class ForkedCall:
         undoes a partial merge.
         """
         result, error = self.outcome
-        # The session comes last, for with it go the events that the call published.
+        # The session comes last, because merging it publishes the call's events.
         for origin, fork in (*self.resources.forks, (self._origin, self.session)):
             try:
                 merged = origin.merge(fork)

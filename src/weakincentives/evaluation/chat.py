@@ -1,4 +1,4 @@
-"""`Chat`: a user's conversation with a prompt, kept in a session."""
+"""`Chat` keeps a user's conversation with a prompt in a session."""
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
@@ -27,7 +27,7 @@ __all__ = ["Chat", "TurnOptions"]
 
 
 class TurnOptions(TypedDict, total=False):
-    """The options of one turn, as in `ExecutionOptions`."""
+    """Options for a single turn; see `ExecutionOptions`."""
 
     bus: EventBus | None
     deadline: Deadline | None
@@ -41,17 +41,18 @@ class TurnOptions(TypedDict, total=False):
 
 
 class Chat[Out]:
-    """A user's conversation with a prompt, one message after another.
+    """A user's conversation with a prompt, one message at a time.
 
-    The chat keeps its conversation in the session, in place of the earlier one, so
-    `session.snapshot().to_json()` is the whole chat. A chat of the same prompt in another process
-    goes on once its session is restored. A session may have a chat for each of several prompts.
-    The chat has a copy of the prompt, with the params and resources that were bound when the chat
-    was made: to change them for later turns, bind `chat.prompt`.
+    The chat stores its conversation in the session, replacing the previous version, so
+    `session.snapshot().to_json()` saves the whole chat. To continue in another process, restore the
+    session and create a chat with the same prompt. A session can keep one chat for each prompt. The
+    chat copies the prompt with the params and resources that are bound when the chat is created: to
+    change them for later turns, bind `chat.prompt`.
 
-    A turn that an error, a cancellation or Ctrl-C stops, or that waits for a decision, keeps what
-    it has done: the next message continues from there, and a snapshot has it at any time. A message
-    during a turn, of this or another chat of the session, raises `ConcurrentRunError`.
+    If an error, a cancellation or Ctrl-C stops a turn, or the turn is suspended, the chat keeps
+    everything up to that point, and the next message continues from there. A snapshot taken during
+    a turn includes it, too. A session runs one turn at a time: sending a message while this or
+    another chat of the session is in a turn raises `ConcurrentRunError`.
     """
 
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
@@ -65,13 +66,13 @@ class Chat[Out]:
         return f"<Chat with {self.prompt!r} in {self.session!r}>"
 
     def _repr_markdown_(self) -> str:
-        """Shows the conversation in a notebook."""
+        """Renders the conversation as Markdown for notebooks."""
         conversation = self.conversation
         return "No messages yet." if conversation is None else markdown(conversation)
 
     @property
     def conversation(self) -> Conversation | None:
-        """The conversation until now, also in a turn and after a stop; `None` before the first."""
+        """The conversation so far, including a stopped turn; `None` before the first turn."""
         saved = self._saved
         turn = unfinished_turn(self.session, self._name, saved)
         return (turn and turn.conversation) or saved
@@ -82,7 +83,7 @@ class Chat[Out]:
 
     @property
     def _saved(self) -> Conversation | None:
-        """The conversation up to the last turn that has ended."""
+        """The conversation up to the last finished turn."""
         return saved_conversation(self.session, self._name)
 
     def send(
@@ -90,9 +91,9 @@ class Chat[Out]:
     ) -> Execution[Out]:
         """Sends the user's message and returns the model's answer.
 
-        Without a message, a turn that Ctrl-C or a cancellation stopped continues from its log.
-        After an error or a closed stream, the model answers again. Raises what `MainLoop.execute`
-        raises.
+        Without a message, a turn that was stopped by Ctrl-C or a cancellation continues from its
+        log. After an error or a closed stream, the model answers again. Raises the same errors as
+        `MainLoop.execute`.
         """
         with self._begin_turn(message, options) as arguments:
             return self.loop.execute(self.prompt, **arguments)
@@ -111,9 +112,9 @@ class Chat[Out]:
         /,
         **options: Unpack[TurnOptions],
     ) -> Execution[Out]:
-        """Goes on with a suspended turn, as `MainLoop.resume` does.
+        """Resumes a suspended turn, like `MainLoop.resume`.
 
-        Raises `ValueError` if the chat has gone on since.
+        Raises `ValueError` if the chat has continued since the turn was suspended.
         """
         options |= {"suspension": suspension, "decisions": decisions}
         return self.send(**options)
@@ -133,9 +134,9 @@ class Chat[Out]:
     def stream(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Like `send`, and yields what happens; the last event holds the response.
+        """Like `send`, but yields events as they happen; the last one has the response.
 
-        Close the generator to stop the turn early, from any thread.
+        Close the generator, from any thread, to stop the turn early.
         """
         last: Completed[Out] | None = None
         with (
@@ -148,7 +149,7 @@ class Chat[Out]:
                 else:
                     yield event
         if last is not None:
-            yield last  # when the turn has ended, since its reader may send the next message now
+            yield last  # after the turn has ended, because the reader may now send a message
 
     async def stream_async(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
@@ -169,18 +170,19 @@ class Chat[Out]:
     def _begin_turn(
         self, message: str | Sequence[Part] | None, options: TurnOptions, *, streamed: bool = False
     ) -> Generator[ExecutionOptions]:
-        """Yields the arguments of the turn's execution, and keeps other turns out meanwhile."""
+        """Reserves the session for one turn and yields the arguments for `MainLoop.execute`."""
         suspension, run = options.get("suspension"), RunToken(self.prompt.name, None, streamed)
         adapter = options.get("adapter") or self.loop.adapter
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
         with Reservation(run, stacks):
             saved = self._saved
             turn = unfinished_turn(self.session, self._name, saved)
-            if turn is not None and turn.before_call is not None:  # of a call that is not made yet
+            # restore the state from before a call that has not been made yet
+            if turn is not None and turn.before_call is not None:
                 self.session.restore(turn.before_call)
             stopped = turn.to_value() if turn else None
             conversation = (stopped and stopped.conversation) or saved
-            if suspension is not None and _has_gone_on(conversation, suspension):
+            if suspension is not None and _has_continued(conversation, suspension):
                 raise ValueError(
                     "cannot resume the suspended turn because the chat has continued since; drop "
                     "the suspension, and send the request again if its calls should still run"
@@ -200,25 +202,25 @@ class Chat[Out]:
 
 
 def _can_continue(stopped: StoppedTurn | None, adapter: ProviderAdapter) -> bool:
-    """Whether a run by the adapter can continue the log of a stopped turn."""
+    """Whether a run on this adapter can continue the log of a stopped turn."""
     if stopped is None or has_own_loop(adapter) or type(adapter) is NestedAdapter:
         return False
     return bool(stopped.log.entries) or stopped.log.message is not None
 
 
-def _has_gone_on(conversation: Conversation | None, suspension: Suspension) -> bool:
+def _has_continued(conversation: Conversation | None, suspension: Suspension) -> bool:
     """Whether the user or the model has written since a turn was suspended."""
-    waiting = suspension.conversation
-    # in a new session, or one of before the turn
+    suspended = suspension.conversation
+    # the session is new, or its state is older than the turn
     if conversation is None or conversation == suspension.start:
         return False
-    if waiting is None:
+    if suspended is None:
         return True
-    return _written(conversation) != _written(waiting)
+    return _written(conversation) != _written(suspended)
 
 
 def _written(conversation: Conversation) -> list[Message]:
-    """Returns the messages that the engine has not added."""
+    """Returns the messages that the engine did not add."""
     return [
         message
         for message in conversation.messages

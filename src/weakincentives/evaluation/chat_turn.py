@@ -1,7 +1,7 @@
-"""`ChatTurn`: a chat's turn in the session, until its conversation is saved there.
+"""`ChatTurn` represents a chat's turn in the session until the turn's conversation is saved.
 
-It is in the session from the turn's first step, and refers to the run's log. So an interrupt may
-stop the turn at any moment, and nothing has to be saved then.
+The session has it from the turn's first step on, and it refers to the run's log. So an interrupt
+can stop the turn at any moment without having to save anything.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from .run_log import RunLog
 __all__ = ["ChatTurn", "StoppedTurn", "saved_conversation", "unfinished_turn"]
 
 type SoFar = Callable[[int | None], Conversation | None]
-"""Returns the conversation as the first entries of the log tell it, or all."""
+"""Returns the conversation after the given number of log entries, by default after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedTurn:
-    """A turn that has not ended, as a value: the conversation so far, and the log to continue.
+    """An unfinished turn as a value: the conversation so far, and the log to continue from.
 
-    `follows` has the numbers of messages and tokens of the saved conversation before the turn.
+    `follows` has the numbers of messages and tokens in the saved conversation before the turn.
     """
 
     run_id: str
@@ -36,9 +36,9 @@ class StoppedTurn:
 
 @library_state
 class ChatTurn:
-    """A turn of the chat with the prompt of this `name`, ns and key.
+    """A turn of the chat with the prompt that has this `name` (its ns and key).
 
-    It continues a `stopped` one, if there is one. `begin` puts it into the session, after the
+    It continues the `stopped` turn, if given. `begin` adds it to the session, following the
     `latest` conversation there.
     """
 
@@ -47,20 +47,20 @@ class ChatTurn:
         self.latest: Conversation | None = None
         self._follows = _size(None)
         self._run: tuple[RunLog, SoFar] | None = None
-        self._size: int | None = None  # of the log in a snapshot
+        self._size: int | None = None  # the length of the log in a snapshot
         self.before_call: SessionSnapshot | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copy has the turn as it is now, without what runs it."""
+        """Copies the turn's present value, without the run."""
         return ChatTurn, (self.name, self.to_value())
 
     @property
     def is_running(self) -> bool:
-        """Whether the log may still grow."""
+        """Whether the log can still grow."""
         return self._run is not None and self._size is None
 
     def fixed(self) -> "ChatTurn":
-        """Returns the turn as it is now; a call that is open then has not begun in it."""
+        """Returns the turn as it is now, without a call that is still running."""
         if (run := self._run) is None or self._size is not None:
             return self
         turn = ChatTurn(self.name)
@@ -76,7 +76,7 @@ class ChatTurn:
         return turn
 
     def begin(self, session: SessionProtocol, log: RunLog, so_far: SoFar) -> None:
-        """Puts the turn in place of an earlier one; `so_far` returns the conversation until now."""
+        """Replaces the session's earlier turn; `so_far` returns the conversation so far."""
         saved = saved_conversation(session, self.name)
         self._follows = _size(saved)
         self.latest = self.stopped.conversation if self.stopped else saved
@@ -86,7 +86,7 @@ class ChatTurn:
         turns.seed(*turns.where(lambda other: other.name != self.name), self)
 
     def end(self, session: SessionProtocol, conversation: Conversation | None) -> None:
-        """Saves the turn's conversation, in place of the earlier one."""
+        """Saves the turn's conversation, replacing the earlier one."""
         conversations = session[Conversation]
         if conversation is not None:
             others = conversations.where(lambda other: (other.ns, other.key) != self.name)
@@ -95,7 +95,7 @@ class ChatTurn:
         session[ChatTurn].clear(lambda other: other is self)
 
     def settle(self, session: SessionProtocol) -> None:
-        """Keeps what the turn has done, and no longer what ran it."""
+        """Replaces the reference to the run by the turn's value."""
         self._follows = _size(saved_conversation(session, self.name))
         self.stopped = self.to_value()
         self._run = None
@@ -115,7 +115,7 @@ class ChatTurn:
         )
 
     def continues(self, saved: Conversation | None) -> bool:
-        """Whether the turn follows the `saved` conversation, and has not ended."""
+        """Whether the turn follows the `saved` conversation and has not ended."""
         if self.is_running:  # a call may have restored an older snapshot
             return True
         follows = self.stopped.follows if self._run is None and self.stopped else self._follows
@@ -123,14 +123,14 @@ class ChatTurn:
 
     @property
     def conversation(self) -> Conversation | None:
-        """The conversation until now, if the turn has one."""
+        """The conversation so far, if the turn has one."""
         if (run := self._run) is not None:
             return run[1](self._size)
         return None if self.stopped is None else self.stopped.conversation
 
 
 def saved_conversation(session: SessionProtocol, name: tuple[str, str]) -> Conversation | None:
-    """Returns the conversation of the chat with the prompt of this ns and key, if it has one."""
+    """Returns the saved conversation with the prompt of this ns and key, if there is one."""
     for conversation in reversed(session[Conversation].all()):
         if (conversation.ns, conversation.key) == name:
             return conversation
@@ -140,7 +140,7 @@ def saved_conversation(session: SessionProtocol, name: tuple[str, str]) -> Conve
 def unfinished_turn(
     session: SessionProtocol, name: tuple[str, str], saved: Conversation | None
 ) -> ChatTurn | None:
-    """Returns the turn that follows the `saved` conversation of a chat and has not ended."""
+    """Returns the unfinished turn that follows a chat's `saved` conversation, if there is one."""
     for turn in session[ChatTurn]:
         if turn.name == name and turn.continues(saved):
             return turn

@@ -1,4 +1,4 @@
-"""Commits what the handler of a tool call has done, or undoes it."""
+"""Commits or undoes the changes of a tool call's handler."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,11 +24,11 @@ _NO_CHANGES: Changes = {}
 # Any, twice: results of all handlers
 type Read = Callable[[Any], tuple[str, bool]]
 type Performed = tuple[Any, str, Exception | None, Changes]
-"""What a handler has done: its result and what the model reads of it; its error; its changes."""
+"""A handler's result, the text of the result for the model, the error, and the changes."""
 
 
 def stored(log: RunLog) -> Effects[None] | tuple[()]:
-    """Stores the entries of a durable run that are new; of another run there is nothing to do."""
+    """Stores the new entries of a durable run; does nothing for any other run."""
     return () if log.sink is None or len(log.entries) <= log.stored else _store(log)
 
 
@@ -39,9 +39,9 @@ def _store(log: RunLog) -> Effects[None]:
 
 
 class Commits:
-    """Commits calls to a session and resources, each by its entry in `log`.
+    """Commits calls to a session and resources, each one by its entry in `log`.
 
-    It describes what each call has changed if the events of `operation` need it.
+    It describes the changes of each call if the events of `operation` need them.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Commits:
     ) -> Effects[tuple[ToolExecutionOutcome, T, Performed]]:
         """Runs a call in a transaction, whose last part is the call's entry in the log.
 
-        What the call did is kept exactly if its entry has come; a failed call is undone first.
-        `invoke` is the handler, which lacks the context. `read` returns what the model reads of its
-        result, and whether it succeeded. Raises what `answer` raises, and interrupts; the call then
-        has no entry.
+        The call's changes are kept exactly if its entry is appended; a failed call is undone first.
+        `invoke` is the handler, still without its context. `read` returns the text of the result
+        for the model, and whether the call succeeded. Raises the errors of `answer`, and
+        interrupts; the call then has no entry.
         """
         with self._resources.for_call() as resources:
             call, entries = inside.call, self._entries
@@ -99,13 +99,13 @@ class Commits:
                     raise
                 finally:
                     self._log.before_call = None
-            except BaseException:  # an interrupt may come before the first line of the inner one
+            except BaseException:  # an interrupt can come before the first line of the inner `try`
                 transaction.settle()
                 raise
         try:
             return outcome, answered, performed
         finally:
-            del performed  # an exception must not lead to itself by its traceback
+            del performed  # an exception's traceback must not refer to the exception
 
     def _perform(
         self,
@@ -117,9 +117,10 @@ class Commits:
         transaction: CallTransaction,
         resources: CallResources,
     ) -> Effects[Performed]:
-        """Invokes a handler and reads its result; undoes what it did if it fails.
+        """Invokes a handler and reads its result; undoes its changes if it fails.
 
-        A failure is returned, since a StopIteration of a handler cannot leave a generator.
+        A failure is returned instead of raised, because a handler's StopIteration cannot leave a
+        generator.
         """
         changes = _NO_CHANGES
         try:
@@ -132,14 +133,14 @@ class Commits:
                     try:
                         raise failure
                     finally:
-                        del failure  # an exception must not lead to itself by its traceback
+                        del failure  # an exception's traceback must not refer to the exception
                 content, success = read(result)
                 if not success:
                     transaction.undo()
             finally:
                 revoke(context)
             resources.close()  # if this fails, the call fails
-        except ControlFlow as signal:  # what was done before it is kept
+        except ControlFlow as signal:  # changes before it are kept
             return None, "", signal, changes
         except Exception as error:
             transaction.undo(error)

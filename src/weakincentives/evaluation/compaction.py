@@ -1,9 +1,9 @@
-"""`Compaction`: when `MainLoop` makes a conversation shorter, and what stays of it.
+"""`Compaction` determines when `MainLoop` shortens a conversation, and which parts it keeps.
 
-A provider refuses a request that is too long. Before that, the loop derives the conversation anew
-from the prompt (`Conversation.restated`): open sections stand in place, closed ones are gone, the
-last turns stay, and a summary may stand for the older ones. `request_tokens` says how long a
-request is, `plan_compaction` chooses what goes.
+A provider rejects a request that is too long. Before that happens, the loop derives the
+conversation from the prompt again (`Conversation.restated`): open sections appear in their places,
+closed ones are removed, the last turns are kept, and a summary can replace the older ones.
+`request_tokens` measures a request, and `plan_compaction` chooses the part to remove.
 """
 
 import json
@@ -36,7 +36,7 @@ __all__ = ["Compaction", "Plan", "plan_compaction", "request_tokens"]
 
 _BYTES_PER_TOKEN = 4
 _MEDIA_TOKENS = 1_600
-_MIN_NOTE = 200  # characters, for the last of the calls that it names
+_MIN_NOTE = 200  # characters, for the last of the calls that the note names
 _MAX_NOTED = 100  # characters of a call and its answer
 _NOTE = (
     "[The oldest tool calls of this turn were made and answered, and then removed to save space. "
@@ -47,16 +47,17 @@ _SUMMARY = "[What was said before, in short:]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """When a conversation is made shorter, and what stays of it.
+    """Determines when a conversation is shortened, and which parts are kept.
 
-    `MainLoop` compacts a conversation before a request of more than `at_tokens` tokens, between two
-    turns and also within one, and once when the provider refuses a request as too long. Set it well
-    below the model's limit, since tokens are estimated in part.
+    `MainLoop` compacts a conversation before a request of more than `at_tokens` tokens, both
+    between and within turns, and once when the provider rejects a request as too long. Set
+    `at_tokens` well below the model's limit, because part of the count is an estimate.
 
-    At most the last `keep_turns` turns stay, fewer if they need more than half of what `at_tokens`
-    leaves beside the prompt. The older turns, as text, are the message of an evaluation of
-    `summary`, whose answer takes their place; without `summary` nothing does. When the last turn
-    alone is too long, its oldest tool calls and their answers go, and a note names them.
+    At most the last `keep_turns` turns are kept, fewer if they need more than half of the tokens
+    that the prompt leaves of `at_tokens`. The older turns, as text, are the message for an
+    evaluation of `summary`, and its answer replaces them; without `summary`, they are dropped. If
+    the last turn is too long by itself, its oldest tool calls and their answers are removed, and a
+    note lists them.
 
     Raises `ValueError` for numbers below 1.
     """
@@ -74,11 +75,12 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What goes from a conversation: its turns before the last `kept_turns`, and `dropped_calls`.
+    """The part of a conversation that compaction removes.
 
-    `conversation` is without the dropped calls of the last turn. `tokens` are those of the request
-    before, `scale` is tokens per estimated token. The summary reads the last `max_summarized`
-    characters of what goes.
+    It consists of the turns before the last `kept_turns`, and of `dropped_calls` calls in the last
+    turn; `conversation` is already without them. `tokens` is the size of the request before
+    compaction, and `scale` is the number of tokens per estimated token. The summary's prompt
+    receives the last `max_summarized` characters of the removed turns.
     """
 
     conversation: Conversation
@@ -90,12 +92,12 @@ class Plan:
 
     @property
     def older(self) -> Sequence[Sequence[Message]]:
-        """The turns that go."""
+        """The turns to remove."""
         turns = self.conversation.turns
         return turns[: len(turns) - self.kept_turns]
 
     def older_text(self) -> str:
-        """Returns the turns that go as text, for the summary."""
+        """Returns the turns to remove as text, for the summary."""
         messages = [message for turn in self.older for message in turn]
         text = "\n\n".join(filter(None, map(_as_text, messages)))
         return text[-self.max_summarized :]
@@ -106,11 +108,11 @@ class Plan:
         return self.conversation.restated(rendered, keep_turns=self.kept_turns, summary=text)
 
     def tokens_of(self, conversation: Conversation) -> int:
-        """Estimates the tokens of a request with a conversation that was derived anew."""
+        """Estimates the tokens of a request with a restated conversation."""
         return round(_estimate(conversation.messages, conversation.tools) * self.scale)
 
     def event(self, shorter: Conversation, summary: str, ids: EventIds) -> Compacted:
-        """Returns the event of a conversation that `apply` has made."""
+        """Returns the event for a conversation that `apply` returned."""
         return Compacted(
             ns=shorter.ns,
             key=shorter.key,
@@ -126,27 +128,27 @@ class Plan:
 def plan_compaction(
     compaction: Compaction, conversation: Conversation, rendered: AnyRenderedPrompt
 ) -> Plan | None:
-    """Returns what goes from `conversation`; `None` if it cannot become shorter.
+    """Returns the part of `conversation` to remove; `None` if it cannot become shorter.
 
-    The turns that stay take half of what `compaction.at_tokens` leaves beside the prompt, or half
-    of what the turns take now if a provider says that they are too long already.
+    The kept turns take at most half of the tokens that the prompt leaves of `compaction.at_tokens`,
+    or half of their present size if a provider already reported that they are too long.
     """
     tokens = request_tokens(conversation.messages, conversation.tools)
     estimated = _estimate(conversation.messages, conversation.available_tools.values())
     scale = max(tokens, 1) / max(estimated, 1)
     prompt = _estimate([Instructions(rendered.text)], rendered_tools(rendered))
-    room = space = (min(compaction.at_tokens, tokens) / scale - prompt) / 2
+    remaining = space = (min(compaction.at_tokens, tokens) / scale - prompt) / 2
     turns, count = conversation.turns, 0
     for turn in reversed(turns[-compaction.keep_turns :]):
         size = _estimate(turn)
-        if count and size > room:
+        if count and size > remaining:
             break
-        room -= size
+        remaining -= size
         count += 1
     dropped = 0
-    if room < 0:  # the last turn alone is too long
+    if remaining < 0:  # the last turn alone is too long
         max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
-        last, dropped = _without_oldest_calls(turns[-1], -room, max_note)
+        last, dropped = _without_oldest_calls(turns[-1], -remaining, max_note)
         messages = [message for turn in (*turns[:-1], last) for message in turn]
         conversation = replace(
             conversation, messages=(conversation.messages[0], *messages), tool_changes=()
@@ -166,7 +168,7 @@ def plan_compaction(
 def request_tokens(messages: Sequence[Message], tools: Iterable[ToolSpec]) -> int:
     """Returns the tokens of a request with these messages.
 
-    It is what the provider counted for the last answer, and an estimate of what came later.
+    This is the provider's own count for the last answer, plus an estimate of the later messages.
     """
     later = 0
     for message in reversed(messages):
@@ -181,7 +183,7 @@ def _without_oldest_calls(
 ) -> tuple[list[Message], int]:
     """Returns the turn without its oldest rounds of calls, with a note, and the number of calls.
 
-    The last round stays, and so does all from a call with an unknown outcome on.
+    The last round is kept, and so is everything from a call with an unknown outcome on.
     """
     starts = [i for i, message in enumerate(turn) if isinstance(message, AssistantMessage)]
     excess += max_note / _BYTES_PER_TOKEN
@@ -232,13 +234,14 @@ def _as_text(message: Message) -> str:
 def _estimate(messages: Iterable[Message], tools: Iterable[ToolSpec] = ()) -> int:
     """Estimates the tokens of messages and tools from their bytes.
 
-    An image counts as 1,600 tokens, a text as other text, and any other document as one token for
-    50 bytes, at least 1,600: providers count pixels and pages, which only they know.
+    An image counts as 1,600 tokens, and a text document as text. Any other document counts as one
+    token per 50 bytes, and at least 1,600: providers count pixels and pages, which are unknown to
+    the library.
     """
     size = sum([_tool_bytes(tool) for tool in tools])
     for message in messages:
         if isinstance(message, UserMessage | ToolMessage) and message.refused:
-            continue  # is not sent
+            continue  # rejected messages are not sent
         size += sum([_media_tokens(media) * _BYTES_PER_TOKEN for media in media_of(message)])
         match message:
             case Instructions(content) | ToolMessage(content=content):

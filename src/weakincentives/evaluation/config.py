@@ -1,4 +1,4 @@
-"""`RunConfig`: the rules of one run."""
+"""`RunConfig` sets the limits and options of a run."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,25 +7,25 @@ from ..limits import Budget, Deadline, Prices, check_count, check_limits
 
 __all__ = ["InnerLoopConfig", "RunConfig"]
 
-_MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
+_MIN_CHARS = 1_000  # so that a rejection, and the note about truncated text, always fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Rules of one run.
+    """Limits and options of a run.
 
-    `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
-    that does not fit the declared output. `max_depth` bounds how deep runs nest in one another's
-    tool calls: a deeper run raises `DepthLimitError`, which fails the call that began it.
+    `max_turns` limits the provider requests. `max_repairs` limits the requests to correct an answer
+    that does not match the declared output. `max_depth` limits how deep runs nest in one another's
+    tool calls: a deeper run raises `DepthLimitError`, which fails the call that started it.
 
-    With `parallel_tool_calls="isolated"` calls of one turn whose tools are `"pure"` or
-    `"repeatable"` run in parallel, each as if no other ran, and take effect in the order of the
-    calls. A call with more than `max_argument_chars` is refused before its arguments are parsed.
-    The model reads at most `max_result_chars` of a tool's result, with a note on how much is
-    missing; events keep the whole result. `None` means no bound. `prices` says what requests cost,
-    such as `weakincentives.contrib.prices.cost`, for `Budget.max_cost`.
+    With `parallel_tool_calls="isolated"`, calls of one turn whose tools are `"pure"` or
+    `"repeatable"` run in parallel, isolated from each other, and take effect in the order of the
+    calls. A call with more than `max_argument_chars` is rejected before its arguments are parsed.
+    The model sees at most `max_result_chars` of a tool's result, with a note on how much is
+    missing; events keep the whole result. `None` means no limit. `prices` returns the cost of a
+    request, for `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function.
 
-    Raises `ValueError` for a negative number, for a bound of fewer than 1,000 characters and for an
+    Raises `ValueError` for a negative number, for a limit of fewer than 1,000 characters and for an
     unknown `parallel_tool_calls`, and `TypeError` for a wrong type.
     """
 
@@ -69,4 +69,4 @@ def _check_chars(name: str, bound: int | None) -> None:
         raise ValueError(f"{name} must be at least {_MIN_CHARS}, or None for no limit, got {bound}")
 
 
-InnerLoopConfig = RunConfig  # the name until 0.2, which seeds show
+InnerLoopConfig = RunConfig  # the name up to 0.2, which the seed documents use

@@ -1,9 +1,9 @@
-"""`Conversation`: what was said to a model and what it was shown, as a value that can go on.
+"""`Conversation` records everything that was said and shown to a model, so it can be continued.
 
-`begin` makes one of a rendered prompt. `Conversation.continued` adds what is new: changed sections,
-changed tools, the user's message; it leaves all earlier messages as they are, so that a provider's
-cache still fits. `Conversation.restated` derives a conversation anew from the prompt's tree, with
-opened sections in place. The inner loop takes a conversation and returns it with the answers.
+`begin` creates one from a rendered prompt. `Conversation.continued` adds changed sections, changed
+tools and the user's message. It leaves all earlier messages unchanged, so that a provider's cache
+stays valid. `Conversation.restated` derives the conversation from the prompt's tree again, with
+opened sections in their places. The inner loop takes a conversation and adds the answers.
 """
 
 import json
@@ -55,18 +55,18 @@ from .section_records import (
 __all__ = ["Conversation", "OnChange", "begin", "rendered_tools"]
 
 type OnChange = Literal["append", "restate"]
-"""How a conversation learns that sections of its prompt have changed."""
+"""How changes to the prompt's sections are added to the conversation."""
 
 
 @library_state
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A conversation with a model: a value that goes on at any adapter and in any process.
+    """A conversation with a model: a value that any adapter can continue, in any process.
 
-    `ns` and `key` name its prompt, `messages` begin with the prompt's text. `tools` are those at
-    the start; later changes are messages, at the positions `tool_changes`. `sections` records what
-    the model has read of the prompt, `usage` counts the tokens of the whole conversation. Every
-    tool call has an answer.
+    `ns` and `key` name its prompt, and `messages` begin with the prompt's text. `tools` are the
+    tools at the start; later changes are messages at the positions `tool_changes`. `sections`
+    records the texts of the prompt's sections that the model was sent. `usage` counts the tokens of
+    the whole conversation. Every tool call has an answer.
     """
 
     ns: str
@@ -79,7 +79,7 @@ class Conversation:
     version: Literal[1, 2] = 2
 
     def __post_init__(self) -> None:
-        # read from format 1, that of 0.2.0, which differs only in the JSON of `ToolSpec`
+        # read from format 1 (0.2.0), which differs only in the JSON of `ToolSpec`
         if self.version == 1:
             object.__setattr__(self, "version", 2)
 
@@ -89,20 +89,20 @@ class Conversation:
         return f"<Conversation {label} messages={len(self.messages)} tokens={tokens}>"
 
     def _repr_markdown_(self) -> str:
-        """Shows the messages in a notebook."""
+        """Renders the messages as Markdown for notebooks."""
         label = code_span(f"{self.ns}/{self.key}")
         return f"**Conversation** with {label}\n\n{messages_markdown(self.messages)}"
 
     def to_json(self) -> str:
-        """Returns JSON text from which `from_json` makes an equal conversation."""
+        """Returns JSON text from which `from_json` restores an equal conversation."""
         return serde.dump_json_lossless(Conversation, self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parses what `to_json` wrote, in 0.2.0 too.
+        """Parses the JSON text that `to_json` wrote, including that of 0.2.0.
 
-        Raises `SerdeError` for other text, for another version, for calls and answers without each
-        other, and without messages.
+        Raises `SerdeError` for other text, another version, a call without an answer, an answer
+        without a call, and a conversation without messages.
         """
         conversation = serde.parse_json(cls, text)
         problem = _invalid(conversation.messages)
@@ -113,7 +113,7 @@ class Conversation:
         return conversation
 
     def decisions_for(self, prompt: AnyPrompt) -> SectionDecisions | None:
-        """Returns the visibility with which `prompt` goes on; `None` for another prompt."""
+        """Returns the visibility with which `prompt` continues; `None` for another prompt."""
         if (self.ns, self.key) != (prompt.ns, prompt.key):
             return None
         return SectionDecisions(
@@ -124,13 +124,13 @@ class Conversation:
     @property
     def available_tools(self) -> Mapping[str, ToolSpec]:
         """The tools that the model may call now, by name."""
-        # a scan of the messages would cost more each turn than all the rest of a long chat's turn
+        # in a long chat, scanning all messages would take longer than the rest of the turn
         changes = [self.messages[position] for position in self.tool_changes]
         return apply_tool_changes(self.tools, changes)
 
     @property
     def unknown_calls(self) -> Sequence[ToolCall]:
-        """The calls of the last turn that were begun and interrupted, with an unknown outcome."""
+        """The calls of the last turn that were interrupted, so that their outcome is unknown."""
         start = len(self.messages)
         while start and not _is_users(self.messages[start - 1]):
             start -= 1
@@ -146,7 +146,7 @@ class Conversation:
         return self.messages[start:]
 
     def retried(self) -> Self:
-        """Returns the conversation whose last messages are sent again, if one was rejected."""
+        """Returns the conversation without the marks that its last messages were rejected."""
         again = tuple([refused(message, by_provider=False) for message in self.unanswered])
         if again == self.unanswered:
             return self
@@ -159,11 +159,11 @@ class Conversation:
         message: Content | None = None,
         on_change: OnChange = "append",
     ) -> Self:
-        """Returns the conversation with the messages that are new: changes and the user's message.
+        """Returns the conversation with new messages: the changes, then the user's message.
 
-        `rendered` is the prompt rendered with `decisions_for` it, `tools` are its tools now.
-        Another prompt, and with `on_change="restate"` a changed one, restates the conversation.
-        Raises `ValueError` without a message when the model has already answered.
+        `rendered` is the prompt, rendered with its `decisions_for`; `tools` are its present tools.
+        Another prompt restates the conversation. With `on_change="restate"`, so does a changed one.
+        Raises `ValueError` if there is no message and the model has already answered.
         """
         if message is None and isinstance(last := self.messages[-1], AssistantMessage):
             if last.finish in ("stop", "tool_calls"):
@@ -171,7 +171,7 @@ class Conversation:
                     "the conversation ends with the model's answer; pass the user's next message "
                     "as message="
                 )
-            # the provider stopped this answer: the model answers again
+            # the provider stopped this answer, so the model answers again
             return replace(self, messages=self.messages[:-1]).continued(
                 rendered, tools, on_change=on_change
             )
@@ -196,14 +196,14 @@ class Conversation:
         keep_turns: int | None = None,
         summary: str = "",
     ) -> Self:
-        """Derives the conversation anew from the prompt as it reads now.
+        """Derives the conversation again from the prompt's present text.
 
-        Opened sections stand in place, and the calls that opened and closed sections are gone.
-        `keep_turns` keeps only that many of the user's last messages with what followed them;
-        `summary` stands for the turns before them. The providers' own items go, except those that
-        compact a conversation, since a provider checks them against what came before. Messages that
-        a provider rejected go, too. If a section
-        has changed since an answer that stays showed it, a message at the end says so.
+        Opened sections appear in their places, and the calls that opened and closed sections are
+        removed. `keep_turns` keeps only that many of the last turns; `summary` replaces the turns
+        before them. The providers' own items are removed, because a provider checks them against
+        earlier messages; items that compact a conversation are kept. Messages that a provider
+        rejected are removed, too. If a kept answer shows a section that has changed since, a
+        message at the end reports the change.
         """
         if isinstance(prompt, Prompt):
             prompt = prompt.render(session=session, decisions=self.decisions_for(prompt))
@@ -219,9 +219,10 @@ class Conversation:
 
     @property
     def turns(self) -> list[Sequence[Message]]:
-        """The messages of each turn: one message of the user and what follows it.
+        """The messages of each turn: a user message and everything up to the next one.
 
-        Without a user's message, what follows the prompt is a turn. The prompt is in none.
+        Without user messages, everything after the prompt is a single turn. The prompt itself
+        belongs to no turn.
         """
         turns: list[list[Message]] = []
         for message in self.messages[1:]:
@@ -268,9 +269,9 @@ class Conversation:
         usage: TokenUsage,
         outcomes: Iterable[ToolExecutionOutcome],
     ) -> Self:
-        """Returns the conversation with all `messages`, and the sections that calls have changed.
+        """Returns the conversation with `messages`, and with the section changes of tool calls.
 
-        `usage` counts what the new messages have spent.
+        `usage` counts the tokens of the new messages.
         """
         records = {record.path: record for record in self.sections}
         apply_outcomes(records, outcomes)
@@ -281,9 +282,9 @@ class Conversation:
         )
 
     def keeping_media(self, store: ContentStore, start: int = 0) -> Self:
-        """Returns the conversation with references alone; the store gets the bytes.
+        """Returns the conversation with references instead of bytes, which the store keeps.
 
-        The first `start` messages have references already.
+        The first `start` messages already have only references.
         """
         new = self.messages[start:]
         stored = tuple([keep_media(message, store) for message in new])
@@ -297,7 +298,7 @@ class Conversation:
         sections: tuple[SectionRecord, ...] | None = None,
         usage: TokenUsage | None = None,
     ) -> Self:
-        """Returns the conversation with further messages, and other `sections` and `usage`."""
+        """Returns the conversation with `added` messages, and with new `sections` and `usage`."""
         added = tuple(added)
         positions = _positions_of_tool_changes(added, len(self.messages))
         return type(self)(  # `replace` takes twice as long
@@ -314,10 +315,10 @@ class Conversation:
 def begin(
     rendered: AnyRenderedPrompt, tools: tuple[ToolSpec, ...], message: Content | None = None
 ) -> Conversation:
-    """Returns the conversation with which an evaluation of `rendered` begins.
+    """Returns the initial conversation of an evaluation of `rendered`.
 
-    With a message of the user the prompt is the model's instructions; without one, the prompt is
-    the user's message.
+    If the user sends a message, the prompt becomes the model's instructions; otherwise, the prompt
+    is the user's message.
     """
     ns, key = _name_of(rendered)
     prompt = _prompt_message(rendered, as_instructions=message is not None)
@@ -343,7 +344,7 @@ def _prompt_message(
 
 
 def rendered_tools(rendered: AnyRenderedPrompt) -> tuple[ToolSpec, ...]:
-    """Returns the tools of a rendered prompt as a provider reads them."""
+    """Returns the tools of a rendered prompt as providers receive them."""
     texts = rendered.tool_param_descriptions
     return tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in rendered.tools])
 
@@ -358,8 +359,8 @@ def _tool_changes(
 ) -> tuple[Message, ...]:
     """Returns the messages that turn the `available` tools into `tools`.
 
-    Disclosure tools stay, since they come and go with what is open and removing one would change
-    what a provider has cached.
+    Disclosure tools are kept: they come and go with the open sections, and removing one would
+    invalidate the provider's cache.
     """
     now = {tool.name: tool for tool in tools}
     removed = tuple(
@@ -383,8 +384,8 @@ def _without_disclosure(
 ) -> tuple[list[Message], Mapping[SectionPath, str]]:
     """Returns messages without changes of tools and sections, and without providers' own items.
 
-    An answer of `read_section` stays where it alone shows the section; these answers by section are
-    returned too. Usage goes, since it measured another conversation.
+    An answer of `read_section` is kept if nothing else shows the section; the mapping has these
+    answers by section. Usage is removed, because it was measured for another conversation.
     """
     kept: list[Message] = []
     read: dict[SectionPath, str] = {}
@@ -423,7 +424,7 @@ def _is_users(message: Message) -> bool:
 
 
 def _answers(messages: Sequence[Message], index: int) -> list[ToolMessage]:
-    """Returns the answers to the calls of the message at `index`, which follow it."""
+    """Returns the answers to the calls of the message at `index`."""
     answers: list[ToolMessage] = []
     for message in islice(messages, index + 1, None):
         if not isinstance(message, ToolMessage):
@@ -438,7 +439,7 @@ def _read_path(
     rendered: AnyRenderedPrompt,
     records: SectionRecords,
 ) -> SectionPath:
-    """Returns the section that only this call's answer shows as it reads now; else `()`."""
+    """Returns the section whose present text only this call's answer shows, otherwise `()`."""
     if call.name != READ_SECTION or not answer.success:
         return ()
     try:
@@ -458,7 +459,7 @@ def _read_path(
 
 
 def _last_compaction(messages: Sequence[Message]) -> list[Message]:
-    """Returns the last message with a provider's own compaction, with the answers to its calls."""
+    """Returns the last message with a provider's own compaction, and the answers to its calls."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if isinstance(message, AssistantMessage) and any(map(_is_compaction, message.wire)):
@@ -476,7 +477,7 @@ def _positions_of_tool_changes(messages: Iterable[Message], start: int = 0) -> t
 
 
 def _invalid(messages: Sequence[Message]) -> str:
-    """Returns what is wrong with the messages of a conversation; `""` for valid ones."""
+    """Returns the problem with a conversation's messages; `""` if they are valid."""
     if not messages:
         return "there is no message"
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""The calls of a run's earlier evaluations that must not run twice."""
+"""Keeps the calls of a run's earlier evaluations that must not run twice."""
 
 import json
 from collections import deque
@@ -20,14 +20,14 @@ UNKNOWN: ToolResult[object] = ToolResult(
 
 type _Key = tuple[str, str]
 type _Call = tuple[ToolCall | None, ToolMessage, ToolResult[object]]
-"""A call, unless the conversation has it, with its answer and its result."""
+"""A call (`None` if the conversation already has it), with its answer and its result."""
 
 
 class EarlierCalls:
     """The calls before the last restart of a run, with their answers, by tool and arguments.
 
-    `unknown` are calls of the conversation that were begun before the run. `get_tool` finds a tool
-    of the prompt. Equal calls match in order: the second call matches the second one before.
+    `unknown` are calls of the conversation that started before the run. `get_tool` finds a tool of
+    the prompt. Equal calls match in order: the second call matches the second earlier one.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class EarlierCalls:
             self._calls.setdefault(key, deque()).append(entry)
 
     def add_unknown(self, call: ToolCall) -> None:
-        """Adds a call that was begun and interrupted, and that the conversation has."""
+        """Adds an interrupted call that is already in the conversation."""
         self._add(call, (None, *_unknown(call)))
 
     def _key_of(self, call: ToolCall) -> _Key | None:
-        """Returns the key of a call that must not run twice, `None` for others and mistakes."""
+        """Returns the key of a call that must not run twice, `None` for any other call."""
         tool = self._get_tool(call.name)
         if tool is None or tool.effect not in NON_REPEATABLE:
             return None
@@ -64,11 +64,11 @@ class EarlierCalls:
         return call.name, call_key(call, params)
 
     def has(self, call: ToolCall, params: object) -> bool:
-        """Whether an earlier evaluation has made such a call, which is not yet repeated."""
+        """Whether an earlier evaluation made an equal call that has not been repeated yet."""
         return bool(self._calls) and (call.name, call_key(call, params)) in self._calls
 
     def take(self, call: ToolCall, params: object) -> ToolResult[object] | None:
-        """Returns the result of the first such call, which is repeated now, if there is one."""
+        """Removes the first equal call and returns its result, if there is one."""
         if not self.has(call, params):
             return None
         key = call.name, call_key(call, params)
@@ -78,7 +78,7 @@ class EarlierCalls:
         return result
 
     def repeat(self, call: ToolCall) -> None:
-        """Takes a call of a record, which was answered without being run."""
+        """Removes the call that a recorded call has repeated without running."""
         if self._calls and (key := self._key_of(call)) is not None and key in self._calls:
             self._calls[key].popleft()
             if not self._calls[key]:
@@ -87,8 +87,8 @@ class EarlierCalls:
     def rest(self) -> list[Message]:
         """Returns the calls that were not repeated, with their answers, as messages.
 
-        They are for the end of a conversation that else knows nothing of them. Calls that it has
-        itself are left out.
+        They belong at the end of a conversation that would otherwise not contain them. Calls that
+        it already contains are omitted.
         """
         calls: list[ToolCall] = []
         answers: list[ToolMessage] = []
@@ -113,7 +113,7 @@ def _answer_of(called: Called | LoggedCall) -> tuple[ToolMessage, ToolResult[obj
     else:
         request, answer = called.outcome.request is not None, called.outcome.message
         result = called.result
-    if request:  # a handler that has asked for sections has not answered
+    if request:  # a handler that requested sections has not answered
         return _unknown(called.call)
     read = ToolResult[object](answer.content, None, answer.success, media=answer.media)
     return answer, result or read
@@ -136,10 +136,10 @@ def _before_restart(entries: Iterable[Entry]) -> list[Called | LoggedCall]:
 def call_key(call: ToolCall, params: object) -> str:
     """Returns the same text for calls whose params are equal."""
     try:
-        if isinstance(params, dict):  # in the order in which the model wrote it
+        if isinstance(params, dict):  # its keys are in the order in which the model wrote them
             return json.dumps(params, sort_keys=True, default=str)
         return serde.dump_json_lossless(type(params), params)
-    except SerdeError:  # JSON cannot hold these params: compare what the model wrote
+    except SerdeError:  # these params cannot be converted to JSON, so compare the model's text
         return _normalize(call.arguments)
 
 

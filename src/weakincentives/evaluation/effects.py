@@ -1,20 +1,22 @@
-"""Effects: what the logic of an evaluation wants done, and the two performers that do it.
+"""Effects describe the I/O of an evaluation, and two performers carry them out.
 
-The logic is written once, as generators of type `Effects`. It yields one effect at a time and is
-sent its outcome, `(result, exception)`; it does no I/O and starts no thread. An effect is one of
+The logic is written once, as generators of type `Effects`. A generator yields one effect at a time
+and is sent its outcome, `(result, exception)`. It does not do I/O or start threads itself. An
+effect is one of the following:
 
 - a callable: run a tool's handler, which may be `async`;
 - `Ask`: send a request to the provider;
 - `Close`: close a connection to it;
 - `Wait`: ask an approver, no longer than until the deadline;
-- `Parallel`: run several generators at once;
-- a `Progress` event: show it to the reader of a stream.
+- `Parallel`: run several generators concurrently;
+- a `Progress` event: pass it to the reader of a stream.
 
-`perform` does this in the calling thread, `perform_async` beside an event loop. Both close the
-generator when they end early, so that its `finally` blocks undo what was begun.
+`perform` does this in the calling thread, and `perform_async` does it without blocking the event
+loop. Both close the generator when they end early, so that its `finally` blocks undo unfinished
+steps.
 
-A handler may raise a cancellation that nobody has sent to the run, such as that of a task that it
-awaits. It fails the handler, as any other error does.
+A handler may raise a cancellation that was not sent to the run, such as that of a task that it
+awaits. Like any other error, it fails only the handler.
 """
 
 import asyncio
@@ -51,7 +53,7 @@ _MAX_THREADS = 16
 type Invoke = Callable[[], object]
 
 # Any: handlers and providers return values of every type.
-# A tuple, since a future cannot carry every exception: StopIteration would never arrive.
+# A tuple, because a future cannot carry every exception: StopIteration would never arrive.
 type Outcome = tuple[Any, BaseException | None]
 
 
@@ -59,7 +61,7 @@ type _Piece = Progress | AssistantMessage | Completed[object]
 
 
 class Asked[Request](Protocol):
-    """What takes a request: a `Connection`, or an adapter with a loop of its own."""
+    """Accepts a request: a `Connection`, or an adapter with its own loop."""
 
     def ask(self, request: Request, /) -> object: ...
     async def ask_async(self, request: Request, /) -> object: ...
@@ -69,11 +71,11 @@ class Asked[Request](Protocol):
 
 @dataclass(slots=True)
 class Ask[Request]:
-    """Sends `request` to the provider; the result is the model's message, `None` without one.
+    """Sends `request` to the provider; the result is the model's message, or `None`.
 
-    If `streamed`, the performer yields the pieces of the message as progress, and adds the texts
-    that readers see to `shown`. An adapter with a loop of its own is asked in the same way: for a
-    prompt, its last piece is `Completed`.
+    If `streamed`, the performer yields the chunks of the message as progress, and adds the texts
+    that readers see to `shown`. An adapter with its own loop is asked in the same way: its request
+    is a prompt, and its last event is `Completed`.
     """
 
     connection: Asked[Request]
@@ -82,7 +84,7 @@ class Ask[Request]:
     shown: list[str] | None = None
 
     def note(self, piece: object) -> None:
-        """Keeps the text of a piece; a rejection makes the texts before it void."""
+        """Keeps the text of a chunk; a rejection discards the earlier texts."""
         if self.shown is not None:
             if isinstance(piece, TextDelta):
                 self.shown.append(piece.text)
@@ -99,10 +101,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Calls a function that may wait for an approver, and ends the wait after `seconds`.
+    """Calls a function that may wait for an approver, and stops waiting after `seconds`.
 
-    The outcome is then a `TimeoutError`. `perform` cannot interrupt a plain function, and waits
-    for it.
+    The outcome is then a `TimeoutError`. `perform` cannot interrupt a plain function, so it waits
+    until the function returns.
     """
 
     invoke: Invoke
@@ -111,7 +113,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Runs generators at once, each in a thread or task of its own; none of them raises."""
+    """Runs generators concurrently, each in its own thread or task; none of them raises."""
 
     branches: "Sequence[Effects[None]]"
 
@@ -126,9 +128,9 @@ _CREATED = inspect.CORO_CREATED
 def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
     """Performs effects in this thread, yields progress and returns the result.
 
-    `async` handlers run to their end in the event loop that all synchronous runs share. Parallel
-    branches run in at most 16 threads; an interrupt keeps those that wait for a thread from
-    starting.
+    `async` handlers run to their end in an event loop that all synchronous runs share. Parallel
+    branches run in at most 16 threads; after an interrupt, branches that are waiting for a thread
+    do not start.
     """
     try:
         effect = next(effects)
@@ -159,8 +161,8 @@ async def perform_async(
 ) -> AsyncGenerator[Progress]:
     """Performs effects without blocking the event loop and yields progress.
 
-    Plain handlers run in threads, of `pool` if given, else in at most 64 of the event loop. A
-    cancellation waits for them to end.
+    Plain handlers run in the threads of `pool` if given, otherwise in at most 64 threads of the
+    event loop. A cancellation waits for them to end.
     """
     try:
         effect = next(effects)
@@ -197,7 +199,7 @@ async def perform_async(
 
 
 def run[T](effects: Effects[T]) -> T:
-    """Performs effects in this thread, drops their progress and returns the result."""
+    """Performs effects in this thread, discards their progress and returns the result."""
     performance = perform(effects)
     try:
         while True:
@@ -233,7 +235,7 @@ async def _ask_async[Request](ask: Ask[Request]) -> Outcome:
 
 
 async def _ask_stream_async[Request](ask: Ask[Request]) -> AsyncGenerator[Progress | Outcome]:
-    """Yields the pieces of the message, and the outcome last."""
+    """Yields the chunks of the message, and the outcome last."""
     outcome: Outcome = _DONE
     try:
         pieces = ask.connection.ask_stream_async(ask.request)
@@ -264,7 +266,7 @@ def _wait(wait: Wait) -> Outcome:
 
 
 async def _wait_async(wait: Wait) -> Outcome:
-    """Calls a plain function in a thread of its own, which is abandoned after the time."""
+    """Calls a plain function in its own thread, which is abandoned after the timeout."""
     try:
         async with asyncio.timeout(wait.seconds):
             if inspect.iscoroutinefunction(wait.invoke):
@@ -306,7 +308,7 @@ async def _run_parallel_async(parallel: Parallel) -> Outcome:
 def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
     try:
         result = invoke()
-        # of a dataclass it is known, and the check takes long
+        # a dataclass is not awaitable, and skipping the check saves time
         if to_end and not hasattr(result, "__dataclass_fields__") and inspect.isawaitable(result):
             return _run_to_end(result)
         return result, None
@@ -317,16 +319,16 @@ def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
 
 
 def _failure(error: BaseException) -> Exception:
-    """Returns the error of a handler that was not cancelled, but awaited something that was."""
+    """Returns the error of a handler that was not cancelled, but awaited a cancelled task."""
     failure = RuntimeError("something that the call waited for was cancelled")
     failure.__cause__ = error
     return failure
 
 
 async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
-    """Runs a plain handler in a thread, which cannot be interrupted: a cancellation waits for it.
+    """Runs a plain handler in a thread; it cannot be interrupted, so a cancellation waits for it.
 
-    After a cancellation, a handler that still waits for a thread does not start.
+    After a cancellation, a handler that is still waiting for a thread does not start.
     """
     cancelled = False
 
@@ -365,5 +367,5 @@ def _run_to_end(awaitable: Awaitable[object]) -> Outcome:
         run_to_end(wait())
     finally:
         if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == _CREATED:
-            awaitable.close()  # no loop could run it
-    return outcome.pop()  # and not a copy, which would tie the exception to its own traceback
+            awaitable.close()  # there was no event loop to run it
+    return outcome.pop()  # a copy would make the exception's traceback refer to the exception

@@ -1,4 +1,4 @@
-"""The errors that end an evaluation; each holds usage, turns and conversation up to the failure."""
+"""Errors that end an evaluation, with usage, turns and conversation up to the failure."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -25,15 +25,16 @@ __all__ = [
 ]
 
 type EvaluationPhase = Literal["request", "response", "limit"]
-"""Where an evaluation fails: at a request, at reading the answer, or at a limit of the caller."""
+"""Where an evaluation fails: sending a request, reading the answer, or at the caller's limit."""
 
 
 class PromptEvaluationError(WeakIncentivesError):
     """An evaluation failed.
 
-    `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy`
-    what to do. `usage` and `turns` cover the evaluation up to the failure. `conversation` has all
-    that was said and can go on: every tool call has an answer. It is `None` before the first one.
+    `code` is one word for the kind of failure, `status` is the HTTP status if there was one, and
+    `remedy` suggests a fix. `usage` and `turns` cover the evaluation up to the failure.
+    `conversation` has all messages so far and can be continued, because every tool call has an
+    answer. It is `None` if the evaluation failed before the conversation started.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class PromptEvaluationError(WeakIncentivesError):
 
 
 class ChangedRunError(WeakIncentivesError, ValueError):
-    """A run that waits cannot go on, since its prompt or its tools have changed."""
+    """A suspended run cannot continue, because its prompt or its tools have changed."""
 
 
 class ThrottleError(PromptEvaluationError):
-    """The provider refuses more requests; `retry_after` is the time to wait, if it names one."""
+    """The provider rejects further requests; `retry_after` is the time to wait, if it is known."""
 
     retry_after: timedelta | None = None
 
@@ -98,15 +99,15 @@ class DeadlineExceededError(LimitError):
 
 
 class BudgetExceededError(LimitError):
-    """The budget is spent."""
+    """The budget is exhausted."""
 
 
 class TurnLimitError(LimitError):
-    """The provider was asked `max_turns` times and the model is not done."""
+    """The model has not finished after `max_turns` requests."""
 
 
 class DepthLimitError(LimitError):
-    """A tool call tried to run a prompt that would be nested deeper than `max_depth` allows."""
+    """A tool call tried to nest a run deeper than `max_depth` allows."""
 
 
 class ExpansionLimitError(LimitError):
@@ -114,9 +115,9 @@ class ExpansionLimitError(LimitError):
 
 
 def raise_instead(error: BaseException, complete: BaseException) -> NoReturn:
-    """Raises `complete` in the place of `error`, which is no cause of it."""
+    """Raises `complete` in place of `error`, without chaining them."""
     try:
         raise complete
     finally:
         complete.__context__ = error.__context__
-        del complete, error  # else the exception's traceback would refer to the exception
+        del complete, error  # otherwise, the exception's traceback would refer to the exception

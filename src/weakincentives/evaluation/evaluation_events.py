@@ -1,4 +1,4 @@
-"""The events with which an evaluation begins, and with which it stops without a response."""
+"""The events at the start of an evaluation, and for one that stops without a response."""
 
 import logging
 from collections.abc import Iterator
@@ -40,10 +40,10 @@ def opening_events(
     *,
     ids: EventIds,
 ) -> Iterator[Event]:
-    """Yields the rendered prompt, its stale overrides, and sections that cannot open.
+    """Yields events for the rendered prompt, its stale overrides, and sections that cannot open.
 
-    `conversation` is the one that the evaluation begins with. Missing params are logged as a
-    warning, too.
+    `conversation` is the evaluation's initial conversation. Missing params are also logged as a
+    warning.
     """
     ns, key, resumes = prompt.ns, prompt.key, options.get("resumes", False)
     earlier = conversation if resumes else options.get("conversation")
@@ -92,7 +92,7 @@ def stop_event(
 ) -> EvaluationStopped | None:
     """Returns the event for an evaluation that `error` ended.
 
-    `None` for control flow, after which the loop around the evaluation goes on.
+    Returns `None` for control flow, because the run continues with another evaluation.
     """
     code = error.code if isinstance(error, PromptEvaluationError) else ""
     text, pending = f"{type(error).__name__}: {message_of(error)}", tuple[str, ...]()
@@ -106,7 +106,7 @@ def stop_event(
             reason = "limit"
         case Exception():
             pass
-        case _:  # an interrupt, a cancelled task, a stream that its reader has closed
+        case _:  # an interrupt, a cancelled task, a stream closed by its reader
             reason, text = "cancelled", type(error).__name__
     return EvaluationStopped(
         prompt_name=operation.name,

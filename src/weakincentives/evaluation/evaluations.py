@@ -1,7 +1,7 @@
-"""`Evaluation`: one evaluation of a run, from its first request to the model's answer.
+"""`Evaluation` is one evaluation of a run, from its first request to the model's answer.
 
-`Evaluation.effects` defines its course once, as a generator: start the inner loop, ask the
-provider, run tool calls, submit their outcomes. The run around it performs these effects.
+`Evaluation.effects` defines all steps once, as a generator: start the inner loop, ask the provider,
+run tool calls, submit their outcomes. The run performs these effects.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ from .requests import ProviderRequests
 from .response import AnswerRejected, PromptResponse, ToolCallFinished, ToolCallStarted
 from .run_limits import RunLimits
 from .run_log import Called, UndecidedError, drop_unfinished, replay
-from .suspension import RunSuspended, suspend, wait_again
+from .suspension import RunSuspended, restore_suspension, suspend
 from .tool_executor import AdapterOfCall, ToolExecutor
 
 __all__ = ["Evaluation"]
@@ -70,8 +70,8 @@ type Nest = Callable[[ProviderAdapter, ParentRun, Clock], AdapterOfCall]
 class Evaluation[Out]:
     """One evaluation by an adapter that connects to its provider, as a part of the run `token`.
 
-    Call `begin`, perform `effects`, and call `end` with the exception that ended it, if one did.
-    `nest` makes the adapters that handlers receive, for runs that are parts of their calls.
+    Call `begin`, perform `effects`, and call `end`, with the exception if one ended the evaluation.
+    `nest` creates the adapters that handlers receive for nested runs.
     """
 
     def __init__(
@@ -121,20 +121,20 @@ class Evaluation[Out]:
         log = self._log
         is_nested = log.caller is not None and (log.keeps_changes or log.is_repeated)
         self._replay = Replay(self.tools, prompt, session) if is_nested else None
-        self._feedback: UserMessage | None = None  # the last one that was published
-        self._has_ended = False  # and its conversation can go on
+        self._feedback: UserMessage | None = None  # the last rejection that was published
+        self._has_ended = False  # if true, every call has an answer
         self._events = opening_events(
             rendered, prompt, self._operation, conversation, options, ids=self._ids
         )
 
     def _begin_log(self, rendered: AnyRenderedPrompt) -> Conversation:
-        """Returns the conversation to begin with, and notes that the evaluation begins with it."""
+        """Returns the initial conversation, and logs that the evaluation starts with it."""
         log = self._log
         log.continued = self._options.get("conversation")
         begun = log.entries[log.begins] if self._resumes else None
         if isinstance(begun, Rendered) and begun.conversation is not None:
             return begun.conversation
-        conversation = self._opening(rendered)
+        conversation = self._initial_conversation(rendered)
         begun = self._options.get("rendering")
         log.entries.append(
             Rendered(conversation=conversation)
@@ -143,8 +143,8 @@ class Evaluation[Out]:
         )
         return conversation
 
-    def _opening(self, rendered: AnyRenderedPrompt) -> Conversation:
-        """Returns the conversation to begin with; the session keeps the bytes of its media."""
+    def _initial_conversation(self, rendered: AnyRenderedPrompt) -> Conversation:
+        """Returns the initial conversation; the session keeps the bytes of its media."""
         options, store = self._options, self._session.content
         for media in rendered.media:
             store.put(media)
@@ -155,7 +155,7 @@ class Evaluation[Out]:
         on_change = options.get("on_change", "append")
         conversation = earlier.continued(rendered, tools, content, on_change)
         appended = conversation.messages[0] is earlier.messages[0]
-        # the last message may have been one that the provider did not finish
+        # the last message may be an answer that the provider did not finish
         return conversation.keeping_media(store, len(earlier.messages) - 1 if appended else 0)
 
     def _inner_loop(
@@ -197,24 +197,24 @@ class Evaluation[Out]:
     def _approved_calls(self, adapter: ConnectingAdapter) -> ApprovedCalls:
         approver = self._options.get("approver")
         caller = self._log.caller
-        can_wait = approver is None and (caller is None or caller.can_wait)
+        can_suspend = approver is None and (caller is None or caller.can_suspend)
         limits, deadline = self._limits, self._loop.config.deadline
         return ApprovedCalls(
             self.tools,
             self._session,
             self._publish,
             approver,
-            # not of `self`, which would keep each evaluation for the garbage collector
+            # does not use `self`, because a cycle would leave evaluations to the garbage collector
             check_limits=lambda expired: limits.check_calls(1, expired=expired),
             seconds_left=lambda: adapter.seconds_left(deadline),
-            can_wait=can_wait,
+            can_suspend=can_suspend,
             streamed=self._operation.streamed,
         )
 
     def _adapter_of_call(
         self, adapter: ConnectingAdapter, token: RunToken, nest: Nest
     ) -> AdapterOfCall:
-        """Returns the adapters that handlers receive, for runs that are parts of this one."""
+        """Returns a function that creates the handlers' adapters, for runs nested in this one."""
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver = self._options.get("approver")
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
@@ -223,14 +223,14 @@ class Evaluation[Out]:
         return nest(adapter, parent, self._clock)
 
     def begin(self) -> None:
-        """Publishes what the evaluation begins with, unless a durable run has done so before."""
+        """Publishes the initial events, unless a durable run has already done so."""
         if self._log.sink is None or not self._resumes:
             for event in self._events:
                 self._publish(event)
         self._operation.__enter__()
 
     def effects(self) -> Effects[PromptResponse[Out] | Restart | TooLong]:
-        """Runs the conversation to its end; what it returns says how.
+        """Runs the conversation and returns how it ended.
 
         An error has the progress so far, such as usage and conversation.
         """
@@ -239,12 +239,12 @@ class Evaluation[Out]:
             end = yield from self._converse()
             if isinstance(end, Finished) and (connection := self.take_connection()):
                 yield Close(connection)
-        except VisibilityExpansionRequired as signal:  # of a handler
+        except VisibilityExpansionRequired as signal:  # raised by a handler
             end = Restart(signal)
         except ChangedRunError as error:
             self._log.refusal = error
             if self._resumes:
-                wait_again(self._log, self._session)
+                restore_suspension(self._log, self._session)
             raise
         except PromptEvaluationError as error:
             yield from stored(self._log)
@@ -262,23 +262,23 @@ class Evaluation[Out]:
 
     @property
     def turns(self) -> int:
-        """The requests so far."""
+        """The number of requests so far."""
         return self._loop.turns
 
     def take_connection(self) -> Connection | None:
-        """Returns the connection, which the caller closes; `None` if somebody has closed it."""
+        """Returns the connection, which the caller must close; `None` if it is already closed."""
         connection, self._open = self._open, None
         return connection
 
     def stop(self, error: BaseException | None) -> Conversation:
-        """Returns the conversation so far, which can go on; `error` has ended it, if one has."""
+        """Returns the conversation so far, which can be continued, after `error` or without one."""
         if not isinstance(error, Exception | None):
             return self.so_far()
-        self._stop(waits=isinstance(error, RunSuspended))
+        self._stop(suspended=isinstance(error, RunSuspended))
         return self._loop.conversation_now
 
     def so_far(self, size: int | None = None) -> Conversation:
-        """Returns the conversation as the first `size` entries tell it, by default all."""
+        """Returns the conversation after the first `size` log entries, by default after all."""
         again, entries = self._new_loop(), self._log.entries[self.begins : size]
         replay(again, entries, self.tools.available.outcome_of)
         if size in (None, len(self._log.entries)):
@@ -288,7 +288,7 @@ class Evaluation[Out]:
         return again.conversation_now
 
     def end(self, error: BaseException | None) -> None:
-        """Publishes that `error` has ended the evaluation, if one has."""
+        """Ends the evaluation, and publishes `error` if one ended it."""
         try:
             if error is not None:
                 loop, seconds = self._loop, perf_counter() - self._started
@@ -297,13 +297,13 @@ class Evaluation[Out]:
                 )
                 if stopped is not None:
                     self._publish(stopped)
-        finally:  # an interrupt of an event's handler does not keep the operation open
+        finally:  # even an interrupt in an event's handler must not leave the operation open
             self._operation.__exit__(None, error, None)
 
-    def _stop(self, *, waits: bool = False) -> None:
-        """Makes the conversation one that can go on, with the calls of earlier evaluations."""
+    def _stop(self, *, suspended: bool = False) -> None:
+        """Completes the conversation, including calls of earlier evaluations, for continuation."""
         if not self._has_ended:
-            self._loop.stop(waits=waits)
+            self._loop.stop(suspended=suspended)
             self._loop.transcript += self.tools.earlier.rest()
         self._has_ended = True
 
@@ -330,7 +330,7 @@ class Evaluation[Out]:
                 return action
 
     def _start(self) -> Action:
-        """Returns the first request, or the calls that a suspended run has left."""
+        """Returns the first request, or the pending calls of a suspended run."""
         if not self._resumes:
             return self._loop.start()
         log, tools = self._log, self.tools
@@ -348,10 +348,10 @@ class Evaluation[Out]:
                     pass
         match entries[-1]:
             case Answered(ProviderFailure(fell_back=False) as failure) if log.sink is not None:
-                raise failure.to_error()  # it has ended the evaluation
+                raise failure.to_error()  # this failure ended the evaluation
             case LoggedCall(call=call, request=SectionRequest() as request) if (
                 call.name not in RESERVED_TOOL_NAMES
-            ):  # its handler has ended the evaluation
+            ):  # the call's handler ended the evaluation
                 return Restart(request.to_error())
             case _:
                 pass
@@ -362,7 +362,7 @@ class Evaluation[Out]:
         return action
 
     def _suspend(self, calls: Sequence[ToolCall]) -> Effects[RunSuspended]:
-        """Returns the error that ends the run until people have decided on the first of `calls`."""
+        """Returns the error that suspends the run until there is a decision on `calls`."""
         later = list(zip(calls, self._log.keys(calls), strict=True))[1:]
         yield from self._approved.ask_later(later)
         return suspend(self._log, self._prompt, self._session)
@@ -391,7 +391,7 @@ class Evaluation[Out]:
         try:
             self._limits.reserve_request(request.turn - 1)
         except LimitError:
-            self._loop.turns -= 1  # it is not sent
+            self._loop.turns -= 1  # the request is not sent
             raise
         if request.changes and self._operation.streamed:
             for message in request.tool_messages:  # noqa: UP028 - `yield from` takes no outcomes
@@ -401,11 +401,11 @@ class Evaluation[Out]:
         return self._loop.receive(answer)
 
     def _check_output(self, finished: Finished) -> Effects[Action]:
-        """Lets the template accept the answer; a rejected one goes back to the model."""
+        """Checks the answer with the template's `accept`; the model must correct a rejected one."""
         accept = self._prompt.template.accept
         if accept is None:
             return finished
-        # As a call, so that the log has it; no tool can have this name.
+        # It runs as a pseudo call, so that the log has it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", ACCEPT, finished.text)
         key, last = f"{self._log.turn}/{ACCEPT}", self._log.entries[-1]
         if isinstance(last, LoggedCall) and last.key == key:
@@ -418,7 +418,7 @@ class Evaluation[Out]:
         return self._loop.reject(outcome.message.content)
 
     def _publish_rejection(self) -> AnswerRejected | None:
-        """Publishes that the model's answer was rejected, if it was; returns the event."""
+        """Publishes and returns an event if the model's answer was rejected."""
         match self._loop.transcript[-1]:
             case UserMessage(str() as reason, repair=True) as feedback if (
                 feedback is not self._feedback
@@ -434,7 +434,7 @@ class Evaluation[Out]:
         """Publishes the end of the evaluation and returns its response."""
         self._has_ended = True
         loop, text = self._loop, finished.text
-        # Any: parsed by the prompt's own declaration, which is what Out stands for
+        # Any: parsed as the prompt's declared output type, which is Out
         output: Any = finished.output
         self._publish(
             PromptExecuted(
@@ -460,7 +460,7 @@ class Evaluation[Out]:
         return response
 
     def _run_calls(self, action: ToolCalls) -> Effects[Action]:
-        """Runs the first of the calls, in parallel where that is allowed, and submits them."""
+        """Runs the first of the calls, in parallel if allowed, and submits their outcomes."""
         keys = self._log.keys(action.calls)
         recorded = self._log.next_recorded(LoggedCall, keys[0]) if self._log.is_repeated else None
         if recorded is not None:
@@ -473,7 +473,7 @@ class Evaluation[Out]:
             except LimitError:
                 if not self._loop.requests:
                     raise
-                return self._restart()  # which opens what the turn has requested so far
+                return self._restart()  # opens the sections that the turn has requested so far
         if self._operation.streamed:
             for started in calls:
                 yield ToolCallStarted(started)
@@ -484,7 +484,7 @@ class Evaluation[Out]:
             if signal is not None:
                 raise signal
             return next_action
-        # The call that waits and those after it have not been run.
+        # The pending call and the calls after it have not been run.
         self._limits.release_calls(0 if recorded else len(calls) - len(outcomes))
         self._loop.running = ()
         if outcomes:
@@ -492,7 +492,7 @@ class Evaluation[Out]:
         raise (yield from self._suspend(action.calls[len(outcomes) :])) from None
 
     def _batch(self, calls: tuple[ToolCall, ...], keys: Sequence[CallKey]) -> tuple[ToolCall, ...]:
-        """Returns the first calls of the turn; one with runs that have waited runs alone."""
+        """Returns the first calls of the turn; a call with suspended nested runs runs by itself."""
         known = self._log.record.inside
         for index, key in enumerate(keys if known else ()):
             if key in known:
@@ -500,7 +500,7 @@ class Evaluation[Out]:
         return calls
 
     def _has_begun(self, keys: Sequence[CallKey]) -> bool:
-        """Whether the next calls have run before, with runs inside them."""
+        """Whether the next calls have run before, with nested runs."""
         known = self._log.record.inside
         return bool(known) and any(key in known for key in keys)
 
@@ -510,7 +510,7 @@ class Evaluation[Out]:
         keys: Sequence[CallKey],
         recorded: LoggedCall | None,
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
-        """Runs the first calls of a turn, or repeats one that is recorded."""
+        """Runs the first calls of a turn, or repeats a recorded call."""
         call = calls[0]
         if recorded is None and not self._has_begun(keys):
             self._limits.check_calls(len(calls))
@@ -524,7 +524,7 @@ class Evaluation[Out]:
                 execute = partial(self._approved.execute, call, keys[0], self._set_running)
                 if self._replay is not None:
                     execute = partial(self._replay.record, execute, call.name)
-                # no name for the effects: the traceback of an interrupt would keep them unfinished
+                # not in a variable: an interrupt's traceback would keep the effects unfinished
                 return [(yield from execute())], None
             begin = [
                 partial(self._approved.begin, *pair) for pair in zip(calls, keys, strict=False)
@@ -540,7 +540,7 @@ class Evaluation[Out]:
         self, calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]
     ) -> Effects[Action]:
         """Submits the outcomes of calls to the inner loop and returns the next action."""
-        # before a reader of the stream can end the run: these calls have been run
+        # before a reader of the stream can end the run, because these calls have already run
         action = self._loop.submit(outcomes)
         if isinstance(action, Restart | TooLong):
             self._apply_changes()
@@ -554,6 +554,9 @@ class Evaluation[Out]:
         return self._loop.restart()
 
     def _apply_changes(self) -> None:
-        """Applies what the last turn opened and closed, since the model has read that it did."""
+        """Applies the sections that the last turn opened and closed.
+
+        The model has already been told about them.
+        """
         for change in self._loop.tool_changes:
             self.tools.available.apply(change)

@@ -1,4 +1,4 @@
-"""What users of the engine import: the names of `weakincentives.evaluation`."""
+"""The public names of `weakincentives.evaluation`."""
 
 from ..locks import ConcurrentRunError
 from .adapter import Connection, ProviderAdapter

@@ -1,16 +1,16 @@
-"""A run of a conversation as a state machine: each step returns the next action.
+"""`InnerLoop` runs a conversation as a state machine: each step returns the next action.
 
-No clock, no I/O, no budget and no handler is here. `Evaluation` performs each action, if the limits
-of the run allow it, and passes its result:
+This module knows nothing of clocks, I/O, budgets or handlers. `Evaluation` performs each action, if
+the run's limits allow it, and passes the result back:
 
     start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
 
 When calls of a turn request sections that only a new evaluation can open, `submit` returns one
-`Restart` for all of them, after every disclosure call of the turn has an answer; it returns
-`TooLong` in place of a request with too many tokens. The inner loop consists of plain values, so it
-can be pickled between two actions.
+`Restart` for all of them, after every disclosure call of the turn has been answered. If the next
+request would have too many tokens, it returns `TooLong` instead. The inner loop consists of plain
+values, so it can be pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
     "refusal": ("the model refused: {}", "refused", ""),
     "error": ("the provider failed in the middle of the answer", "provider_failed", "try again"),
 }
-"""Message, code and remedy for each reason why the model stops without an answer."""
+"""The error message, code and remedy for each reason to stop without an answer."""
 
 
 @dataclass(slots=True)  # not frozen, which would cost 2 µs a request
@@ -73,8 +73,8 @@ class ProviderRequest:
 
     `transcript` is the inner loop's own list, which grows later: read it up to its present length
     and do not change it. `tools` are the tools at the start of the conversation; later changes are
-    in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask. `content`
-    has the bytes of the transcript's media.
+    in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before sending the
+    request. `content` has the bytes of the transcript's media.
     """
 
     turn: int
@@ -87,7 +87,7 @@ class ProviderRequest:
 
     @property
     def tool_messages(self) -> Sequence[ToolsAdded | ToolsRemoved]:
-        """The changes of tools that end the transcript."""
+        """The tool changes at the end of the transcript."""
         messages: list[ToolsAdded | ToolsRemoved] = []
         for message in reversed(self.transcript):
             if not isinstance(message, ToolsAdded | ToolsRemoved):
@@ -105,7 +105,7 @@ class ToolCalls:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The model is done. `output` is the typed answer, `None` when the prompt asks for text."""
+    """The model has finished; `output` is the typed answer, or `None` for text."""
 
     text: str
     output: object
@@ -120,17 +120,17 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """Make the conversation shorter: the next request has more than `max_request_tokens`."""
+    """Shorten the conversation: the next request would exceed `max_request_tokens`."""
 
 
-_MAX_QUOTED = 500  # characters of a refusal in its error; the transcript has the whole
-_MAX_ISSUES = 4_000  # characters: an answer can have more issues than a request should carry
-# the provider rejects the request for what it contains, and would reject it again
+_MAX_QUOTED = 500  # characters of a refusal in its error; the transcript has the full text
+_MAX_ISSUES = 4_000  # characters; an answer can have more issues than a request should contain
+# the provider rejects the request because of its content, and would reject it again
 _REFUSALS = {"bad_request", "content_filter", "context_length", "too_large"}
 _SERVER_FAILED = 500
 _LEFT_OUT = "a conversation that continues with another message leaves the rejected one out"
 _NOT_RUN = "Not run: the evaluation ended."
-_WAITS = "Not run: a person has not approved it yet."
+_NOT_APPROVED = "Not run: a person has not approved it yet."
 _UNKNOWN = "This call was interrupted and its outcome is unknown."
 
 type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
@@ -140,10 +140,10 @@ type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
 class InnerLoop:
     """One run: call `start` once, then `receive` and `submit` as the actions require.
 
-    The run continues `conversation`, and `conversation_now` is the conversation with what the run
-    has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the run. Apply
-    `tool_changes` even then: the transcript that the model reads already holds them. The caller
-    counts in `meter` what the run uses. `turns` are its requests.
+    The run continues `conversation`, and `conversation_now` is the conversation with the messages
+    that the run has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the
+    run. Apply `tool_changes` even then, because the transcript already contains them. The caller
+    counts the run's usage in `meter`. `turns` is the number of the run's requests.
     """
 
     conversation: Conversation
@@ -166,9 +166,9 @@ class InnerLoop:
     transcribed_changes: int = field(default=0, init=False)
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list, init=False)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list, init=False)
-    # messages before the first one that no provider has answered
+    # the number of messages before the first one that no provider has answered
     accepted: int = field(default=0, init=False)
-    sent: int = field(default=0, init=False)  # messages of the last request
+    sent: int = field(default=0, init=False)  # the number of messages in the last request
 
     def __post_init__(self) -> None:
         self.transcript.extend(self.conversation.messages)
@@ -176,7 +176,7 @@ class InnerLoop:
 
     @property
     def usage(self) -> TokenUsage:
-        """The tokens of the run so far, with those of nested runs."""
+        """The tokens of the run so far, including nested runs."""
         return self.meter.tokens
 
     @property
@@ -209,9 +209,9 @@ class InnerLoop:
         return self._finish(text)
 
     def _missing(self, answer: AssistantMessage, text: str) -> str:
-        """Returns in words what an answer without calls lacks, `""` for one that is whole.
+        """Describes what an answer without calls lacks; returns `""` if it is complete.
 
-        A typed answer lacks nothing that its own check would not find.
+        A typed answer counts as complete, because its own check finds everything that is missing.
         """
         if self.structured_output is not None and self.structured_output.container != "text":
             return ""
@@ -222,8 +222,8 @@ class InnerLoop:
     def submit(self, outcomes: Sequence[ToolExecutionOutcome]) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
 
-        That is `Restart` at the end of a turn that requested sections, and `TooLong` if the next
-        request would have more than `max_request_tokens`. Raises `ValueError` for an outcome of
+        This is `Restart` at the end of a turn that requested sections, and `TooLong` if the next
+        request would exceed `max_request_tokens`. Raises `ValueError` if an outcome belongs to
         another call.
         """
         for outcome in outcomes:
@@ -252,11 +252,11 @@ class InnerLoop:
             return TooLong()
         return self._request()
 
-    def stop(self, *, waits: bool = False) -> None:
-        """Answers each open call with the note that it was not run, so that the run can go on.
+    def stop(self, *, suspended: bool = False) -> None:
+        """Answers each pending call with a note that it was not run, so the run can continue.
 
-        The outcome of `running` ones, which were begun, is unknown. The run of the others may have
-        to wait for a person.
+        The `running` calls had already started, so their outcome is unknown. With `suspended`, the
+        note says that the call is not approved yet.
         """
         answered: list[str] = []
         for message in reversed(self.transcript):
@@ -269,7 +269,7 @@ class InnerLoop:
                 answered.remove(call.call_id)  # servers may repeat ids
             else:
                 begun = call in self.running
-                text = _UNKNOWN if begun else _WAITS if waits else _NOT_RUN
+                text = _UNKNOWN if begun else _NOT_APPROVED if suspended else _NOT_RUN
                 answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
                 self.transcript.append(answer)
         self.pending = self.running = ()
@@ -278,7 +278,7 @@ class InnerLoop:
     def failed[E: PromptEvaluationError](self, error: E) -> E:
         """Returns a copy of `error` with the usage, turns and conversation of this run.
 
-        If the provider rejects the new messages of the last request, they are marked as `refused`.
+        If the provider rejected the new messages of the last request, they are marked as `refused`.
         """
         self.stop()
         is_refused = error.phase == "request" and self._mark_refused(error)
@@ -290,13 +290,13 @@ class InnerLoop:
         return error
 
     def _mark_refused(self, error: PromptEvaluationError) -> bool:
-        """Marks the messages that `error` rejects; tells whether there are any."""
-        # other codes, such as those of a full server, say nothing about the messages
+        """Marks the messages that `error` rejects, and returns whether there are any."""
+        # other codes, such as those of an overloaded server, are not about the messages
         only_media = error.code == "content" or error.status == _SERVER_FAILED
         if error.code not in _REFUSALS and not only_media:
             return False
         is_refused = False
-        for index in range(max(self.accepted, 1), self.sent):  # the first one is the prompt
+        for index in range(max(self.accepted, 1), self.sent):  # skip the prompt, which comes first
             message = self.transcript[index]
             if media_of(message) or (
                 isinstance(message, UserMessage | ToolMessage) and not only_media
@@ -318,7 +318,7 @@ class InnerLoop:
         return ToolCalls(self.pending) if self.pending else self.restart()
 
     def restart(self) -> Restart:
-        """Returns the restart that opens the sections which the turn has requested so far."""
+        """Returns the restart that opens the sections requested in this turn so far."""
         return Restart(combine_requests(self.requests))
 
     def _request(self) -> ProviderRequest:
@@ -340,7 +340,7 @@ class InnerLoop:
         )
 
     def _add_tool_changes(self) -> None:
-        """Adds the tools that calls opened and closed to the transcript, each once."""
+        """Adds the tools that calls opened or closed to the transcript, each one once."""
         for outcome in self.tool_changes[self.transcribed_changes :]:
             self._add_changes_of(outcome)
         self.transcribed_changes = len(self.tool_changes)
@@ -359,7 +359,7 @@ class InnerLoop:
             )
 
     def _final_text(self) -> str:
-        """Returns the text of the last answer, with that before its pauses."""
+        """Returns the text of the last answer, including the parts before its pauses."""
         texts: list[str] = []
         for message in reversed(self.transcript):
             if not isinstance(message, AssistantMessage) or (texts and message.finish != "pause"):
@@ -385,7 +385,7 @@ class InnerLoop:
             )
 
     def reject(self, reason: str) -> Action:
-        """Takes the rejection of a finished answer and returns the request for another answer."""
+        """Rejects a finished answer for `reason` and returns the request for another one."""
         return self._repair(
             f"Your answer is rejected: {reason[:_MAX_ISSUES]}\nAnswer again.",
             f"the answer is rejected after {self.repairs} repairs: {reason}",
@@ -401,7 +401,7 @@ class InnerLoop:
 
 
 def unfinished_error(answer: AssistantMessage) -> PromptEvaluationError | None:
-    """Returns the error for an answer that was cut off or refused, `None` for a whole one."""
+    """Returns the error for a truncated or refused answer, `None` for a complete one."""
     if answer.finish not in _UNFINISHED:
         return None
     message, code, remedy = _UNFINISHED[answer.finish]

@@ -1,7 +1,7 @@
-"""The log of a run as a value and as JSON: what has happened in it, in order.
+"""The log of a run, as a value and as JSON: its steps, in order.
 
-A run that waits for people is kept as its log, and goes on from it in any process. A call with runs
-inside it has a log for each of them. `run_log` has the log of a run that is being performed.
+A suspended run is saved as its log, and can be resumed from it in any process. A call with nested
+runs has a log for each of them. `run_log` has the log of a run in progress.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,31 +42,31 @@ __all__ = [
     "check_nested",
     "check_run",
     "decide",
-    "misfit_of",
+    "inconsistency_in",
+    "pending_previews",
     "size_of",
+    "suspended_tools",
     "to_logged",
     "tool_digests",
     "usage_of",
-    "waiting",
-    "waiting_tools",
 ]
 
 ACCEPT = "<accept>"
-"""The name of the call that checks an answer; no tool can have it."""
+"""The name of the pseudo call that checks an answer; no tool can have this name."""
 
 COMPACTION = "<compaction>"
-"""The name of the call that a summary is a part of."""
+"""The name of the pseudo call in which a summary's run is nested."""
 
 type CallKey = str
-"""Names a call in its run, such as `"3/call_7"`: how many answers the provider had given, and the
-id under which people decide on the call."""
+"""Identifies a call in its run, such as `"3/call_7"`: the number of the provider's answers so far,
+and the id of the call's decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """An evaluation begins: that of the run, one with more sections open, or a shorter one.
+    """An evaluation starts: the first one, one with more sections open, or a shorter one.
 
-    JSON has the `conversation` of the last one alone, which goes on from there.
+    The JSON has the `conversation` of only the last one, because the run continues from there.
     """
 
     cause: Literal["start", "restart", "compaction"] = "start"
@@ -78,10 +78,10 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderFailure:
-    """A request that failed, in place of the model's answer; `usage` is what it has cost.
+    """A failed request, in place of the model's answer; `usage` counts its tokens.
 
-    `arrived` is what the conversation keeps of its answer. After a failure with `fell_back` the
-    request was sent to another provider.
+    `arrived` is the part of the answer that the conversation keeps. After a failure with
+    `fell_back`, the request was sent to another provider.
     """
 
     message: str
@@ -99,7 +99,7 @@ class ProviderFailure:
 
     @classmethod
     def of(cls, error: PromptEvaluationError) -> "ProviderFailure":
-        """Returns the failure of which `error` tells."""
+        """Returns the failure that `error` describes."""
         return cls(
             message=sendable(error.message),
             phase=error.phase,
@@ -129,7 +129,7 @@ class ProviderFailure:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The provider has answered, or failed; `cost` is that of the answer, if its price is known."""
+    """The provider has answered, or failed; `cost` is the answer's cost, if its price is known."""
 
     reply: Annotated[AssistantMessage | ProviderFailure, serde.ByKind()]
     cost: float | None = 0.0
@@ -138,7 +138,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The handler of a call begins that must not run twice, whatever stops it."""
+    """The handler of a call starts; even if it is interrupted, the call must not run twice."""
 
     key: CallKey
     kind: Literal["began"] = field(default="began", repr=False)
@@ -146,7 +146,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A person must decide on a call, of which `preview` shows what it would do."""
+    """A call needs a decision; `preview` shows its effects."""
 
     key: CallKey
     preview: Preview
@@ -155,7 +155,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A person has decided on a call."""
+    """A reviewer has decided on a call."""
 
     key: CallKey
     decision: Decision
@@ -164,7 +164,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionChange:
-    """What a call opened and closed, as a `ToolExecutionOutcome` has it, with the tools by name."""
+    """The sections that a call opened and closed, as in `ToolExecutionOutcome`; tools by name."""
 
     section_key: str
     tools: tuple[str, ...]
@@ -195,10 +195,10 @@ class SectionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedCall:
-    """A call has an answer; `call` has the arguments with which it ran, if it `has_run`.
+    """A call was answered; if it `has_run`, `call` has the arguments with which it ran.
 
-    `state` are the changes of the session by a call that need not run again. `is_complete` says of
-    a tool that declares no effect that the call has changed nothing else.
+    `state` has the session's changes by a call that does not have to run again. For a tool without
+    a declared effect, `is_complete` means that the call changed nothing else.
     """
 
     key: CallKey
@@ -220,7 +220,7 @@ type LoggedEntry = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRun:
-    """What has happened in a run that began with `message` and `conversation`, and inside calls."""
+    """The steps of a run that started with `message` and `conversation`, and its nested runs."""
 
     entries: tuple[LoggedEntry, ...] = ()
     inside: "Mapping[CallKey, RunsInside]" = field(default_factory=dict[CallKey, "RunsInside"])
@@ -231,7 +231,7 @@ class LoggedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedRun:
-    """The log of a run inside a call; the tools with `tool_digests` wait in it."""
+    """The log of a nested run; `tool_digests` are those of the tools with suspended calls."""
 
     ns: str
     key: str
@@ -241,7 +241,7 @@ class NestedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsInside:
-    """The runs inside one call, in the order in which its handler began them.
+    """The runs nested in one call, in the order in which its handler started them.
 
     `arguments` are those with which the call ran.
     """
@@ -260,7 +260,7 @@ def to_logged(
     state: Changes,
     is_complete: bool,
 ) -> LoggedCall:
-    """Returns the entry of a call that has an outcome."""
+    """Returns the log entry for a call's outcome."""
     sections, request = None, None
     if outcome.shown or outcome.opened or outcome.closed or outcome.expanded_tools:
         sections = SectionChange(
@@ -298,10 +298,10 @@ def to_logged(
 
 
 def approval_ids(calls: Sequence[ToolCall]) -> tuple[str, ...]:
-    """Returns for each call of a turn the id under which people decide on it.
+    """Returns the id for the decision on each call of a turn.
 
-    It is the call's id, but no two calls of a turn have the same, and it has no slash: an id with
-    slashes is of a call inside a nested run.
+    This is the call's own id, made unique within the turn and without slashes: an id with slashes
+    belongs to a call of a nested run.
     """
     ids: list[str] = []
     for call in calls:
@@ -315,7 +315,7 @@ def approval_ids(calls: Sequence[ToolCall]) -> tuple[str, ...]:
 
 
 def _open_calls(log: LoggedRun) -> Iterator[tuple[CallKey, str, ToolCall]]:
-    """Yields the calls of the model's last answer that have no answer, with their ids."""
+    """Yields the unanswered calls of the model's last answer, with their ids."""
     turn, calls = 0, tuple[ToolCall, ...]()
     answered: set[CallKey] = set()
     for entry in log.entries:
@@ -332,10 +332,10 @@ def _open_calls(log: LoggedRun) -> Iterator[tuple[CallKey, str, ToolCall]]:
             yield key, approval_id, call
 
 
-def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
-    """Yields what people must decide on in a run that waits, in the order of the calls.
+def pending_previews(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
+    """Yields the previews of a suspended run that need a decision, in the order of the calls.
 
-    With each comes a decision that was made already, and waits for others.
+    Each one comes with its decision, if it was already made and other calls are still pending.
     """
     asked: dict[CallKey, tuple[Preview, Decision | None]] = {}
     for entry in log.entries:
@@ -358,7 +358,7 @@ def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
                 decision,
             )
             for number, run in enumerate(runs, 1)
-            for preview, decision in waiting(run.log)
+            for preview, decision in pending_previews(run.log)
         ]
         if inner:
             yield from inner
@@ -366,15 +366,15 @@ def waiting(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
             yield asked[key]
 
 
-def waiting_tools(log: LoggedRun) -> list[str]:
-    """Returns the names of the tools whose calls wait, or have runs inside."""
+def suspended_tools(log: LoggedRun) -> list[str]:
+    """Returns the names of the tools whose calls are suspended or have nested runs."""
     shown = {entry.key for entry in log.entries if isinstance(entry, Asked)}
     known = shown | log.inside.keys()
     return [call.name for key, _, call in _open_calls(log) if key in known]
 
 
-def misfit_of(log: LoggedRun) -> str:
-    """Returns what in a log does not fit together; `""` if all does."""
+def inconsistency_in(log: LoggedRun) -> str:
+    """Describes an inconsistency in a log; returns `""` if there is none."""
     turn, calls = 0, dict[CallKey, ToolCall]()
     for entry in log.entries:
         match entry:
@@ -399,11 +399,11 @@ def misfit_of(log: LoggedRun) -> str:
     if any(key.partition("/")[0] not in turns for key in log.inside):
         return "a run is inside a call that was not made"
     inner = [run.log for inside in log.inside.values() for run in inside.runs]
-    return next(filter(None, map(misfit_of, inner)), "")
+    return next(filter(None, map(inconsistency_in, inner)), "")
 
 
 def decide(log: LoggedRun, decisions: Mapping[str, Decision]) -> LoggedRun:
-    """Returns the log with decisions on calls that wait, by their ids."""
+    """Returns the log with decisions on pending calls, by their ids."""
     keys = {approval_id: key for key, approval_id, _ in _open_calls(log)}
     own: list[Decided] = []
     inner: dict[CallKey, dict[int, dict[str, Decision]]] = {}
@@ -426,12 +426,12 @@ def decide(log: LoggedRun, decisions: Mapping[str, Decision]) -> LoggedRun:
 
 
 def usage_of(log: LoggedRun) -> RunUsage:
-    """Returns what a run has used, with the runs inside its calls."""
+    """Returns the usage of a run, including nested runs."""
     total, tool_calls = RunUsage(), 0
     for entry in log.entries:
         match entry:
             case Answered(ProviderFailure(fell_back=True)):
-                pass  # what it cost is a part of the answer that follows
+                pass  # the following answer includes this failure's cost
             case Answered(reply, cost):
                 total += RunUsage(reply.usage, calls=1, cost=cost)
             case LoggedCall(call=ToolCall(name=name)) if name != ACCEPT:
@@ -446,14 +446,14 @@ def usage_of(log: LoggedRun) -> RunUsage:
 
 
 def size_of(log: LoggedRun) -> int:
-    """Returns the number of entries but decisions, with those of the runs inside calls."""
+    """Returns the number of entries except decisions, including those of nested runs."""
     inner = [run.log for inside in log.inside.values() for run in inside.runs]
     own = sum(not isinstance(entry, Decided) for entry in log.entries)
     return own + sum(map(size_of, inner))
 
 
 def tool_digests(template: AgentTemplate[object], names: Sequence[str]) -> dict[str, str]:
-    """Returns a digest of what each tool declares, by name, of those that the template has."""
+    """Returns a digest of each tool's declaration, by name, for the tools of the template."""
     tools = [template.registry.get_tool(name) for name in names]
     return {
         tool.name: sha256(
@@ -467,10 +467,10 @@ def tool_digests(template: AgentTemplate[object], names: Sequence[str]) -> dict[
 
 
 def check_nested(template: AgentTemplate[object], log: LoggedRun) -> None:
-    """Raises `ChangedRunError` if a run inside an open call of `log` cannot go on.
+    """Raises `ChangedRunError` if a nested run of a pending call in `log` cannot continue.
 
-    It finds the prompts of tools that `Tool.from_prompt` makes. Runs of other handlers are checked
-    when they begin.
+    This checks the prompts of tools that `Tool.from_prompt` creates. Runs of other handlers are
+    checked when they start.
     """
     for key, _, call in _open_calls(log):
         tool = template.registry.get_tool(call.name)
@@ -480,7 +480,7 @@ def check_nested(template: AgentTemplate[object], log: LoggedRun) -> None:
 
 
 def check_run(template: AgentTemplate[object], run: NestedRun) -> None:
-    """Raises `ChangedRunError` if a nested run that waits cannot go on with the template."""
+    """Raises `ChangedRunError` if a suspended nested run cannot continue with the template."""
     change = change_since(template, f"{run.ns}/{run.key}", run.tool_digests, kind="nested run")
     if change:
         raise ChangedRunError(change)
@@ -490,9 +490,10 @@ def check_run(template: AgentTemplate[object], run: NestedRun) -> None:
 def change_since(
     template: AgentTemplate[object], name: str, digests: Mapping[str, str], *, kind: str
 ) -> str:
-    """Returns why a run of the prompt `name` cannot go on with the template; `""` if it can.
+    """Returns why a run of the prompt `name` cannot continue with the template; `""` if it can.
 
-    `digests` are those of its tools when it was suspended; `kind` names the run in the message.
+    `digests` are those of its tools when the run was suspended; `kind` names the run in the
+    message.
     """
     if (now := f"{template.ns}/{template.key}") != name:
         return (

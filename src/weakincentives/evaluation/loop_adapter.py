@@ -1,4 +1,4 @@
-"""`LoopAdapter`, an adapter that uses the library's inner loop."""
+"""`LoopAdapter` is the base of adapters that use the library's inner loop."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
@@ -17,11 +17,11 @@ _FACES = ("evaluate", "evaluate_async", "stream", "stream_async")
 
 
 class LoopAdapter(ConnectingAdapter):
-    """An adapter that uses the library's inner loop; a subclass says how to ask its provider.
+    """An adapter that uses the library's inner loop; a subclass connects to its provider.
 
-    One evaluation is a run that opens no sections by a restart: it raises
-    `VisibilityExpansionRequired` instead. A subclass that overrides one of these four methods has a
-    loop of its own for the `MainLoop`, which then asks it for whole responses.
+    An evaluation is a run that does not restart to open sections: it raises
+    `VisibilityExpansionRequired` instead. If a subclass overrides one of these four methods,
+    `MainLoop` assumes that it has its own loop and asks it for complete responses.
     """
 
     has_own_loop = False
@@ -37,7 +37,7 @@ class LoopAdapter(ConnectingAdapter):
     ) -> PromptResponse[Out]:
         return Run(self, prompt, options).result().response
 
-    # These three take what the base takes and more keywords, which pyright compares with all.
+    # These three accept more keywords than the base, which pyright compares with all of them.
     @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
@@ -49,10 +49,10 @@ class LoopAdapter(ConnectingAdapter):
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Evaluates `prompt` and yields what happens; the last event holds the response.
+        """Evaluates `prompt` and yields events as they happen; the last one has the response.
 
-        Close the generator to stop early, from any thread: no further call runs, and finished calls
-        keep their effects.
+        Close the generator, from any thread, to stop early: no further call runs, and finished
+        calls keep their effects.
         """
         yield from Run(self, prompt, options, streamed=True).stream()
 

@@ -1,4 +1,4 @@
-"""`MainLoop`: runs a prompt until it is answered, and opens sections on the way."""
+"""`MainLoop` runs a prompt until the model answers, and opens the sections that it requests."""
 
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
@@ -29,16 +29,16 @@ __all__ = [
 
 
 class MainLoop:
-    """Runs prompts to their end on one adapter.
+    """Runs prompts on one adapter until the model answers.
 
     When the model requests sections that only a new evaluation can open, the loop writes the
     request to the session and evaluates the prompt again, at most `max_expansions` times. Each
-    evaluation keeps the section decisions of those before it. Deadline and budget hold for all
+    evaluation keeps the section decisions of the previous ones. Deadline and budget apply to all
     evaluations together, and the prompt's resources stay open from the first to the last. A call of
     a tool with `effect="at_most_once"` does not run again in a later evaluation.
 
-    `adapter` may be that of a handler's context: its runs are then parts of the tool call.
-    `compaction` says when the loop makes a conversation shorter; without it, it never does.
+    If `adapter` comes from a handler's context, its runs are nested in that tool call.
+    `compaction` determines when the loop shortens a conversation; without it, the loop never does.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class MainLoop:
         """Evaluates `prompt` until an evaluation returns a response.
 
         Raises `ExpansionLimitError` when the model requests sections more than `max_expansions`
-        times, and what the adapter's `evaluate` raises.
+        times, and the same errors as the adapter's `evaluate`.
         """
         return self._run(prompt, options).result()
 
@@ -89,14 +89,15 @@ class MainLoop:
         decisions: Mapping[str, Decision],
         **options: Unpack[RunOptions],
     ) -> Execution[Out]:
-        """Goes on with a suspended run, with a person's decisions by call id.
+        """Resumes a suspended run with the reviewer's decisions by call id.
 
-        A call counts only if it would still do what the person was shown. Where that is different
-        now, and for calls without a decision, the `approver` decides; without one the run is
-        suspended again. A session without state is restored to the suspension's; another one must
-        be that of the suspended run. What the run has used counts for `budget`; no time does. Pass
-        `suspension=` and `decisions=` to `stream`. Raises `ValueError` for another prompt, changed
-        tools, unknown calls and a run that was resumed.
+        An approved call takes effect only if it would still do what its preview showed. If the
+        preview is out of date, or a call has no decision, the `approver` decides; without one, the
+        run is suspended again. A session without state is restored from the suspension; any other
+        session must be that of the suspended run. The run's earlier usage counts towards `budget`,
+        but earlier time does not. To stream a resumed run, pass `suspension=` and `decisions=` to
+        `stream`. Raises `ValueError` for another prompt, changed tools, unknown calls and a run
+        that was already resumed.
         """
         return self.execute(prompt, suspension=suspension, decisions=decisions, **options)
 
@@ -118,10 +119,10 @@ class MainLoop:
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Like `execute`, and yields what happens; the last event holds the response.
+        """Like `execute`, but yields events as they happen; the last one has the response.
 
-        After `Restarted` and `AnswerRejected` earlier text is void. The response has the usage of
-        all evaluations. Close the generator to stop early, from any thread.
+        Discard earlier text after `Restarted` and `AnswerRejected`. The response has the usage of
+        all evaluations. Close the generator, from any thread, to stop early.
         """
         yield from self._run(prompt, options, streamed=True).stream()
 

@@ -1,4 +1,4 @@
-"""Messages as Markdown, for notebooks: who says what, with every text in a code block."""
+"""Renders messages as Markdown for notebooks, with each text in a code block."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ _MESSAGES = 50
 
 
 def messages_markdown(messages: Sequence[Message]) -> str:
-    """Returns Markdown of the prompt and of the last 50 messages after it."""
+    """Renders the prompt and the last 50 messages after it as Markdown."""
     earlier = len(messages) - 1 - _MESSAGES
     parts = [_markdown(messages[0])]
     if earlier > 0:

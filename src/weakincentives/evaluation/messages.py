@@ -1,6 +1,6 @@
-"""The messages of a conversation, neutral and append-only, and the outcome of a tool call.
+"""Provider-neutral, append-only messages of a conversation, and the outcome of a tool call.
 
-Each message has a `kind`, which tells the messages apart in JSON, and a `text` for readers.
+Each message has a `kind`, which identifies its type in JSON, and a `text` for display.
 """
 
 import json
@@ -41,14 +41,14 @@ __all__ = [
 type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter", "refusal", "error"]
 """Why the model stopped writing.
 
-After a `"pause"` it continues its answer when asked again. After an `"error"` of the provider the
-message has only the text that had arrived.
+After a `"pause"`, the model continues its answer when asked again. After a provider's `"error"`,
+the message has only the text received so far.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model calls `name`; `arguments` is the JSON text as the model wrote it, valid or not."""
+    """A call of the tool `name`; `arguments` is the model's JSON text, unchecked."""
 
     call_id: str
     name: str
@@ -57,10 +57,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The prompt's text beside a user's message, or later what of the prompt has changed.
+    """The prompt's text in a conversation with user messages, or a later change of that text.
 
-    `media` are the images and documents whose markers are in the text. `refused` says that the
-    provider rejected them: later requests omit the media.
+    `media` are the images and documents whose markers are in the text. `refused` means that the
+    provider rejected them, so later requests omit the media.
     """
 
     content: str
@@ -76,10 +76,10 @@ class Instructions:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """A message of the user, or the prompt itself where the user sends none.
+    """A message from the user, or the prompt itself if the user does not send one.
 
-    `repair` marks a message of the engine: it says why the model's last answer is rejected.
-    `refused` says that the provider rejected the message: later requests omit it.
+    `repair` marks a message from the engine that explains why the model's last answer was rejected.
+    `refused` means that the provider rejected the message, so later requests omit it.
     """
 
     content: Content
@@ -97,9 +97,9 @@ class UserMessage:
 class AssistantMessage:
     """The model's answer.
 
-    `wire` holds the provider's own items, which go back unchanged to providers of `wire_format`;
-    others receive text and calls. `model` is the name under which the provider says that it
-    answered; empty if it says none.
+    `wire` contains the provider's own items. Providers that use `wire_format` receive them
+    unchanged; other providers receive text and calls. `model` is the model name that the provider
+    reports, or empty if it does not report one.
     """
 
     text: str = ""
@@ -114,10 +114,10 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
-    """The answer to one tool call; `unknown` says that the call was begun and then interrupted.
+    """The answer to one tool call; `unknown` means that the call was interrupted while running.
 
-    `media` are images and documents that the model sees after the text. `refused` says that the
-    provider rejected the answer: later requests send a note in its place.
+    `media` are images and documents that the model sees after the text. `refused` means that the
+    provider rejected the answer, so later requests send a note instead.
     """
 
     call_id: str
@@ -140,7 +140,7 @@ class ToolMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolsAdded:
-    """These tools are available from here on."""
+    """These tools are available from this message on."""
 
     tools: tuple[StoredToolSpec, ...]
     text: ClassVar[str] = ""
@@ -149,7 +149,7 @@ class ToolsAdded:
 
 @dataclass(frozen=True, slots=True)
 class ToolsRemoved:
-    """The tools of these names are no longer available from here on."""
+    """The tools with these names are no longer available from this message on."""
 
     names: tuple[str, ...]
     text: ClassVar[str] = ""
@@ -174,14 +174,14 @@ def media_of(message: Message) -> tuple[Image | Document, ...]:
 
 
 def refused[M: Message](message: M, *, by_provider: bool = True) -> M:
-    """Returns the message with the mark that the provider rejected it, or without that mark."""
+    """Returns the message marked as rejected by the provider, or without that mark."""
     if isinstance(message, Instructions | UserMessage | ToolMessage):
         return replace(message, refused=by_provider)
     return message
 
 
 def keep_media[M: Message](message: M, store: ContentStore) -> M:
-    """Puts the bytes that a message has into the store; returns the message with references."""
+    """Moves a message's bytes into the store; returns the message with references to them."""
     if all(media.data is None for media in media_of(message)):
         return message
     match message:
@@ -212,7 +212,7 @@ def apply_tool_changes(
 
 
 def answered_calls(messages: Iterable[Message]) -> Iterator[tuple[ToolCall, ToolMessage]]:
-    """Yields each call with its answer, in the order of the answers; servers may repeat ids."""
+    """Yields each call with its answer, in the order of the answers, even if ids are repeated."""
     calls: list[ToolCall] = []
     for message in messages:
         match message:
@@ -229,13 +229,13 @@ def answered_calls(messages: Iterable[Message]) -> Iterator[tuple[ToolCall, Tool
 
 @dataclass(slots=True, frozen=True)
 class ToolExecutionOutcome:
-    """The outcome of one tool call, and its changes of the conversation's tools.
+    """The outcome of one tool call, and its changes to the conversation's tools.
 
-    A call that read a section brings its tools, `expanded_tools`, and the paths of the sections
-    that open with them, `opened`; `shown` has the sections that the model reads in the answer. A
-    call that closed the section at `closed` takes away `closed_tools`, by name.
-    `request` asks for sections that only a new evaluation can open. `error` names the class of the
-    exception that made the call fail.
+    A call that read a section adds the section's tools, `expanded_tools`. `opened` are the paths of
+    the sections that open with them, and `shown` are the sections in the answer. A call that closed
+    the section at `closed` removes the tools named in `closed_tools`. `request` asks for sections
+    that only a new evaluation can open. `error` names the class of the exception that made the call
+    fail.
     """
 
     tool_call_id: str
@@ -257,16 +257,16 @@ def sendable(text: str) -> str:
 
 
 def sendable_content(content: Content) -> Content:
-    """Returns content with sendable texts."""
+    """Returns content whose texts have no lone surrogates."""
     if isinstance(content, str):
         return sendable(content)
     return tuple([sendable(part) if isinstance(part, str) else part for part in content])
 
 
 def unwrap_arguments(text: str) -> str:
-    """Returns the arguments of a call, unwrapped where a model or a server encoded them twice.
+    """Returns a call's arguments, decoded once if the model or the server encoded them twice.
 
-    Absent arguments, empty or null, become an empty object.
+    Missing arguments (empty or null) become an empty object.
     """
     if text.startswith("{"):
         return text
@@ -282,7 +282,7 @@ def unwrap_arguments(text: str) -> str:
 
 
 def without_surrogates(answer: AssistantMessage) -> AssistantMessage:
-    """Returns `answer` with sendable text and calls: the same object if they are so already."""
+    """Returns `answer` without lone surrogates; the same object if it has none."""
     calls = [ToolCall(*map(sendable, astuple(call))) for call in answer.tool_calls]
     sent = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
     return answer if sent == answer else sent

@@ -1,8 +1,8 @@
-"""Repeats what a run inside a call has done, when the call's handler runs again after a wait.
+"""Repeats the steps of a nested run when the parent call's handler runs again after a suspension.
 
-The call around it was undone. So its calls that have changed something run again, and the model
-still reads what it has read before: the answers of the provider come from the run's record, and so
-do those of calls that failed, change nothing or must not run twice.
+The parent call was undone, so the nested run's calls that changed something run again. The model
+still sees the same answers as before: the provider's answers come from the run's record, and so do
+those of calls that failed, change nothing or must not run twice.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ __all__ = ["Replay"]
 
 
 class Replay:
-    """Repeats the calls of a run that waits inside another call, and records how to."""
+    """Repeats the calls of a suspended nested run, and records how to repeat new ones."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Replay:
     def repeat(self, called: LoggedCall, inside: OpenCall) -> Effects[ToolExecutionOutcome]:
         """Repeats a call and returns its recorded outcome.
 
-        Raises `PromptEvaluationError` if it succeeded before and now fails.
+        Raises `PromptEvaluationError` if the call succeeded before but fails now.
         """
         tools, entries, name = self._tools, self._log.entries, called.call.name
         tool = tools.available.get(name)
@@ -81,7 +81,7 @@ class Replay:
     def record(
         self, execute: Callable[[], Effects[ToolExecutionOutcome]], tool_name: str
     ) -> Effects[ToolExecutionOutcome]:
-        """Executes a call, and notes in its entry what it has changed, unless it may run again."""
+        """Executes a call and records its changes in its entry, unless it may run again."""
         tool = self._tools.available.get(tool_name)
         if tool is None or tool.effect in MAY_RUN_ON_FORKS or tool_name in RESERVED_TOOL_NAMES:
             return (yield from execute())
@@ -91,7 +91,7 @@ class Replay:
             incomplete = outcome.success and self._may_have_changed_resources(snapshot)
             try:
                 state = self._state_since(snapshot.parts[0][1])
-            except SerdeError:  # state that JSON cannot hold
+            except SerdeError:  # the state cannot be saved as JSON
                 state, incomplete = {}, outcome.success
             if incomplete and tool.effect in NON_REPEATABLE and self._log.caller is not None:
                 self._log.caller.root.unrepeatable = tool_name
@@ -103,7 +103,7 @@ class Replay:
         return outcome
 
     def _may_have_changed_resources(self, snapshot: CompositeSnapshot) -> bool:
-        """Whether resources have changed, also where they cannot tell."""
+        """Whether resources have changed, or cannot be compared."""
         before = [part for part, _ in snapshot.parts[1:]]
         if any(not hasattr(type(part), "changes_since") for part in before):
             return True
@@ -113,7 +113,7 @@ class Replay:
         return bool(changes_since(snapshot).keys() - {"state"})
 
     def _state_since(self, before: Snapshot) -> Changes:
-        # a snapshot of a fork has that of a session inside
+        # a fork's snapshot contains a session's snapshot
         after = self._session.snapshot()
         after, before = getattr(after, "state", after), getattr(before, "state", before)
         return after.since(before) if isinstance(after, SessionSnapshot) else {}

@@ -1,4 +1,4 @@
-"""`ProviderRequests`: sends the requests of one evaluation and publishes how each ended."""
+"""`ProviderRequests` sends an evaluation's requests and publishes how each one ended."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ _NO_USAGE = TokenUsage()
 
 
 class ProviderRequests:
-    """The requests that the inner loop of one evaluation sends over a connection."""
+    """Sends the requests of one evaluation's inner loop over a connection."""
 
     def __init__(
         self,
@@ -40,24 +40,24 @@ class ProviderRequests:
         self._operation = operation
         self._publish = publish
         self._log = log
-        self._arrived = _NO_ANSWER  # of an answer that failed or was stopped
-        self._is_taken = False  # whether the answer is counted, with what others have cost
+        self._arrived = _NO_ANSWER  # the received part of an answer that failed or was stopped
+        self._is_taken = False  # whether the answer's usage and that of discarded ones is counted
 
     def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
-        """Asks for a message, by another provider as long as the connection falls back to one.
+        """Requests a message, from the next provider as long as the connection falls back to one.
 
-        The message is in the log before anybody hears of it. Its usage includes discarded answers,
-        and an error's notes the earlier failures.
+        The message is logged before any event reports it. Its usage includes discarded answers. If
+        all providers fail, the error's notes list the earlier failures.
         """
         spent = _NO_USAGE
         notes: list[str] = []
         while True:
             self._arrived, self._is_taken = _NO_ANSWER, False
             try:
-                answer, void = yield from self._send_once(request, spent)
-                if void is None or not self._fall_back(void, notes):
-                    return self._take(answer, spent) if void else answer
-                self._note_failure(void, fell_back=True)
+                answer, problem = yield from self._send_once(request, spent)
+                if problem is None or not self._fall_back(problem, notes):
+                    return self._take(answer, spent) if problem else answer
+                self._note_failure(problem, fell_back=True)
                 spent += answer.usage
             except PromptEvaluationError as error:
                 spent += self._arrived.usage
@@ -65,19 +65,19 @@ class ProviderRequests:
                     for note in notes:
                         error.add_note(note)
                     cost = self._limits.count(spent)
-                    if not isinstance(error, LimitError):  # which a later run may not reach
+                    if not isinstance(error, LimitError):  # a later run may have higher limits
                         arrived = self._arrived if self._arrived.text.strip() else None
                         if arrived is not None:
                             self._loop.transcript.append(arrived)
                         self._note_failure(error, usage=spent, arrived=arrived, cost=cost)
                     raise
                 self._note_failure(error, fell_back=True)
-            except BaseException as stop:  # an interrupt, and the end of a stream
+            except BaseException as stop:  # includes interrupts and the end of a stream
                 cost = None
                 usage = _NO_USAGE if self._is_taken else spent + self._arrived.usage
                 if usage != _NO_USAGE:
                     cost = self._limits.count(usage)
-                if self._arrived.text.strip():  # which somebody may have read
+                if self._arrived.text.strip():  # the reader of the stream may have seen this text
                     self._loop.transcript.append(self._arrived)
                     failure = ProviderFailure(
                         message=f"stopped by {type(stop).__name__}",
@@ -91,7 +91,7 @@ class ProviderRequests:
             self._limits.check_again(request.turn - 1, spent)
 
     def _take(self, answer: AssistantMessage, spent: TokenUsage) -> AssistantMessage:
-        """Counts an answer, with what discarded ones have `spent`, and adds it to the log."""
+        """Logs an answer and counts its usage, plus the tokens `spent` on discarded answers."""
         if spent is not _NO_USAGE:
             answer = replace(answer, usage=answer.usage + spent)
         self._is_taken = True
@@ -108,14 +108,14 @@ class ProviderRequests:
         cost: float | None = 0.0,
         fell_back: bool = False,
     ) -> None:
-        """Appends to the log that a request has failed."""
+        """Appends a request's failure to the log."""
         failure = replace(
             ProviderFailure.of(error), usage=usage, arrived=arrived, fell_back=fell_back
         )
         self._log.add_answer(Answered(failure, cost))
 
     def _fall_back(self, error: PromptEvaluationError, notes: list[str]) -> bool:
-        """Lets the connection turn to its next provider, if it has one, and notes the failure."""
+        """Switches the connection to its next provider, if it has one, and notes the failure."""
         provider, _ = self._target()
         if not self._connection.fall_back(error):
             return False
@@ -123,16 +123,17 @@ class ProviderRequests:
         return True
 
     def _target(self) -> tuple[str, str]:
-        """Returns the adapter and the model that are asked now."""
+        """Returns the adapter and the model of the present request."""
         provider, model = self._connection.target()
         return provider or self._operation.provider, model or self._operation.model
 
     def _send_once(
         self, request: ProviderRequest, spent: TokenUsage
     ) -> Effects[tuple[AssistantMessage, PromptEvaluationError | None]]:
-        """Asks the provider, and publishes `ProviderCalled` in any case.
+        """Asks the provider, and always publishes `ProviderCalled`.
 
-        Takes a whole answer before that; another one comes with the error that tells why it is not.
+        A complete answer is logged and counted before that event. An incomplete one is returned
+        with the error that explains why.
         """
         operation = self._operation
         provider, model = self._target()
@@ -147,9 +148,9 @@ class ProviderRequests:
             ask = Ask(self._connection, request, operation.streamed, shown)
             answer = self._check_answer(request, *(yield ask))
             set_result(answer)
-            if (void := unfinished_error(answer)) is None:
+            if (problem := unfinished_error(answer)) is None:
                 taken = self._take(answer, spent)
-        except BaseException as raised:  # an interrupt, and the end of a stream, too
+        except BaseException as raised:  # includes interrupts and the end of a stream
             failure = raised
             answer = self._connection.arrived() or _NO_ANSWER
             if shown and not answer.text:
@@ -177,10 +178,10 @@ class ProviderRequests:
                         run_path=self._log.path,
                     )
                 )
-            finally:  # an interrupt of an event's handler is none of the request
+            finally:  # an interrupt in an event's handler is not the request's failure
                 part.__exit__(None if failure is None else type(failure), failure, None)
                 del failure  # as in `_check_answer`
-        return taken or answer, void
+        return taken or answer, problem
 
     def _check_answer(
         self,
@@ -188,7 +189,7 @@ class ProviderRequests:
         answer: AssistantMessage | None,
         failure: BaseException | None,
     ) -> AssistantMessage:
-        """Returns the answer or raises the failure, as `DeadlineExceededError` if too late."""
+        """Returns the answer or raises the failure; `DeadlineExceededError` if it came too late."""
         deadline = request.deadline
         if (
             isinstance(failure, Exception)
@@ -205,7 +206,7 @@ class ProviderRequests:
             try:
                 raise failure
             finally:
-                del failure  # else the exception's traceback would refer to the exception
+                del failure  # otherwise, the exception's traceback would refer to the exception
         if answer is None:
             name = type(self._connection).__name__
             raise TypeError(f"the stream of {name} must end with a complete AssistantMessage")

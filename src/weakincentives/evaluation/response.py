@@ -1,4 +1,4 @@
-"""What runs return, and the events that `stream` yields while they last."""
+"""The results of runs, and the events that `stream` yields."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,12 +29,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResponse[Out](Parametrized):
-    """The result of an evaluation: the final `text` and the typed `output` if one is declared.
+    """The result of an evaluation: the final `text`, and the typed `output` if one is declared.
 
-    `text` is the model's own, or the JSON from which `output` was parsed; `output` is `None` for a
-    prompt without an output type. `turns` counts provider
-    requests. Pass `conversation` to a later evaluation to go on; it is `None` from adapters that
-    have none.
+    `text` is the model's own text, or the JSON from which `output` was parsed. `output` is `None`
+    for a prompt without an output type. `turns` is the number of provider requests. To continue,
+    pass `conversation` to a later evaluation; it is `None` if the adapter does not return one.
     """
 
     prompt_name: str
@@ -52,7 +51,7 @@ class PromptResponse[Out](Parametrized):
         )
 
     def _repr_markdown_(self) -> str:
-        """Shows the answer in a notebook."""
+        """Renders the answer as Markdown for notebooks."""
         turns = f"{self.turns} turn{'s' * (self.turns != 1)}"
         spent = f"{turns}, {self.usage.total_tokens} tokens"
         return f"**Answer** of {code_span(self.prompt_name)}\n\n{code_block(self.text)}\n\n{spent}"
@@ -73,7 +72,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution[Out]:
-    """The final response, the sections opened on the way, and the tokens of the whole run."""
+    """The final response, the sections opened during the run, and the tokens of the whole run."""
 
     response: PromptResponse[Out]
     expansions: tuple[Expansion, ...]
@@ -84,7 +83,7 @@ class Execution[Out]:
         return f"<Execution restarts={self.restarts} tokens={tokens} response={self.response!r}>"
 
     def _repr_markdown_(self) -> str:
-        """Shows the final answer in a notebook."""
+        """Renders the final answer as Markdown for notebooks."""
         return markdown(self.response)
 
     @property
@@ -104,7 +103,7 @@ class Execution[Out]:
 
     @property
     def conversation(self) -> Conversation | None:
-        """The conversation, to go on with."""
+        """The conversation, for a later run to continue."""
         return self.response.conversation
 
     @property
@@ -115,21 +114,21 @@ class Execution[Out]:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A further piece of the text that the model is writing."""
+    """A chunk of the text that the model is writing."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """A tool call is about to run; parallel calls all start before the first one ends."""
+    """A tool call is about to run; parallel calls are all announced before the first one ends."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFinished:
-    """A tool call has run; `message` is the answer that the model reads."""
+    """A tool call has finished; `message` is its answer to the model."""
 
     call: ToolCall
     message: ToolMessage
@@ -137,7 +136,7 @@ class ToolCallFinished:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
-    """A tool call waits for a person's decision on `preview`."""
+    """A tool call is waiting for a decision on `preview`."""
 
     call: ToolCall
     preview: Preview
@@ -145,7 +144,7 @@ class ApprovalRequested:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The run starts again with further sections open; all text so far is void."""
+    """The run starts again with more sections open; discard all text so far."""
 
     section_keys: tuple[str, ...]
     reason: str
@@ -169,7 +168,7 @@ type Progress = (
     | Restarted
     | Compacted
 )
-"""The events of a stream before its last one."""
+"""The events of a stream, except the last one."""
 
 type StreamEvent[Out] = Progress | Completed[Out]
 """Everything that `stream` can yield."""

@@ -1,7 +1,8 @@
-"""`Run`: the course of a run, which evaluates a prompt until one evaluation is answered.
+"""`Run` evaluates a prompt until one evaluation returns an answer.
 
-`Run.course` is a generator of effects, written once: it begins an evaluation, and another one to
-open sections or to go on with a shorter conversation. Its four faces perform these effects.
+`Run.course` is a generator of effects, written once. It starts an evaluation, and another one to
+open sections or to continue with a shorter conversation. Four methods perform these effects:
+`result`, `stream` and their async versions.
 """
 
 from collections.abc import AsyncGenerator, Generator
@@ -56,11 +57,11 @@ _NO_PARENT = ParentRun(None, Meter())
 
 
 class Run[Out]:
-    """One run of a prompt; take one of its faces, once.
+    """One run of a prompt; call `result`, `stream` or an async version of them, once.
 
-    The run opens the sections that the model requests at most `restarts` times. With `None` it is a
-    single evaluation, which raises `VisibilityExpansionRequired` instead. `compaction` says when it
-    makes a conversation shorter.
+    The run restarts at most `restarts` times to open the sections that the model requests. With
+    `None`, it is a single evaluation, which raises `VisibilityExpansionRequired` instead.
+    `compaction` determines when the run shortens a conversation.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Run[Out]:
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
         session, used = given["session"], given.get("adapter") or adapter
-        parent = _caller(used, adapter)  # another model counts for it too
+        parent = _caller(used, adapter)  # its usage includes that of another model
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
@@ -94,15 +95,15 @@ class Run[Out]:
         self._is_whole = restarts is not None and has_own_loop(self._adapter)
         stacks = [] if self._is_whole else prompt.runs_with(session)
         self._reservation = Reservation(self._token, stacks)
-        self._conversation: Conversation | None = None  # the latest, but for the evaluation's
+        self._conversation: Conversation | None = None  # without the present evaluation's messages
         self._set_conversation(given)
         self._expansions: list[Expansion] = []
-        self._turns = 0  # of earlier evaluations
+        self._turns = 0  # the requests of earlier evaluations
         self._evaluation: Evaluation[Out] | WholeEvaluation[Out] | None = None
-        self._evaluations: list[Evaluation[Out]] = []  # of a chat's turn
+        self._evaluations: list[Evaluation[Out]] = []  # kept for a chat's turn
         self._execution: Execution[Out] | None = None
         names = ConversationOptions.__annotations__
-        # Any: the options of a conversation, as far as they are given
+        # Any: the conversation options that were passed
         kept: Any = {name: value for name, value in given.items() if name in names}
         self._options: EvaluationStart = kept
         self.log = new_log(prompt, given, parent)
@@ -118,7 +119,7 @@ class Run[Out]:
                 self._conversation = turn.latest or self._conversation
 
     def _set_conversation(self, options: ExecutionOptions) -> None:
-        """Notes where the conversation begins, and whether it is too long already."""
+        """Stores the initial conversation, and whether it is already too long."""
         self._overrides = dict(options.get("visibility_overrides") or {})
         self._start = options.get("conversation")
         self._conversation = self._start
@@ -137,7 +138,7 @@ class Run[Out]:
             self._is_too_long = tokens > self._compaction.at_tokens
 
     def _as_parent(self, options: ExecutionOptions, parent: ParentRun, clock: Clock) -> ParentRun:
-        """Returns the run as its evaluations see it, and notes their arguments."""
+        """Returns the parent of the run's evaluations, and stores their arguments."""
         prompt, session = self._prompt, self._session
         bus = options.get("bus") or parent.bus
         self._budget = options.get("budget") or self._adapter.budget
@@ -187,10 +188,10 @@ class Run[Out]:
         return self.execution
 
     def stream(self) -> Generator[StreamEvent[Out]]:
-        """Performs the run in this thread and yields what happens, last the response."""
+        """Performs the run in this thread and yields its events; the last one has the response."""
         with self, self._prompt.resources, closing(self):
             yield from perform(self.course())
-        # after the clean-up, since a reader may stop at this event
+        # after the clean-up, because a reader may stop at this event
         yield Completed(self.execution.whole_response)
 
     async def stream_async(self) -> AsyncGenerator[StreamEvent[Out]]:
@@ -204,7 +205,7 @@ class Run[Out]:
 
     @property
     def execution(self) -> Execution[Out]:
-        """The result of the run, which has ended."""
+        """The result of the finished run."""
         assert self._execution is not None  # `course` has set it or raised
         return self._execution
 
@@ -241,7 +242,7 @@ class Run[Out]:
                     self._reservation.__exit__()
 
     def _end_turn(self, turn: ChatTurn, error: BaseException | None) -> None:
-        """Saves the conversation of a turn that has ended, as by a reader who closes the stream."""
+        """Saves the conversation of a turn that has ended, for example by closing its stream."""
         has_continued = "resumes" not in self._options
         if isinstance(error, Exception | GeneratorExit | None) and has_continued:
             turn.end(self._session, self._conversation)
@@ -249,7 +250,7 @@ class Run[Out]:
             turn.settle(self._session)
 
     def so_far(self, size: int | None = None) -> Conversation | None:
-        """Returns the conversation as the first `size` entries of the log tell it, or all."""
+        """Returns the conversation after the first `size` log entries, by default after all."""
         if size is None or size == len(self.log.entries):
             evaluation = self._evaluation
             return (evaluation and evaluation.so_far()) or self._conversation
@@ -269,7 +270,7 @@ class Run[Out]:
             await connection.aclose()
 
     def course(self) -> Effects[None]:
-        """Evaluates until an evaluation is answered."""
+        """Evaluates the prompt until an evaluation returns an answer."""
         while self._execution is None:
             try:
                 if self._is_too_long:
@@ -281,8 +282,8 @@ class Run[Out]:
                     raise
                 turns = self._turns
                 self._count(error.usage, error.turns)
-                if self._shortens(error):
-                    yield from self._leave(error)
+                if self._prepare_compaction(error):
+                    yield from self._end_evaluation(error)
                 elif turns or error.usage != self._own.meter.tokens:
                     raise_instead(error, self._with_usage(error))
                 else:
@@ -305,16 +306,16 @@ class Run[Out]:
                 if self._is_whole and self._prompt.template.registry.has_non_repeatable_tools:
                     raise TypeError(_OWN_LOOP.format(type(self._adapter).__name__))
                 self._conversation = evaluation.stop(request) or self._conversation
-                yield from self._leave(request)
+                yield from self._end_evaluation(request)
                 yield from self._restart(request)
             case TooLong():
                 self._count(TokenUsage(), evaluation.turns)
                 conversation = evaluation.stop(None)
-                yield from self._leave(None)
-                self._go_on(conversation or self._conversation)
+                yield from self._end_evaluation(None)
+                self._continue_with(conversation or self._conversation)
 
-    def _leave(self, error: Exception | None) -> Effects[None]:
-        """Ends an evaluation that another one follows."""
+    def _end_evaluation(self, error: Exception | None) -> Effects[None]:
+        """Ends an evaluation before the next one starts."""
         evaluation = self._evaluation
         if evaluation is not None:
             if connection := evaluation.take_connection():
@@ -357,7 +358,7 @@ class Run[Out]:
         return rendered
 
     def _count(self, usage: TokenUsage | RunUsage, turns: int) -> None:
-        """Counts an evaluation that has ended; the engine has counted the usage of its own."""
+        """Counts a finished evaluation; the engine's own evaluations have counted their usage."""
         self._turns += turns
         if self._is_whole and self._own is not None:
             usage = RunUsage(usage, turns) if isinstance(usage, TokenUsage) else usage
@@ -373,7 +374,7 @@ class Run[Out]:
         self._conversation = response.conversation or self._conversation
 
     def _take_over(self) -> None:
-        """Goes on from the record of the run, as far as the session and the calls stand."""
+        """Continues from the run's record, unless its calls were undone and must be repeated."""
         log, known = self.log, usage_of(self.log.record)
         if self._own is not None:
             self._own.meter.load(known, type(self._adapter).__name__)
@@ -421,8 +422,8 @@ class Run[Out]:
         if self._streamed:
             yield Restarted(keys, reason)
 
-    def _go_on(self, conversation: Conversation | None) -> None:
-        """Continues a conversation that is too long in the next evaluation."""
+    def _continue_with(self, conversation: Conversation | None) -> None:
+        """Prepares the next evaluation to continue a conversation that is too long."""
         self._conversation, self._is_too_long = conversation, True
         self._decisions = None if conversation is None else conversation.decisions_for(self._prompt)
         self._options["conversation"], self._options["message"] = conversation, None
@@ -430,26 +431,26 @@ class Run[Out]:
             self._options["previous_turns"] = self._turns
         self._options["rendering"] = Rendered(cause="compaction")
 
-    def _shortens(self, error: PromptEvaluationError) -> bool:
-        """Prepares to compact if the provider refused a request as too long; says if so."""
+    def _prepare_compaction(self, error: PromptEvaluationError) -> bool:
+        """Prepares to compact, and returns true, if a provider rejected a request as too long."""
         conversation = error.conversation if error.code == "context_length" else None
         if self._compaction is None or self._was_refused or conversation is None:
             return False
         if self._is_whole and self._start is None:
-            return False  # nobody knows whether the adapter takes conversations
+            return False  # it is unknown whether the adapter accepts conversations
         self._was_refused = True
-        self._go_on(conversation.retried())
+        self._continue_with(conversation.retried())
         return True
 
     def _compact(self) -> Effects[None]:
-        """Makes a conversation that is too long shorter, unless it cannot be."""
+        """Shortens a conversation that is too long, if that is possible."""
         self._is_too_long = False
         if self._compaction is None or self._conversation is None:
             return
         plan = plan_compaction(self._compaction, self._conversation, self._render())
         if plan is None:
             return
-        if message := self._options.get("message"):  # what remains if there is no summary
+        if message := self._options.get("message"):  # kept even without a summary
             new = keep_media(UserMessage(to_content(message)), self._session.content)
             self._conversation = self._conversation.extended([new])
         summary = yield from self._summarize(plan, self._compaction)
@@ -462,7 +463,7 @@ class Run[Out]:
             yield event
 
     def _summarize(self, plan: Plan, compaction: Compaction) -> Effects[str]:
-        """Returns the summary of what goes, by a run that is a part of this one."""
+        """Returns a summary of the removed turns, written by a nested run."""
         if compaction.summary is None or self._own is None or not (text := plan.older_text()):
             return ""
         parent = replace(self._own, call=self.log.begin_summary())
@@ -473,13 +474,13 @@ class Run[Out]:
             if failure is not None:
                 raise failure
         except PromptEvaluationError as error:
-            self._was_refused = True  # by its own request, which is not tried again
-            # whose own conversation is another
+            self._was_refused = True  # the summary's own request was rejected; do not try again
+            # replace the conversation of the summary's run
             raise error.with_progress(
                 usage=error.usage, turns=error.turns, conversation=self._conversation
             ) from error
         finally:
-            del failure  # else the exception's traceback would refer to the exception
+            del failure  # otherwise, the exception's traceback would refer to the exception
         answer: str = completed.response.text
         return answer
 
@@ -490,14 +491,15 @@ class Run[Out]:
         return error.with_progress(usage=usage, turns=self._turns, conversation=conversation)
 
 
-@final  # so that its exact type tells it, which costs less than isinstance with an ABC
+@final  # so that comparing types is enough, which is faster than isinstance with an ABC
 @dataclass(slots=True, eq=False)  # not frozen, which would cost 1 µs a call
 class NestedAdapter(ProviderAdapter):
-    """The adapter that a tool's handler receives: what it evaluates is a part of the tool call.
+    """The adapter that a tool's handler receives; its evaluations are part of the tool call.
 
-    An evaluation is a whole run, as by a `MainLoop`, so the sections that its model requests open
-    inside. It inherits bus and deadline of `parent` and counts in its meter. A `MainLoop` with this
-    adapter runs in the same way. `call` is a tool call of `caller`, with its bus.
+    Each evaluation is a complete run, like a `MainLoop`'s, so it opens the sections that its model
+    requests. It inherits the bus and the deadline of `parent` and counts its usage in the parent's
+    meter. A `MainLoop` with this adapter does the same. `call` is a tool call of `caller`, with its
+    bus.
     """
 
     adapter: ProviderAdapter
@@ -507,11 +509,11 @@ class NestedAdapter(ProviderAdapter):
 
     @property
     def parent(self) -> ParentRun:
-        """The run that an evaluation by this adapter is a part of."""
+        """The parent of this adapter's runs."""
         return self.caller if self.call is None else self.caller.for_call(*self.call)
 
     def for_call(self, session: SessionProtocol, bus: EventBus, call: OpenCall) -> "NestedAdapter":
-        """Returns the adapter for one tool call, maybe on a fork of the session."""
+        """Returns the adapter for one tool call; `session` can be a fork."""
         return NestedAdapter(self.adapter, self.parent, self.clock, (bus, call))
 
     @property
@@ -532,7 +534,7 @@ class NestedAdapter(ProviderAdapter):
     ) -> PromptResponse[Out]:
         return self._run(prompt, options).result().whole_response
 
-    # These three take what the base takes and more keywords, which pyright compares with all.
+    # These three accept more keywords than the base, which pyright compares with all of them.
     @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
@@ -561,7 +563,7 @@ class NestedAdapter(ProviderAdapter):
         *,
         streamed: bool = False,
     ) -> "Run[Out]":
-        """Returns a run; an `adapter` among `options` asks the model in this one's place."""
+        """Returns a run; an `adapter` in `options` is asked instead of this one's own."""
         options = {
             **options,
             "adapter": replace(self, adapter=options.get("adapter") or self.adapter),
@@ -574,14 +576,14 @@ def _adapter_of_call(adapter: ProviderAdapter, caller: ParentRun, clock: Clock) 
 
 
 def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
-    """Returns the run of the first adapter that belongs to one, otherwise an empty one."""
+    """Returns the parent run of the first adapter that has one, otherwise an empty one."""
     if type(used) is NestedAdapter:
         return used.parent
     return adapter.parent if type(adapter) is NestedAdapter else _NO_PARENT
 
 
 def has_own_loop(adapter: ProviderAdapter) -> bool:
-    """Whether an adapter evaluates by itself; it then reserves the session for each evaluation."""
+    """Whether an adapter has its own loop; it then reserves the session for each evaluation."""
     if type(adapter) is NestedAdapter:
         adapter = adapter.adapter
     return not isinstance(adapter, ConnectingAdapter) or adapter.has_own_loop

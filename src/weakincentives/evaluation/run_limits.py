@@ -1,4 +1,4 @@
-"""`RunLimits`: checks deadline, turns and budget before each request and each tool call."""
+"""`RunLimits` checks deadline, turns and budget before each request and each tool call."""
 
 from math import isfinite
 
@@ -11,9 +11,10 @@ __all__ = ["RunLimits"]
 
 
 class RunLimits:
-    """The limits of one evaluation, whose usage `meter` counts; `model` is the one it asks.
+    """The limits of one evaluation of `model`, whose usage is counted in `meter`.
 
-    `previous_turns` are the requests of the run before it. Each check raises a `LimitError`.
+    `previous_turns` is the number of requests that the run sent before this evaluation. Each check
+    raises a `LimitError`.
     """
 
     def __init__(
@@ -26,9 +27,9 @@ class RunLimits:
         self._previous_turns = previous_turns
 
     def count(self, usage: TokenUsage, model: str = "") -> float | None:
-        """Counts the tokens of an answer of `model`, by default the one of the evaluation.
+        """Counts the tokens of an answer from `model`, by default the evaluation's.
 
-        Returns what they have cost, if that is known.
+        Returns their cost, if it is known.
         """
         prices, model = self._config.prices, model or self._model
         cost = prices and prices(usage, model)
@@ -36,16 +37,17 @@ class RunLimits:
         return cost if cost is None or isfinite(cost) else None
 
     def reserve_request(self, turns: int) -> None:
-        """Counts a request, which `turns` others have preceded."""
+        """Counts a request that follows `turns` others."""
         self._check_deadline()
         self._check_turns(turns)
         if bound := self._meter.reserve_request():
             raise self._budget_error(bound)
 
     def check_again(self, turns: int, spent: TokenUsage) -> None:
-        """Checks whether a request that was counted may be sent again.
+        """Checks whether a request that is already counted may be sent again.
 
-        `spent` is what its void answers have cost; the usage has it if a limit is reached.
+        `spent` are the tokens of its discarded answers; if a limit is reached, they are added to
+        the usage.
         """
         try:
             self._check_deadline()
@@ -60,9 +62,9 @@ class RunLimits:
     def reserve_calls(
         self, calls: tuple[ToolCall, ...], *, begun: bool = False
     ) -> tuple[ToolCall, ...]:
-        """Counts calls that are about to run, and returns those for which a budget has room.
+        """Counts calls that are about to run, and returns the ones that the budget allows.
 
-        Those that had `begun` before a crash run again, whatever the runs inside have used.
+        Calls that had `begun` before a crash run again, regardless of their nested runs' usage.
         """
         self._check_deadline()
         if begun:
@@ -74,10 +76,10 @@ class RunLimits:
         return calls[:count]
 
     def check_calls(self, count: int, *, expired: bool = False) -> None:
-        """Checks whether `count` reserved calls may still run; `expired` says that time is up.
+        """Checks whether `count` reserved calls may still run; `expired` means that time is up.
 
-        Somebody may have waited since `reserve_calls`: an approver, the reader of a stream, a
-        sibling.
+        Time may have passed since `reserve_calls`, because an approver was deciding, the reader of
+        a stream was slow or a parallel call was running.
         """
         config, meter = self._config, self._meter
         if not (config.deadline or config.budget or meter.parent):
@@ -91,7 +93,7 @@ class RunLimits:
             raise
 
     def release_calls(self, count: int) -> None:
-        """Counts `count` reserved calls no more, since they have not run."""
+        """Releases `count` reserved calls that did not run."""
         self._meter.add(TokenUsage(), tool_calls=-count)
 
     def _check_deadline(self, *, expired: bool = False) -> None:

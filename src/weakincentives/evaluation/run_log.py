@@ -1,8 +1,8 @@
-"""The log of a run that is being performed: what has happened in it, in order.
+"""The log of a run in progress: its steps, in order.
 
-A tool call took effect exactly if its `Called` is in the log: appending the entry is the last part
-of the call's transaction, and one store. The conversation of a run that was interrupted is read
-from its log. The runs inside a call have logs of their own, which its `OpenCall` begins.
+A tool call took effect exactly if its `Called` entry is in the log. Appending that entry is the
+last part of the call's transaction, and a single store. The conversation of an interrupted run is
+read from its log. The runs nested in a call have their own logs, which its `OpenCall` starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +38,9 @@ from .logged_run import (
     RunsInside,
     approval_ids,
     check_run,
+    pending_previews,
     to_logged,
     usage_of,
-    waiting,
 )
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
 
@@ -60,9 +60,9 @@ _NOTHING = LoggedRun()
 
 
 class Called(NamedTuple):
-    """A call has an answer, be it that it was refused; the fields are those of a `LoggedCall`.
+    """A call was answered, even if only with a rejection; the fields are those of `LoggedCall`.
 
-    A call that must not run twice has its `result` too, for the event of a repeated one.
+    A call that must not run twice also has its `result`, for the event of a repeated call.
     """
 
     key: CallKey
@@ -89,41 +89,41 @@ type Entry = LoggedEntry | Called
 
 
 class LogSink(Protocol):
-    """Stores the log of a durable run while it grows, with the logs of the runs inside its calls.
+    """Stores the growing log of a durable run, together with the logs of nested runs.
 
-    Threads may call it at once. What it raises ends the run, if it is no `Exception` also where a
-    handler catches that.
+    Threads may call it concurrently. Any error that it raises ends the run. A handler can catch an
+    `Exception`, but cannot keep the run from ending by any other error.
     """
 
     run_id: str
 
     def load(self, record: LoggedRun, /) -> LoggedRun:
-        """Returns `record` with what was stored after it, and restores the state of the session."""
+        """Returns `record` with the entries stored after it, and restores the session's state."""
         ...
 
     def append(self, log: "RunLog", entries: Sequence[LoggedEntry], /) -> None:
-        """Stores further entries of `log`, after the first `log.stored`."""
+        """Stores more entries of `log`, after the first `log.stored`."""
         ...
 
     def transact(self, log: "RunLog", name: str, perform: Callable[[], bool], /) -> None:
         """Calls `perform`, which runs tool `name`, and stores its entries in one transaction.
 
-        Takes back what it wrote to the database if it returns false. It may be called again.
+        If `perform` returns false, its writes to the database are rolled back. It may be called
+        again.
         """
         ...
 
 
 class UndecidedError(Exception):
-    """People must decide on a call, or on calls inside it, and nobody is there to ask."""
+    """A call, or a call of a nested run, needs a decision, and there is no approver."""
 
 
 class RunLog:
-    """The log of one run; a run that has a record goes on from there.
+    """The log of one run; a run with a record continues from there.
 
-    A run inside a call, whose `caller` was undone, repeats its record entry by entry: see
-    `next_recorded`. Another run takes its record over. `waits` says that the run waits for people,
-    and `refusal` why it cannot go on. `turn` counts the provider's answers. A durable run has a
-    `sink`, which has the first `stored` entries.
+    A nested run whose `caller` was undone repeats its record entry by entry; see `next_recorded`.
+    Any other run takes over its record. `refusal` is the reason why the run cannot continue. `turn`
+    counts the provider's answers. A durable run has a `sink`, which has the first `stored` entries.
     """
 
     def __init__(
@@ -136,31 +136,31 @@ class RunLog:
     ) -> None:
         self.sink, self.stored = sink, len(record.entries)
         self.run_id, self.record, self.caller = run_id, record, caller
-        self.ns, self.key = name  # of the prompt
+        self.ns, self.key = name  # identify the prompt
         self.path = caller.path if caller else ""
         self.entries: list[Entry] = []
         self.turn = 0
         self.message: Content | None = record.message
         self.conversation: Conversation | None = record.conversation
         self.on_change: OnChange = record.on_change
-        self.digests: Mapping[str, str] = {}  # of the tools that wait
-        # whether the run is inside a call that was undone, and repeats what it had done
+        self.digests: Mapping[str, str] = {}  # those of the tools whose calls are suspended
+        # whether the run is nested in a call that was undone, and repeats its record
         self.is_repeated = caller is not None and bool(record.entries)
-        # whether a run notes how to repeat what its calls have changed
+        # whether the run records its calls' changes, in order to repeat them
         self.keeps_changes: bool = sink is not None or (caller is not None and caller.keeps_changes)
-        self.continued: Conversation | None = None  # by the present evaluation
-        self.is_turn = False  # of a chat
-        self.before_call: tuple[int, Snapshot] | None = (
-            None  # the entries and the state before a call
-        )
-        self.waits = False
+        # the conversation that the present evaluation continues
+        self.continued: Conversation | None = None
+        self.is_turn = False  # whether the run is a chat's turn
+        # the number of entries, and the state, before a call
+        self.before_call: tuple[int, Snapshot] | None = None
+        self.is_suspended = False
         self.refusal: BaseException | None = None
         self._calls: tuple[ToolCall, ...] = ()
         self._ids: tuple[str, ...] = ()
         self._inside: dict[CallKey, OpenCall] = {}
         self._shown: dict[CallKey, Preview] = {}
         self._decisions: dict[CallKey, Decision] = {}
-        self._begun: set[CallKey] = set()  # before a stop, and not answered
+        self._begun: set[CallKey] = set()  # calls that started before a stop and have no answer
         for entry in record.entries:
             self._note(entry)
 
@@ -179,13 +179,13 @@ class RunLog:
                 pass
 
     def ids(self, session_id: str | None) -> EventIds:
-        """Returns the ids of the run's events, which a session with `session_id` keeps."""
+        """Returns the ids for the run's events in the session with `session_id`."""
         return {"session_id": session_id, "run_id": self.run_id, "run_path": self.path}
 
-    # ------------------------------------------------------------------------- what was recorded
+    # ------------------------------------------------------------------------- recorded steps
 
     def take_over(self) -> None:
-        """Takes over the whole record, whose changes the session has."""
+        """Takes over the whole record, whose changes are already in the session."""
         for entry in self.record.entries:
             if isinstance(entry, Answered):
                 self.add_answer(entry)
@@ -194,7 +194,7 @@ class RunLog:
 
     @property
     def begins(self) -> int:
-        """The index of the last `Rendered`, with which the present evaluation begins."""
+        """The index of the last `Rendered`, which starts the present evaluation."""
         index = len(self.entries) - 1
         while not isinstance(self.entries[index], Rendered):
             index -= 1
@@ -207,7 +207,7 @@ class RunLog:
         return (self.entries[: self.begins + 1] if self.entries else ()), unknown
 
     def requests_before(self, *causes: str) -> int:
-        """Returns the requests before the last evaluation of one of these causes, if any."""
+        """Returns the number of requests before the last evaluation with one of these causes."""
         found = requests = 0
         for entry in self.entries:
             match entry:
@@ -222,9 +222,9 @@ class RunLog:
         return found
 
     def next_recorded[E: LoggedEntry](self, kind: type[E], key: CallKey = "") -> E | None:
-        """Returns the next entry of the record; `None` where the run goes on for the first time.
+        """Returns the next entry of the record; `None` once all recorded steps are repeated.
 
-        Raises `ChangedRunError` if it is of another kind, or of another call than `key`.
+        Raises `ChangedRunError` if the entry has another type, or belongs to another call.
         """
         recorded = self.record.entries
         while len(self.entries) < len(recorded):
@@ -244,7 +244,7 @@ class RunLog:
         return error
 
     def recorded_usage(self) -> RunUsage:
-        """Returns the usage of the present evaluation by the record."""
+        """Returns the present evaluation's recorded usage."""
         start, entries = self.begins, list[LoggedEntry]()
         for entry in self.record.entries[start + 1 :]:
             if isinstance(entry, Rendered):
@@ -259,10 +259,10 @@ class RunLog:
         }
         return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
 
-    # ------------------------------------------------------------------------- what happens
+    # ------------------------------------------------------------------------- new steps
 
     def add_answer(self, answered: Answered) -> None:
-        """Appends an answer of the provider; the calls that follow are those of a new turn."""
+        """Appends an answer of the provider; the calls that follow belong to a new turn."""
         self.entries.append(answered)
         self.turn += 1
         reply = answered.reply
@@ -270,7 +270,7 @@ class RunLog:
         self._ids = approval_ids(self._calls) if self._calls else ()
 
     def keys(self, calls: Sequence[ToolCall]) -> list[CallKey]:
-        """Returns the keys of the last calls of the turn; some of them may not run."""
+        """Returns the keys of the turn's last calls, even if some of them do not run."""
         count = len(self._ids) - len(calls)
         turn = self.turn
         if tuple(calls) == self._calls[count:]:
@@ -283,9 +283,9 @@ class RunLog:
         return [f"{turn}/{approval_id}" for approval_id in reversed(ids)]
 
     def ask(self, key: CallKey, preview: Preview, *, keep: bool = False) -> None:
-        """Appends that a person must decide on a call; with `keep`, a decision on it holds.
+        """Appends that a call needs a decision; with `keep`, an earlier decision stays valid.
 
-        But an approval holds only if the call would still do what was shown.
+        However, an approval is valid only if the call would still do what the preview showed.
         """
         shown, decision = self._shown.get(key), self._decisions.get(key) if keep else None
         if isinstance(decision, Approve) and not (shown and shown.shows_same(preview)):
@@ -300,27 +300,27 @@ class RunLog:
             self._note(entry)
 
     def shown(self, key: CallKey) -> Preview | None:
-        """Returns what a person has seen of a call."""
+        """Returns the preview of a call that the reviewer has seen."""
         return self._shown.get(key)
 
     def decision(self, key: CallKey) -> Decision | None:
-        """Returns a decision on a call that has not been applied."""
+        """Returns a decision on a call that has not been applied yet."""
         return self._decisions.get(key)
 
     def take_decision(self, key: CallKey) -> Decision | None:
-        """Returns a decision on a call, which is applied now."""
+        """Removes and returns a decision on a call, to apply it."""
         return self._decisions.pop(key, None)
 
     def has_begun(self, key: CallKey) -> bool:
-        """Whether a call that must not run twice was begun, and then interrupted."""
+        """Whether a call that must not run twice was started and then interrupted."""
         return key in self._begun
 
-    def has_waited(self, key: CallKey) -> bool:
-        """Whether the run has waited for a call, or for calls inside it."""
+    def was_suspended_for(self, key: CallKey) -> bool:
+        """Whether the run was suspended for a call, or for a call of a run nested in it."""
         return key in self._shown or key in self.record.inside
 
     def store(self) -> None:
-        """Stores what is new, if the run is durable."""
+        """Stores the new entries, if the run is durable."""
         if self.sink is not None and (new := self.entries[self.stored :]):
             try:
                 self.sink.append(self, [_logged(entry) for entry in new])
@@ -329,33 +329,36 @@ class RunLog:
                 raise
             self.stored = len(self.entries)
 
-    # ------------------------------------------------------------------------- runs inside calls
+    # ------------------------------------------------------------------------- nested runs
 
     def begin_call(
         self,
         key: CallKey,
         call: ToolCall,
         *,
-        can_wait: bool = False,
+        can_suspend: bool = False,
         is_preview: bool = False,
     ) -> "OpenCall":
-        """Returns a new execution of a call, in which runs repeat what they have recorded."""
+        """Returns a new execution of a call, in which nested runs repeat their records."""
         if self._inside:
             self._inside.pop(key, None)
-        return OpenCall(self, key, call, can_wait=can_wait, is_preview=is_preview)
+        return OpenCall(self, key, call, can_suspend=can_suspend, is_preview=is_preview)
 
     def begin_summary(self) -> "OpenCall":
-        """Returns what stands for a call, inside of which the conversation is summarized."""
-        can_wait = self.caller is not None and self.caller.can_wait
+        """Returns a pseudo call, for the nested run that summarizes the conversation."""
+        can_suspend = self.caller is not None and self.caller.can_suspend
         call = ToolCall("", COMPACTION, "{}")
-        return self.begin_call(f"{self.turn}/{COMPACTION}", call, can_wait=can_wait)
+        return self.begin_call(f"{self.turn}/{COMPACTION}", call, can_suspend=can_suspend)
 
     def enter(self, call: "OpenCall") -> None:
-        """Keeps an execution inside of which a run begins."""
+        """Keeps a call's execution, because a nested run starts in it."""
         self._inside[call.key] = call
 
     def to_value(self, size: int | None = None) -> LoggedRun:
-        """Returns the log as a value, by default whole; what is not yet repeated stays in it."""
+        """Returns the log, or its first `size` entries, as a value.
+
+        It includes the recorded entries that are still to be repeated.
+        """
         entries = [_logged(entry) for entry in self.entries[:size]]
         entries += self.record.entries[len(entries) :]
         last = max([n for n, entry in enumerate(entries) if isinstance(entry, Rendered)], default=0)
@@ -378,24 +381,24 @@ class RunLog:
         )
 
     def pending(self) -> tuple[Preview, ...]:
-        """Returns what people must decide on."""
-        return tuple([preview for preview, _ in waiting(self.to_value())])
+        """Returns the previews that need a decision."""
+        return tuple([preview for preview, _ in pending_previews(self.to_value())])
 
 
 class OpenCall:
-    """One execution of a tool call, and the runs inside it.
+    """One execution of a tool call, and the runs nested in it.
 
-    They can wait for people if `can_wait` says so: the handler then runs again. In a preview of a
-    later call no run begins, since it would ask the model; `has_runs` then says that the handler
-    tried to begin one. `unrepeatable` names a tool inside the call that can neither be undone nor
-    repeated, so that no run inside can wait any more. With `keeps_changes` the runs inside can be
-    repeated.
+    Nested runs can be suspended if `can_suspend` is true; the handler then runs again later. In a
+    preview of a later call, no nested run starts, because it would ask the model; `has_runs` then
+    means that the handler tried to start one. `unrepeatable` names a tool of a nested run that can
+    neither be undone nor repeated, so that no nested run can be suspended any more. With
+    `keeps_changes`, the nested runs can be repeated.
     """
 
     __slots__ = (
         "_record",
         "call",
-        "can_wait",
+        "can_suspend",
         "has_runs",
         "is_preview",
         "keeps_changes",
@@ -411,30 +414,30 @@ class OpenCall:
         key: CallKey,
         call: ToolCall,
         *,
-        can_wait: bool,
+        can_suspend: bool,
         is_preview: bool,
     ) -> None:
         self.log, self.key, self.call = log, key, call
-        self.can_wait, self.is_preview = can_wait, is_preview
+        self.can_suspend, self.is_preview = can_suspend, is_preview
         self.has_runs, self.unrepeatable = False, ""
-        self.keeps_changes = can_wait or log.keeps_changes
+        self.keeps_changes = can_suspend or log.keeps_changes
         self.runs: list[RunLog] = []
         record = log.record.inside.get(key)
         fits = record is not None and record.arguments == call.arguments
         self._record = record.runs if fits and record is not None else ()
 
     def repeat(self, before: "OpenCall") -> None:
-        """Lets the runs inside repeat those of an execution that was undone."""
+        """Makes nested runs repeat those of an execution that was undone."""
         self._record = before.to_value().runs
 
     @property
     def idempotency_key(self) -> str:
-        """The same text for each execution of the call, also in another process."""
+        """A text that is the same for each execution of the call, even in another process."""
         return f"{self.log.run_id}:{self.log.path}{self.key}"
 
     @property
     def path(self) -> str:
-        """The path of the next run inside the call."""
+        """The path of the next run nested in the call."""
         return f"{self.log.path}{self.key}/{len(self.runs) + 1}:"
 
     @property
@@ -446,7 +449,7 @@ class OpenCall:
     def begin(self, prompt: AnyPrompt) -> RunLog:
         """Returns the log of the next run of the call's handler.
 
-        Raises `ChangedRunError` if the run that waits there is of another prompt or other tools.
+        Raises `ChangedRunError` if the suspended run has another prompt or other tools.
         """
         if self.is_preview:
             self.has_runs = True
@@ -455,7 +458,7 @@ class OpenCall:
             )
         index = len(self.runs)
         record = self._record[index] if index < len(self._record) else None
-        if record is not None and not record.log.entries:  # it had hardly begun
+        if record is not None and not record.log.entries:  # stopped before the run's first step
             record = None
         name = prompt.ns, prompt.key
         known = record.log if record else _NOTHING
@@ -473,24 +476,24 @@ class OpenCall:
 
     @property
     def refusal(self) -> BaseException | None:
-        """Why a run inside the call cannot go on, such as a table that is gone."""
+        """The reason why a nested run cannot continue, such as a missing table."""
         return next((log.refusal for log in self.runs if log.refusal is not None), None)
 
     def end(self) -> None:
-        """Ends the execution, once the handler has ended.
+        """Ends the execution after the handler has ended.
 
-        Raises `UndecidedError` if a run inside the call waits, and its `refusal` if one cannot go
-        on, even where the handler has caught the error.
+        Raises `UndecidedError` if a nested run is suspended, and its `refusal` if one cannot
+        continue, even if the handler has caught the error.
         """
         if not self.runs:
             return
         if (refusal := self.refusal) is not None:
             raise refusal
-        if any(log.waits for log in self.runs):
+        if any(log.is_suspended for log in self.runs):
             raise UndecidedError(self.call.name)
 
     def to_value(self) -> RunsInside:
-        """Returns what the runs inside have done; those that have not begun again stay in it."""
+        """Returns the nested runs as a value, including those that have not started again."""
         runs = [
             NestedRun(ns=log.ns, key=log.key, log=log.to_value(), tool_digests=log.digests)
             for log in self.runs
@@ -506,10 +509,11 @@ def replay(
     outcome_of: Callable[[LoggedCall], ToolExecutionOutcome],
     apply: Callable[[ToolExecutionOutcome], None] | None = None,
 ) -> Action:
-    """Passes to a new `loop` what `entries` tell, and returns its next action.
+    """Replays `entries` on a new `loop`, and returns its next action.
 
-    `apply` receives what earlier turns have opened and closed, in a run that continues. If the last
-    entry should have ended the run and an interrupt was faster, it then raises that error.
+    If the run continues, `apply` receives the sections that earlier turns opened and closed. If the
+    last entry is a failure that should have ended the run, but an interrupt came first, that error
+    is then raised.
     """
     action: Action = loop.start()
     end: PromptEvaluationError | None = None
@@ -553,7 +557,7 @@ def _turn_of(key: CallKey) -> int:
 
 
 def drop_unfinished(loop: InnerLoop) -> None:
-    """Removes an answer that was stopped or cut, since its request is sent again."""
+    """Removes a stopped or truncated answer, because its request is sent again."""
     last = loop.transcript[-1]
     if isinstance(last, AssistantMessage) and unfinished_error(last) is not None:
         loop.transcript.pop()

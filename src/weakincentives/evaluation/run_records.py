@@ -1,4 +1,4 @@
-"""What a run begins with: the log of one that was suspended or stopped, or a new one."""
+"""Creates the log of a run, or continues that of a suspended or stopped one."""
 
 from ..content import references_in, to_content
 from ..prompt.prompt import AnyPrompt
@@ -13,9 +13,10 @@ __all__ = ["new_log", "with_record"]
 
 
 def with_record(options: ExecutionOptions) -> ExecutionOptions:
-    """Returns the options, for a run that was suspended or stopped those with which it began.
+    """Returns the options; a suspended or stopped run has those with which it started.
 
-    Raises `TypeError` for what is no suspension and `ValueError` for options of a new run.
+    Raises `TypeError` for a value that is not a suspension, and `ValueError` for options that only
+    a new run can have.
     """
     suspension, turn = options.get("suspension"), options.get("turn")
     if suspension is not None:
@@ -43,7 +44,7 @@ def with_record(options: ExecutionOptions) -> ExecutionOptions:
 
 
 def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> RunLog:
-    """Returns the log of a run, with its record if it continues one that has waited or stopped."""
+    """Returns the log of a run, with the record of the run that it continues, if any."""
     if parent.call is not None:
         return parent.call.begin(prompt)
     name, sink = (prompt.ns, prompt.key), options.get("sink")
@@ -58,7 +59,7 @@ def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> 
     log = RunLog(new_id(), name) if sink is None else _stored_log(name, sink)
     if (message := options.get("message")) is not None:
         content = sendable_content(to_content(message))
-        if options.get("turn"):  # which may be stopped before the conversation has the message
+        if options.get("turn"):  # it may be stopped before the conversation has the message
             keep_media(UserMessage(content), options["session"].content)
         log.message = references_in(content)
     log.conversation = options.get("conversation")

@@ -1,4 +1,4 @@
-"""`RunStream`: the events of a synchronous run as a generator that any thread can close."""
+"""`RunStream` yields the events of a synchronous run, and any thread can close it."""
 
 from _thread import allocate_lock, get_ident  # `threading` takes longer to import
 from collections.abc import Callable, Generator
@@ -11,9 +11,9 @@ __all__ = ["RunStream", "run_stream"]
 class RunStream[Event](Generator[Event]):
     """The events of a run; closing it stops the run.
 
-    Another thread than the reader's may call `close`. A request or a tool call cannot be
-    interrupted: the run stops at its next event, `close` returns, and the reader gets no further
-    event.
+    Any thread may call `close`, not only the reader's. A request or a tool call cannot be
+    interrupted: the run stops at its next event, then `close` returns, and the reader does not
+    receive another event.
     """
 
     def __init__(self, events: Generator[Event]) -> None:
@@ -24,7 +24,7 @@ class RunStream[Event](Generator[Event]):
 
     def __next__(self) -> Event:
         if self._reader == get_ident():
-            return next(self._events)  # Python raises: a run cannot read its own stream
+            return next(self._events)  # Python raises an error: a run cannot read its own stream
         with self._lock:
             self._reader = get_ident()
             try:
@@ -54,7 +54,7 @@ class RunStream[Event](Generator[Event]):
     def close(self) -> None:
         """Stops the run and waits until it has ended."""
         self._closing = True
-        if self._reader != get_ident():  # else a handler of the run calls this
+        if self._reader != get_ident():  # otherwise, a handler of the run calls this
             with self._lock:
                 self._events.close()
 

@@ -1,8 +1,8 @@
-"""Tools and outputs as every provider reads them: names, descriptions and plain JSON schemas.
+"""Tools and outputs in a form for every provider: names, descriptions and plain JSON schemas.
 
-A schema has the form that every provider accepts; see `prompt.external_schemas`. Adapters send it
-in their provider's dialect; see `adapters.schema_dialects`. The library checks the decoded value
-against the full type, or the original schema.
+Every provider accepts these schemas; see `prompt.external_schemas`. Adapters convert them to their
+provider's dialect; see `adapters.schema_dialects`. The library checks the decoded value against the
+full type, or against the original schema.
 """
 
 import json
@@ -26,14 +26,14 @@ __all__ = ["OutputSpec", "StoredToolSpec", "ToolSpec", "output_to_spec", "tool_t
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as every provider reads it; `parameters` is its JSON Schema."""
+    """A tool as providers receive it; `parameters` is its JSON Schema."""
 
     name: str
     description: str
     parameters: JsonSchema
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the form on which providers' APIs agree."""
+        """Returns the form that providers' APIs have in common."""
         return {
             "name": self.name,
             "description": self.description,
@@ -42,7 +42,7 @@ class ToolSpec:
 
 
 def _read_spec(value: AnyJson) -> AnyJson:
-    """Returns the JSON of a `ToolSpec`, which had the strict schema and a plain one in 0.2.0."""
+    """Returns the JSON of a `ToolSpec`; in 0.2.0, it had both a strict and a plain schema."""
     match value:
         case {"strict": _, "parameters": dict(sent), **others}:
             plain: AnyJson = others.pop("plain", None)
@@ -52,30 +52,30 @@ def _read_spec(value: AnyJson) -> AnyJson:
 
 
 type StoredToolSpec = Annotated[ToolSpec, UpgradedBy(_read_spec)]
-"""A `ToolSpec` that is also read from JSON of 0.2.0."""
+"""A `ToolSpec` that can also be read from the JSON of 0.2.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The declared output as a provider sees it: an object, which may wrap the answer itself."""
+    """The declared output as providers receive it: an object, which may wrap the actual answer."""
 
     name: str
     schema: JsonSchema
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the form on which providers' APIs agree."""
+        """Returns the form that providers' APIs have in common."""
         return {"name": self.name, "schema": self.schema}
 
 
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:
-    """Returns the spec of `tool`; `param_descriptions` replaces those of the fields it names."""
+    """Returns the spec of `tool`; `param_descriptions` overrides field descriptions by name."""
     if param_descriptions:
         names = ANY_NAME if tool.schema is None else SAFE_NAME
         schema = to_provider_form(tool.params_schema(), param_descriptions, names=names)
     elif tool.schema is not None:
         schema = _external_schema(tool.schema)
     else:
-        params_type: AnyType = tool.params_type  # every class has a hash
+        params_type: AnyType = tool.params_type  # every class is hashable
         schema = _schema_of_type(params_type)
     return ToolSpec(tool.name, tool.description, schema)
 

@@ -1,7 +1,7 @@
-"""What a conversation knows of each section of its prompt, and how that follows what happens.
+"""Records the section texts that a conversation's model has seen, and keeps them up to date.
 
-The records decide what the model is told when a section reads differently: `section_changes`
-compares them with the prompt as it is rendered now.
+The records determine what the model is told when a section has changed: `section_changes` compares
+them with the prompt's present rendering.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,11 +35,11 @@ _SEPARATOR = "\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRecord:
-    """What a conversation knows of one section.
+    """A conversation's record of one section.
 
-    `visibility` is the section's visibility now, `opened` what the model itself chose. `summary`
-    and `full` are the texts that the model has read last; `None` stands for a text that it has not
-    read, or that no longer applies, such as the full text of a closed section.
+    `visibility` is the section's present visibility, and `opened` is the model's own choice.
+    `summary` and `full` are the texts that the model has seen last. `None` means that it has not
+    seen the text, or that the text no longer applies, such as the full text of a closed section.
     """
 
     path: SectionPath
@@ -49,11 +49,11 @@ class SectionRecord:
     full: str | None = None
 
     def text(self, form: SectionVisibility) -> str | None:
-        """Returns what the model has read last in this form."""
+        """Returns the text that the model has seen last in this form."""
         return self.full if form is _FULL else self.summary
 
     def with_text(self, form: SectionVisibility, text: str) -> Self:
-        """Returns the record after the model has read `text`."""
+        """Returns the record after the model has seen `text`."""
         text = sendable(text)
         return replace(self, full=text) if form is _FULL else replace(self, summary=text)
 
@@ -62,7 +62,7 @@ type SectionRecords = dict[SectionPath, SectionRecord]
 
 
 def shown_records(rendered: AnyRenderedPrompt) -> SectionRecords:
-    """Returns the records of all sections that are shown, or would be after an override."""
+    """Returns records of all sections that are shown, or would be shown after an override."""
     decisions = rendered.view.decisions
     records: SectionRecords = {}
     for (node, visibility), text in zip(
@@ -84,7 +84,7 @@ def shown_records(rendered: AnyRenderedPrompt) -> SectionRecords:
 
 
 def apply_outcomes(records: SectionRecords, outcomes: Iterable[ToolExecutionOutcome]) -> None:
-    """Records which sections tool calls have opened, shown and closed."""
+    """Records the sections that tool calls have opened, shown and closed."""
     for outcome in outcomes:
         requested = outcome.request.requested_overrides if outcome.request else ()
         for path in (*outcome.opened, *requested):
@@ -104,9 +104,9 @@ def apply_outcomes(records: SectionRecords, outcomes: Iterable[ToolExecutionOutc
 def keep_read(
     records: SectionRecords, before: SectionRecords, read: Mapping[SectionPath, str]
 ) -> None:
-    """Keeps in `records` the texts of `before` that answers of `read_section` go on to show.
+    """Keeps the texts of `before` in `records` if answers of `read_section` still show them.
 
-    `read` has these answers by section. The prompt itself shows only what is open in it.
+    `read` has these answers by section. The prompt itself shows only its open sections.
     """
     for path, record in before.items():
         answers = [text for root, text in read.items() if path[: len(root)] == root]
@@ -130,7 +130,7 @@ def section_changes(
     before: Iterable[SectionRecord],
     rendered: AnyRenderedPrompt,
 ) -> tuple[list[Instructions], SectionRecords]:
-    """Returns what the model must be told of changed sections, if any, and the records then."""
+    """Returns instructions about changed sections, if any, and the updated records."""
     records = {record.path: record for record in before}
     sections, texts = _as_read(records, rendered)
     changed: list[str] = []
@@ -164,9 +164,9 @@ def _as_read(
     records: SectionRecords,
     rendered: AnyRenderedPrompt,
 ) -> tuple[VisibleSections, Sequence[str]]:
-    """Returns the visible sections and their texts now, with the sections that the model has read.
+    """Returns the visible sections and their present texts, including sections the model has read.
 
-    `read_section` shows the full text of a section that the prompt goes on to summarize.
+    `read_section` shows the full text of a section that remains summarized in the prompt.
     """
     shown, registry = rendered.sections, rendered.registry
     read: list[SectionNode] = []
@@ -183,5 +183,5 @@ def _as_read(
             sections |= view.visible_sections(node)
     try:
         return sections, view.render(sections).texts
-    except PromptRenderError:  # of a section that the prompt itself need not show
+    except PromptRenderError:  # raised by a section that the prompt itself does not have to show
         return shown, rendered.section_texts

@@ -1,8 +1,8 @@
-"""Runs that wait for people: `RunSuspended` ends a run whose calls nobody is there to approve.
+"""Suspends runs: `RunSuspended` ends a run if its calls need decisions and there is no approver.
 
-Its `Suspension` is a value and JSON: the log of the run. `MainLoop.resume` goes on with it and with
-the decisions, in any process, as if the run had never stopped. The session of a suspended run has a
-mark, which `resume` removes: so a run goes on once.
+The error's `Suspension` contains the log of the run, as a value and as JSON. With it and the
+decisions, `MainLoop.resume` continues the run in any process, as if it had never stopped. The
+session of a suspended run has a mark, which `resume` removes, so that a run is resumed only once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ from .logged_run import (
     change_since,
     check_nested,
     decide,
-    misfit_of,
+    inconsistency_in,
+    pending_previews,
     size_of,
+    suspended_tools,
     tool_digests,
-    waiting,
-    waiting_tools,
 )
 from .messages import AssistantMessage, Message
 from .run_log import RunLog
@@ -47,8 +47,8 @@ __all__ = [
     "check_resumable",
     "previews_of_0_2",
     "replacement_issue",
+    "restore_suspension",
     "suspend",
-    "wait_again",
 ]
 
 
@@ -67,11 +67,12 @@ class SuspendedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """A run that waits for decisions on the calls in `pending`, as a value and JSON.
+    """A run that is waiting for decisions on the calls in `pending`, as a value and as JSON.
 
-    `log` has what has happened in the run, `session` the JSON of the session's snapshot, and
-    `tool_digests` what the tools of the waiting calls declare. It holds no resources, params of the
-    prompt or credentials; but what the model and the tools wrote is in it, as in any conversation.
+    `log` is the run's log, `session` is the JSON of the session's snapshot, and `tool_digests` are
+    digests of the pending calls' tools. A suspension does not contain resources, the prompt's
+    params or credentials. But like any conversation, it contains everything that the model and the
+    tools wrote.
     """
 
     run_id: str
@@ -83,31 +84,31 @@ class Suspension:
 
     @property
     def pending(self) -> tuple[Preview, ...]:
-        """What people must decide on, in the order of the calls."""
-        return tuple([preview for preview, _ in waiting(self.log)])
+        """The previews that need a decision, in the order of the calls."""
+        return tuple([preview for preview, _ in pending_previews(self.log)])
 
     @property
     def decisions(self) -> Mapping[str, Decision]:
-        """The decisions that were made already, by call id."""
+        """The decisions made so far, by call id."""
         return {
             preview.call_id: decision
-            for preview, decision in waiting(self.log)
+            for preview, decision in pending_previews(self.log)
             if decision is not None
         }
 
     @property
     def message(self) -> Content | None:
-        """The user's message with which the run began, if there was one."""
+        """The user's message at the start of the run, if there was one."""
         return self.log.message
 
     @property
     def start(self) -> Conversation | None:
-        """The conversation that the run has continued, if there was one."""
+        """The conversation that the run continued, if there was one."""
         return self.log.conversation
 
     @property
     def conversation(self) -> Conversation | None:
-        """What was said in the last evaluation, up to the calls that wait."""
+        """The conversation of the last evaluation, up to the pending calls."""
         begun, messages = None, list[Message]()
         for entry in self.log.entries:
             match entry:
@@ -123,24 +124,25 @@ class Suspension:
 
     @property
     def suspension_id(self) -> str:
-        """Tells the waits of a run apart."""
+        """An id that differs each time the run is suspended."""
         return f"{self.run_id}:{size_of(self.log)}"
 
     def decide(self, decisions: Mapping[str, Decision]) -> Self:
-        """Returns the suspension with decisions by call id, with which the run goes on.
+        """Returns the suspension with decisions by call id, which apply when the run is resumed.
 
-        Raises `ValueError` for a call that does not wait, and `TypeError` for what is no decision.
+        Raises `ValueError` for a call that is not pending, and `TypeError` for a value that is not
+        a decision.
         """
         check_decisions(self, decisions)
         return replace(self, log=decide(self.log, decisions))
 
     def to_json(self) -> str:
-        """Returns JSON text from which `from_json` makes an equal suspension."""
+        """Returns JSON text from which `from_json` restores an equal suspension."""
         return f'{{"version":{_VERSION},{serde.dump_json_lossless(Suspension, self)[1:]}'
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parses what `to_json` wrote; raises `SerdeError` for other text or another version."""
+        """Parses the output of `to_json`; raises `SerdeError` for other text or another version."""
         value = serde.parse_json(dict[str, object], text)
         version = value.pop("version", None)
         if version != _VERSION:
@@ -153,7 +155,7 @@ class Suspension:
 
 
 def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
-    """Returns what waits in a suspension that 0.2 wrote, to be listed; `None` for another one."""
+    """Returns the pending calls of a suspension written by 0.2, for listing; otherwise `None`."""
     value = serde.parse_json(dict[str, object], text)
     if value.get("version") != 1:
         return None
@@ -161,7 +163,7 @@ def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
 
 
 class RunSuspended(WeakIncentivesError):
-    """A run waits for a person; `suspension` goes on with `MainLoop.resume`."""
+    """A run is waiting for a reviewer; pass `suspension` to `MainLoop.resume` to continue it."""
 
     def __init__(self, suspension: Suspension, remedy: str = _REMEDY) -> None:
         self.suspension = suspension
@@ -181,11 +183,11 @@ def check_resumable(
     decisions: Mapping[str, Decision],
     session: SessionProtocol,
 ) -> LoggedRun:
-    """Returns the log with which the run goes on, and removes the run's mark from the session.
+    """Returns the log from which the run continues, and removes its mark from the session.
 
-    A new session is first restored to the suspension's state. Raises `ValueError` and changes
-    nothing for another prompt, changed tools, decisions on unknown calls and a session in which the
-    run does not wait, such as one that has resumed it.
+    A new session is first restored to the suspension's state. Raises `ValueError`, without changing
+    anything, for another prompt, changed tools, decisions on unknown calls, and a session in which
+    the run is not suspended, for example because it was already resumed.
     """
     name = f"{suspension.ns}/{suspension.key}"
     if change := change_since(prompt.template, name, suspension.tool_digests, kind="run"):
@@ -211,15 +213,18 @@ def check_resumable(
 
 
 def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -> None:
-    """Raises `ValueError` for a decision on a call that does not wait, `TypeError` for others."""
+    """Checks that each decision is on a pending call.
+
+    Raises `ValueError` for another call, and `TypeError` for a value that is not a decision.
+    """
     decided: object = decisions
     if not isinstance(decided, Mapping):
         raise TypeError(f"decisions must be a mapping of call ids, got {decided!r:.100}")
-    waiting = {preview.call_id for preview in suspension.pending}
+    pending = {preview.call_id for preview in suspension.pending}
     for call_id, decision in decisions.items():
-        if call_id not in waiting:
+        if call_id not in pending:
             raise ValueError(
-                f"decisions must be for suspended calls, {sorted(waiting)}, got one for {call_id!r}"
+                f"decisions must be for suspended calls, {sorted(pending)}, got one for {call_id!r}"
             )
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
             raise TypeError(
@@ -231,9 +236,9 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
 
 
 def replacement_issue(template: AgentTemplate[object], preview: Preview, decision: Decision) -> str:
-    """Returns why the call's tool cannot take replaced arguments; `""` if it can.
+    """Returns why the call's tool cannot accept the replaced arguments; `""` if it can.
 
-    Finds the tools of the template, and of the prompts that `Tool.from_prompt` makes tools.
+    Searches the tools of the template, and those of prompts passed to `Tool.from_prompt`.
     """
     tool = _find_tool(template, (*preview.inside, preview.tool))
     if tool is None or not isinstance(decision, ReplaceArguments):
@@ -256,10 +261,10 @@ def _find_tool(template: AgentTemplate[object], names: Sequence[str]) -> AnyTool
     return _find_tool(handler.template, names[1:]) if isinstance(handler, PromptHandler) else None
 
 
-def _cannot_wait(tool: str) -> str:
-    """Returns why a nested run cannot wait and what to do.
+def _cannot_suspend(tool: str) -> str:
+    """Returns why a nested run cannot be suspended, and how to fix it.
 
-    `tool` must not run twice; without one, the call around the run cannot be made again.
+    `tool` must not run twice; without one, the call that started the run cannot be repeated.
     """
     if tool:
         return f"a call of {tool!r}, which must not run twice, has changed files; pass approver="
@@ -270,19 +275,19 @@ def _cannot_wait(tool: str) -> str:
 
 
 def suspend(log: RunLog, prompt: AnyPrompt, session: SessionProtocol) -> RunSuspended:
-    """Returns the error that ends a run which waits, and marks its session.
+    """Returns the error that suspends a run, and marks its session.
 
-    A run inside a call notes in its log that it waits; after a call that can neither be undone nor
-    repeated, or in one that cannot be made again, it cannot. Raises `SerdeError` for state that
-    JSON cannot hold.
+    A nested run notes in its log that it is suspended. It cannot be suspended after a call that can
+    neither be undone nor repeated, or inside a call that cannot be repeated. Raises `SerdeError`
+    for state that cannot be saved as JSON.
     """
-    log.digests = tool_digests(prompt.template, waiting_tools(log.to_value()))
+    log.digests = tool_digests(prompt.template, suspended_tools(log.to_value()))
     caller = log.caller
     if caller is not None:
         suspension = _suspension(log, prompt, "")
-        if caller.root.unrepeatable or not caller.can_wait:
-            return RunSuspended(suspension, _cannot_wait(caller.root.unrepeatable))
-        log.waits = True
+        if caller.root.unrepeatable or not caller.can_suspend:
+            return RunSuspended(suspension, _cannot_suspend(caller.root.unrepeatable))
+        log.is_suspended = True
         return RunSuspended(suspension)
     mark = SuspendedRun(_suspension(log, prompt, "").suspension_id)
     session[SuspendedRun].append(mark)
@@ -306,28 +311,28 @@ def _suspension(log: RunLog, prompt: AnyPrompt, session: str) -> Suspension:
     )
 
 
-def wait_again(log: RunLog, session: SessionProtocol) -> None:
-    """Lets a resumed run that cannot go on be resumed again, if it has done nothing so far."""
-    waited = any(waiting(log.record))
-    if waited and (size := size_of(log.to_value())) == size_of(log.record):
+def restore_suspension(log: RunLog, session: SessionProtocol) -> None:
+    """Restores the suspension if the resumed run failed before its first step."""
+    was_suspended = any(pending_previews(log.record))
+    if was_suspended and (size := size_of(log.to_value())) == size_of(log.record):
         session[SuspendedRun].append(SuspendedRun(f"{log.run_id}:{size}"))
 
 
 def _is_new(snapshot: SessionSnapshot) -> bool:
-    """Says whether a session has no state, and no run has waited in it."""
+    """Whether a session has no state and never had a suspended run."""
     heads = snapshot.slices
     return SuspendedRun not in heads and all(head is EMPTY for head in heads.values())
 
 
 def _issue(suspension: Suspension) -> ValidationIssue | None:
-    """Returns what does not fit together in a value that parses."""
+    """Returns an inconsistency in a value that parses, if there is one."""
     log, previews = suspension.log, suspension.pending
     begun = [entry for entry in log.entries if isinstance(entry, Rendered)]
     problem = ""
     if not begun or (last := begun[-1].conversation) is None or not last.messages:
         problem = "it has no rendered prompt"
-    elif misfit := misfit_of(log):
-        problem = misfit
+    elif inconsistency := inconsistency_in(log):
+        problem = inconsistency
     elif not previews:
         problem = "it does not end with calls that wait"
     elif not all(preview.is_intact for preview in previews):

@@ -1,4 +1,4 @@
-"""What the model reads of a tool's result, and the sections that it asked for or opened."""
+"""Creates the model's text from a tool's result, and finds the sections that it opens."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def result_text(tool: str, result: object) -> str:
 
 
 def without_bytes(result: ToolResult[object]) -> ToolResult[object]:
-    """Returns a result whose media are references."""
+    """Returns a result whose media are references instead of bytes."""
     if not result.media:
         return result
     return replace(result, media=tuple([media.reference for media in result.media]))
@@ -70,7 +70,7 @@ def shorten(content: str, limit: int | None) -> str:
 
 
 def failed(message: str) -> ToolResult[object]:
-    """Returns the result of a call that failed, with at most 1,000 characters of the message."""
+    """Returns the result of a failed call, with at most 1,000 characters of the message."""
     return ToolResult(message=message[:_MAX_FAILURE], success=False)
 
 
@@ -101,7 +101,7 @@ def with_sections(
 
 
 def requested_sections(params: object) -> tuple[str, ...]:
-    """Returns the keys that the params of a disclosure tool name."""
+    """Returns the section keys in the params of a disclosure tool."""
     match params:
         case OpenSectionsParams(section_keys=keys):
             return keys

@@ -1,9 +1,9 @@
-"""Runs tool calls: from the model's text to the answer that it reads.
+"""Runs the model's tool calls and creates the answers to them.
 
-A call passes these places. An `Evaluation` receives it in an answer of the provider
-and asks `next_batch` which calls run together. `execute` admits the call: it finds the tool and
-parses the arguments. It opens a transaction over session and resources and yields the handler,
-which `effects.perform` invokes. A failure is undone. The call's entry in the run's log commits it.
+A call takes these steps. An `Evaluation` receives it in the provider's answer and asks `next_batch`
+which calls run together. `execute` admits the call: it finds the tool and parses the arguments. It
+opens a transaction over session and resources and yields the handler, which `effects.perform`
+invokes. If the handler fails, its changes are undone. The call's entry in the run's log commits it.
 Then the executor publishes `ToolInvoked` and returns a `ToolExecutionOutcome`, which the evaluation
 submits to the inner loop.
 
@@ -71,24 +71,24 @@ __all__ = ["AdapterOfCall", "ToolExecutor", "runs_again", "same_adapter"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_ARGUMENTS = 10_000  # characters of a call that its event has
+_MAX_ARGUMENTS = 10_000  # characters of a call's arguments in its event
 _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 
 type _Result = ToolResult[object]
 
 _NO_CHANGES: Changes = {}
-# Any: a `ProviderAdapter`, whose methods take prompts, which an `Evaluator` cannot name
+# Any: a `ProviderAdapter`; its methods take prompts, which an `Evaluator` cannot name
 type AdapterOfCall = Callable[[SessionProtocol, EventBus, OpenCall], Any]
-"""Returns the adapter for the evaluations inside one call, with the call's session and bus."""
+"""Returns the adapter for runs nested in one call, with the call's session and bus."""
 
 
 class ToolExecutor:
     """Runs the tool calls of one evaluation.
 
     It publishes events with `publish`. Handlers receive the bus of `operation`, and the adapter
-    that `adapter` returns for their call, for runs that are parts of `run`. Each call that has an
-    answer gets an entry in `log`. A call that must not run twice does not run again when the model
-    repeats it after a restart or an interrupt.
+    that `adapter` returns for their call, for runs nested in `run`. Each answered call gets an
+    entry in `log`. A call that must not run twice does not run again when the model repeats it
+    after a restart or an interrupt.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ToolExecutor:
         registry = rendered.registry
         entries, unknown = self.log.earlier if registry.has_non_repeatable_tools else ((), ())
         self.earlier = EarlierCalls(entries, unknown, registry.get_tool)
-        self._notes: dict[str, str] = {}  # for the model, by call
+        self._notes: dict[str, str] = {}  # notes for the model, by call
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` that may run in parallel, or a single one."""
@@ -140,9 +140,9 @@ class ToolExecutor:
     def execute(
         self, call: ToolCall, inside: OpenCall | None = None
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs one call and returns its outcome; the runs of its handler are kept `inside`.
+        """Runs one call and returns its outcome; `inside` keeps the handler's nested runs.
 
-        Raises `ControlFlow` that an evaluation inside the handler raised.
+        Raises the `ControlFlow` that a nested evaluation raised.
         """
         inside = inside or self.log.begin_call(f"{self.log.turn}/{call.call_id}", call)
         if self._operation.observed:
@@ -154,8 +154,9 @@ class ToolExecutor:
     ) -> Effects[tuple[list[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the calls of a batch in parallel and returns their outcomes.
 
-        `begin` begins each execution of the calls. `ControlFlow` ends the batch: it comes with the
-        outcomes of the calls before it; so does a call that waits for runs inside it.
+        `begin` has a function for each call that starts an execution of it. `ControlFlow` ends the
+        batch, and so does a call whose nested runs are suspended; either is returned with the
+        outcomes of the calls before it.
         """
         opened = [begin_call() for begin_call in begin]
         forks = [self._fork(call, inside) for call, inside in zip(calls, opened, strict=True)]
@@ -175,9 +176,9 @@ class ToolExecutor:
         return outcomes, None
 
     def recall(self, called: Called, *, in_turn: bool = True) -> None:
-        """Takes note of a call that is answered already, so that later calls see it.
+        """Remembers a call that was already answered, for later calls.
 
-        `in_turn` says that it is one of the present turn.
+        `in_turn` means that it belongs to the present turn.
         """
         call, outcome = called.call, called.outcome
         if not called.has_run:
@@ -188,7 +189,7 @@ class ToolExecutor:
             _, handler, params = self.admit(call)
         except ToolValidationError:
             return
-        try:  # runs again, only to see what it opens or closes
+        try:  # runs again, only to find the sections that it opens or closes
             result = handler(params, context=self.context(call))
             if isinstance(result, ToolResult):
                 self.available.note(result.value, params)
@@ -211,10 +212,10 @@ class ToolExecutor:
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
-        With `makes` the call may be the first to ask for a resource.
+        With `makes`, the call may be the first one that uses a resource.
         """
-        assert isinstance(self._session, Forkable)  # the callers have asked
-        inside.keeps_changes = True  # it may have to run again
+        assert isinstance(self._session, Forkable)  # the callers have checked
+        inside.keeps_changes = True  # the call may have to run again
         forked = ForkedCall(self._session, self._resources, makes=makes, run=self._run)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
@@ -228,7 +229,7 @@ class ToolExecutor:
     def _merge_or_run(
         self, inside: OpenCall, forked: ForkedCall | None, begin: Callable[[], OpenCall]
     ) -> Effects[ToolExecutionOutcome]:
-        """Merges a call that ran on forks; runs it by itself if that is not possible."""
+        """Merges a call that ran on forks; if that is not possible, runs it by itself."""
         if forked is None:
             return (yield from self.execute(inside.call, begin()))
         try:
@@ -247,17 +248,17 @@ class ToolExecutor:
         return deadline is not None and deadline.has_passed(self._clock())
 
     def _in_time(self, effects: Effects[None]) -> Effects[None]:
-        """Runs a call on forks, unless the deadline passed while it waited for a thread."""
+        """Runs a call on forks, unless the deadline passed while it was waiting for a thread."""
         if not self._is_late():
             yield from effects
 
     def context(self, call: ToolCall) -> ToolContext:
-        """Returns the context of a call that has not begun; `revoke` it after use."""
+        """Returns the context of a call that has not started; `revoke` it after use."""
         inside = self.log.begin_call("", call)
         return self._context(inside, self._resources, self._session, self._operation.bus)
 
     def read(self, call: ToolCall, result: _Result, error: Exception | None) -> tuple[str, bool]:
-        """Returns what the model would read of a call that has run, and whether it succeeded."""
+        """Returns the model's answer for a finished call, and whether the call succeeded."""
         try:
             if error is not None:
                 raise error
@@ -279,12 +280,12 @@ class ToolExecutor:
         return self._answer(call, key, perf_counter(), params, failed(reason))
 
     def replace_arguments(self, call: ToolCall, arguments: str) -> ToolCall:
-        """Returns the call with other arguments, which the model reads with its answer."""
+        """Returns the call with other arguments, and adds them to its answer to the model."""
         self._notes[call.call_id] = f"The arguments were replaced by {arguments}\n\n"
         return replace(call, arguments=arguments)
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
-        # Telemetry stores this name, which the model may have invented.
+        # Telemetry stores this name, even though the model may have invented it.
         name = call.name
         known = self.available.get(name) or name in self._rendered.registry.tool_paths
         return self._operation.part(
@@ -339,7 +340,7 @@ class ToolExecutor:
         size, ends = len(entries), list[ToolExecutionOutcome | ControlFlow]()
 
         def perform() -> bool:
-            if ends:  # the database tries the transaction again
+            if ends:  # the database is retrying the transaction
                 del entries[size:]
                 self._session.restore(before)
             try:
@@ -363,7 +364,7 @@ class ToolExecutor:
     def _invoke(
         self, invoke: AnyFunction, params: object, *, started: float, inside: OpenCall
     ) -> Effects[tuple[ToolExecutionOutcome, _Result]]:
-        """Invokes the handler, commits what it did or undoes it, and answers."""
+        """Invokes the handler, commits or undoes its changes, and returns the answer."""
         call = inside.call
         is_disclosure = call.name in RESERVED_TOOL_NAMES
         visibility = self.available.visibility() if is_disclosure else _NO_VISIBILITY
@@ -404,20 +405,20 @@ class ToolExecutor:
         signal = performed[2]
         try:
             if isinstance(signal, ControlFlow) and not (outcome.request and is_disclosure):
-                raise signal  # from an evaluation inside the handler
+                raise signal  # raised by a nested evaluation
             return outcome, result
         finally:
-            del performed, signal  # an exception must not lead to itself by its traceback
+            del performed, signal  # an exception's traceback must not refer to the exception
 
     def _failed(self, inside: OpenCall, failure: Exception) -> _Result:
-        """Returns the result of a call that failed; raises if a run inside waits or is refused."""
-        if isinstance(failure, UndecidedError | ChangedRunError):  # the call does not count
+        """Returns the result of a failed call; raises if a nested run is suspended or changed."""
+        if isinstance(failure, UndecidedError | ChangedRunError):  # the call has no effect
             raise failure
         if failure is inside.refusal:
             self.log.refusal = failure
             raise failure
         call = inside.call
-        # a `ToolValidationError` is the model's mistake, and the model reads it
+        # a `ToolValidationError` is the model's mistake, and its text is for the model
         if not isinstance(failure, ToolValidationError):
             fields = {"tool_name": call.name, "call_id": call.call_id}
             _log.error("Tool handler failed", exc_info=failure, extra=fields)
@@ -429,9 +430,9 @@ class ToolExecutor:
         accept: OutputCheck[Any],  # Any: outputs of all prompts
         output: object,
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs a template's `accept` on an answer; a rejection undoes what it did.
+        """Runs a template's `accept` on an answer; a rejection undoes its changes.
 
-        The outcome of a rejection has its reason. Raises what `accept` raises otherwise.
+        The outcome of a rejection has its reason. Any other error of `accept` is raised.
         """
         call = inside.call
 
@@ -457,7 +458,7 @@ class ToolExecutor:
     def admit(self, call: ToolCall) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError`, whose text the model reads.
+        Raises `ToolValidationError`, whose text is for the model.
         """
         return self.available.admit(call, self._config.max_argument_chars)
 
@@ -488,10 +489,10 @@ class ToolExecutor:
         content: str,
         error: Exception | None,
     ) -> ToolExecutionOutcome:
-        """Returns the outcome of a call with the answer that the model reads."""
+        """Returns the outcome of a call with its answer to the model."""
         content = self._notes.get(call.call_id, "") + sendable(content or result.message)
         is_disclosure = call.name in RESERVED_TOOL_NAMES
-        if not is_disclosure:  # these return sections, which the prompt would show whole
+        if not is_disclosure:  # disclosure tools return sections, which must not be shortened
             content = shorten(content, self._config.max_result_chars)
         media = tuple([media.reference for media in result.media])
         message = ToolMessage(call.call_id, content, result.success, media=media)
@@ -519,7 +520,7 @@ class ToolExecutor:
         replayed: bool = False,
         changes: Changes = _NO_CHANGES,
     ) -> None:
-        """Publishes a call that has its entry in the log."""
+        """Publishes a call whose entry is in the log."""
         self._notes.pop(call.call_id, None)
         is_disclosure = call.name in RESERVED_TOOL_NAMES
         if is_disclosure:
@@ -566,7 +567,7 @@ class ToolExecutor:
 
 
 def runs_again(tool: AnyTool) -> bool:
-    """Whether the handler of `tool` can run again, when its call was undone."""
+    """Whether the handler of `tool` can run again after its call was undone."""
     return tool.effect not in NON_REPEATABLE or isinstance(tool.handler, PromptHandler)
 
 
@@ -582,7 +583,7 @@ def _accepted(_: object) -> tuple[str, bool]:
 
 
 def same_adapter(adapter: AnyEvaluator) -> AdapterOfCall:
-    """Returns what gives all calls the same adapter, whose runs are no parts of them."""
+    """Returns a function that gives all calls the same adapter, so runs are not nested in them."""
 
     def for_call(*_: object) -> AnyEvaluator:
         return adapter

@@ -1,4 +1,4 @@
-"""Evaluations by an adapter that has a loop of its own: the engine asks for a whole response."""
+"""Evaluations by an adapter with its own loop, which the engine asks for a complete response."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
@@ -16,9 +16,9 @@ __all__ = ["WholeEvaluation", "WholeEvaluations"]
 
 
 class WholeEvaluations:
-    """An adapter that is asked as a connection is, with a prompt; `options` are its arguments."""
+    """Makes an adapter usable like a connection whose requests are prompts, with `options`."""
 
-    # Any, throughout: what the adapter takes, and prompts of every output
+    # Any, throughout: the adapter's arguments, and prompts of every output type
     def __init__(self, adapter: ProviderAdapter, options: Mapping[str, Any]) -> None:
         self._adapter: Any = adapter
         self._options = options
@@ -42,7 +42,7 @@ class WholeEvaluations:
 
 
 class WholeEvaluation[Out]:
-    """One evaluation by an adapter with a loop of its own, with the methods of `Evaluation`."""
+    """One evaluation by an adapter with its own loop; has the methods of `Evaluation`."""
 
     turns = 0
 
@@ -60,19 +60,19 @@ class WholeEvaluation[Out]:
         except VisibilityExpansionRequired as signal:
             return Restart(signal)
         finally:
-            del error  # else the exception's traceback would refer to the exception
+            del error  # otherwise, the exception's traceback would refer to the exception
         response: PromptResponse[Out] = completed.response
         return response
 
     def take_connection(self) -> None:
-        """Returns `None`: the adapter closes what it has opened."""
+        """Returns `None`, because the adapter closes its own connections."""
 
     def stop(self, error: BaseException | None) -> Conversation | None:
-        """Returns `None`: the conversation of a stopped evaluation is the adapter's own."""
+        """Returns `None`, because the adapter keeps the conversation of a stopped evaluation."""
         return None
 
     def so_far(self) -> None:
-        """Returns `None`, as `stop` does."""
+        """Returns `None`, like `stop`."""
 
     def end(self, error: BaseException | None) -> None:
-        """Does nothing: the adapter publishes how the evaluation has ended."""
+        """Does nothing, because the adapter publishes how the evaluation ended."""

@@ -21,8 +21,8 @@ from ..evaluation.logged_run import (
     LoggedRun,
     ProviderFailure,
     Rendered,
+    pending_previews,
     usage_of,
-    waiting,
 )
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.suspension import Suspension
@@ -207,7 +207,7 @@ class _Reading:
             self._usage += usage_of(run.log).usage
 
     def _end(self, log: LoggedRun) -> Iterator[Event]:
-        pending = tuple(waiting(log))
+        pending = tuple(pending_previews(log))
         if pending:
             yield EvaluationStopped(
                 prompt_name=self._key,

@@ -64,7 +64,7 @@ __all__ = [
     "parse_structured_output",
 ]
 
-# What declares sections and tools does not need these.
+# Modules that only declare sections and tools do not need these.
 if TYPE_CHECKING:
     from .output import StructuredOutputConfig, parse_structured_output
     from .overrides.model import ToolOverride

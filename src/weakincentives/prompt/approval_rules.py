@@ -1,4 +1,4 @@
-"""When a tool call needs a person's approval: what tools and sections declare about it."""
+"""Rules by which tools and sections declare that calls need approval."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -11,14 +11,14 @@ from .errors import PromptValidationError
 __all__ = ["Approval", "ApprovalMode", "approval_mode", "check_approval"]
 
 type ApprovalMode = Literal["arguments", "effects"]
-"""What a person approves before a call counts: its arguments, or what it would change."""
+"""What is approved before a call takes effect: only its arguments, or also its effects."""
 
-# `...`: a selector takes nothing, the params, and by keyword the session or the context.
-# str: type checkers read `return "effects" if … else None` as a `str`; the value is checked later.
+# `...`: a selector can take the params, and the session and the context by keyword.
+# str: type checkers infer `str` for `return "effects" if … else None`; the value is checked later.
 type Approval = ApprovalMode | Callable[..., str | None]
-"""A mode, or a function that returns the mode of one call, `None` for one that needs no approval.
+"""A mode, or a function that returns the mode of a call, or `None` if it needs no approval.
 
-The function takes any of the call's params, by position, and `session` and `context`, by keyword.
+The function can take the call's params by position, and `session` and `context` by keyword.
 """
 
 _MODES = get_args(ApprovalMode.__value__)
@@ -49,7 +49,10 @@ def check_approval(subject: str, approval: object) -> None:
 def approval_mode(
     approval: Approval | None, params: object, session: StateView, context: ToolContext
 ) -> ApprovalMode | None:
-    """Returns the mode for one call; raises what a selector raises, and `TypeError` for others."""
+    """Returns the mode of one call.
+
+    Raises the selector's errors, and `TypeError` if it returns neither a mode nor `None`.
+    """
     if not callable(approval):
         return approval
     needs_params, names = selector_form(approval, _NAMES)

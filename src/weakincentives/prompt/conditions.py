@@ -1,4 +1,4 @@
-"""Conditions of sections: callables of four forms, brought to one when a template is built."""
+"""Converts the four forms of a section's condition to a single one when a template is built."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ _FORMS = "(), (*, session), (params) or (params, *, session)"
 
 
 class BoundSelector(NamedTuple):
-    """A selector as a callable of params and session; it passes on only what the selector takes."""
+    """Calls a selector with params and session, passing only the arguments that it accepts."""
 
     selector: AnyFunction
     needs_params: bool
     needs_session: bool
 
     def __call__(self, params: object, session: StateView | None, path: SectionPath) -> object:
-        """Returns the answer; raises `PromptRenderError` with `path` if the selector raises."""
+        """Returns the selector's result; raises `PromptRenderError` with `path` if it fails."""
         args = (params,) if self.needs_params else ()
         keywords = {"session": session} if self.needs_session else {}
         try:
@@ -35,9 +35,10 @@ class BoundSelector(NamedTuple):
 
 
 def bind_selector(selector: AnyFunction) -> BoundSelector:
-    """Returns `selector` in one form for all callers.
+    """Returns `selector` in the form that all callers use.
 
-    Raises `TypeError` for any form but the four that sections allow; its text completes "must be".
+    Raises `TypeError` unless it has one of the four forms that sections allow; the error's text
+    completes "must be".
     """
     if not callable(selector):
         raise TypeError(f"a function of {_FORMS}, got {selector!r}")

@@ -1,4 +1,4 @@
-"""What a tool's handler receives beside its params: prompt, adapter, session, resources."""
+"""`ToolContext` gives a tool's handler the prompt, the adapter, the session and resources."""
 
 from collections.abc import Coroutine, Mapping, Sequence
 from copy import copy
@@ -30,14 +30,14 @@ __all__ = [
 
 
 class DeclaresOutput[Out](Protocol):
-    """A prompt, rendered or not, whose answer is an `Out`."""
+    """A prompt or a rendered prompt whose answer is an `Out`."""
 
     @property
     def structured_output(self) -> "StructuredOutputConfig[Out] | None": ...
 
 
 class BoundPrompt[Out](DeclaresOutput[Out], Protocol):
-    """A `Prompt`, as the modules below it name it."""
+    """A `Prompt`, for modules that cannot import it."""
 
     resources: ResourceContext
 
@@ -55,7 +55,7 @@ class BoundPrompt[Out](DeclaresOutput[Out], Protocol):
 
 
 class ShownPrompt(Protocol):
-    """A `RenderedPrompt`, as the modules below it name it."""
+    """A `RenderedPrompt`, for modules that cannot import it."""
 
     @property
     def text(self) -> str: ...
@@ -64,11 +64,11 @@ class ShownPrompt(Protocol):
 
 
 class Evaluator(Protocol):
-    """A provider adapter as a handler sees it: it can evaluate another prompt."""
+    """A provider adapter for handlers, which can evaluate another prompt with it."""
 
     @property
     def media(self) -> MediaSupport:
-        """Which images and documents the adapter can show to its model."""
+        """The images and documents that the adapter can send to its model."""
         ...
 
     def evaluate[Out](
@@ -81,9 +81,9 @@ class Evaluator(Protocol):
         deadline: "Deadline | None" = None,
         budget: "Budget | None" = None,
     ) -> Response[Out]:
-        """Evaluates `prompt` as a part of the tool call; `ToolContext.evaluate` passes its session.
+        """Evaluates `prompt` as a part of the tool call; `ToolContext.evaluate` passes the session.
 
-        The adapter of a context takes all arguments of `MainLoop.execute`.
+        A context's adapter accepts all arguments of `MainLoop.execute`.
         """
         ...
 
@@ -102,25 +102,25 @@ class Evaluator(Protocol):
 
 
 class AnyEvaluator(Protocol):
-    """A provider adapter that evaluates for a handler."""
+    """A provider adapter that evaluates prompts for a handler."""
 
     @property
     def media(self) -> MediaSupport: ...
 
-    # Any: prompts of every output, by the types that only adapters can name
+    # Any: prompts of every output, whose types only adapters can name
     def evaluate(self, prompt: Any, /, *, session: SessionProtocol) -> Response[Any]: ...
 
 
 class OutputCheck[Out](Protocol):
-    """Accepts an answer by returning, rejects it by raising `OutputRejected`; may be `async`."""
+    """Accepts an answer by returning, or rejects it by raising `OutputRejected`; can be `async`."""
 
     def __call__(self, output: Out, /, *, context: "ToolContext") -> object: ...
 
 
 class NestedOptions(TypedDict, total=False):
-    """The arguments of `ToolContext.evaluate` beside the prompt.
+    """The arguments of `ToolContext.evaluate`, except the prompt.
 
-    `session` and `deadline` are by default the call's; `adapter` asks another model.
+    `session` and `deadline` default to the call's. Pass `adapter` to use another model.
     """
 
     message: str | Sequence[Part] | None
@@ -132,10 +132,10 @@ class NestedOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
-    """What a handler receives beside its params; each call has a context of its own.
+    """The context of one tool call, which its handler receives in addition to its params.
 
-    Once the call is over, reading `session`, `event_bus` or `resources` raises `RuntimeError`,
-    since a thread or task that the handler left running could change a state that was rolled back.
+    After the call, reading `session`, `event_bus` or `resources` raises `RuntimeError`, because a
+    thread or task that the handler left running could change state that was rolled back.
     `idempotency_key` identifies the call; a durable run that repeats it after a crash passes the
     same key again.
     """
@@ -156,16 +156,15 @@ class ToolContext:
     ) -> Response[Out]:
         """Evaluates another prompt as a part of this call and returns its response.
 
-        It is a whole run: the sections that its model requests open inside it. It ends by the
-        call's deadline. Its tools find the call's resources of the types that the prompt does not
-        bind, unless the prompt's own resources are open already. Its usage counts in the budget and
-        the usage of the caller, whose budget bounds it as well as its own. If the call fails, what
-        the run has changed is undone. Raises `PromptEvaluationError`, which fails the call unless
-        the handler catches it.
+        This is a complete nested run, which opens the sections that its model requests. It ends by
+        the call's deadline. For types that the prompt does not bind, its tools use the call's
+        resources, unless the prompt's own resources are already open. Its usage is added to the
+        caller's, and the budgets of both apply. If the call fails, the run's changes are undone.
+        Raises `PromptEvaluationError`, which fails the call unless the handler catches it.
         """
         return self.adapter.evaluate(self._with_resources(prompt), **self._arguments(options))
 
-    # Not `async def`: the adapter takes the prompt's bindings when it is called.
+    # Not `async def`: the adapter must copy the prompt's bindings when it is called.
     def evaluate_async[Out](
         self, prompt: DeclaresOutput[Out], /, **options: Unpack[NestedOptions]
     ) -> Coroutine[object, None, Response[Out]]:
@@ -173,8 +172,8 @@ class ToolContext:
         return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
 
     def _with_resources[Out](self, prompt: DeclaresOutput[Out]) -> DeclaresOutput[Out]:
-        """Returns the prompt, or a copy of it that has the call's resources too."""
-        # Any: a `Prompt`, or a `RenderedPrompt`, which has one
+        """Returns the prompt, or a copy that also has the call's resources."""
+        # Any: a `Prompt`, or a `RenderedPrompt` with its prompt
         given: Any = prompt
         source = getattr(given, "prompt", given)
         if source is None or source.resources.is_open:
@@ -193,15 +192,15 @@ class ToolContext:
         result: DeclaresOutput[Out] = copied if given is source else replace(given, prompt=copied)
         return result
 
-    # Any: an adapter with the seed's signature takes no `message` and no `adapter`
+    # Any: an adapter with the seed's signature accepts neither `message` nor `adapter`
     def _arguments(self, options: NestedOptions) -> dict[str, Any]:
         own = {"session": self.session, "bus": self.event_bus, "deadline": self.deadline}
         return {**own, **options}
 
-    if not TYPE_CHECKING:  # a type checker would believe that the class has every name
+    if not TYPE_CHECKING:  # a type checker would assume that the class has every attribute
 
         def __getattr__(self, name: str) -> object:
-            # Python calls this only for missing attributes, so access during the call stays fast.
+            # Python calls this only for missing attributes, so access during the call remains fast.
             if name not in _REVOCABLE:
                 raise AttributeError(
                     f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
@@ -220,6 +219,6 @@ _REVOCABLE = ("session", "event_bus", "resources")
 
 
 def revoke(context: ToolContext) -> None:
-    """Removes what could change state from `context`; call it when the tool call is over."""
+    """Removes everything that can change state from `context`; call it after the tool call."""
     for name in _REVOCABLE:
         object.__delattr__(context, name)

@@ -28,7 +28,7 @@ class PromptError(WeakIncentivesError):
 
 
 class _PlacedError(PromptError):
-    """An error about one place of a prompt: a section and, in its text, a placeholder with `$`."""
+    """An error about one section of a prompt, or about a `$placeholder` in the section's text."""
 
     def __init__(
         self,
@@ -52,24 +52,24 @@ class _PlacedError(PromptError):
 
 
 class PromptValidationError(_PlacedError):
-    """A prompt was defined or bound in a way that cannot work; raised before anything is sent."""
+    """A prompt's definition or bindings are invalid; raised before anything is sent."""
 
 
 class PromptRenderError(_PlacedError):
-    """A bound prompt cannot be rendered: params are missing, a selector or a template fails.
+    """A bound prompt cannot be rendered: params are missing, or a selector or a template fails.
 
-    `missing` is the params type that is not bound, where that is the reason.
+    If params are missing, `missing` is their type.
     """
 
     missing: type | None = None
 
 
 class ToolValidationError(PromptError):
-    """A tool refuses its arguments; the model receives the message as a failed result."""
+    """A tool rejects its arguments; the model receives the message as a failed result."""
 
 
 class OutputParseError(PromptError):
-    """A final answer is not the declared output; `raw_response` is the whole answer."""
+    """A final answer does not match the declared output; `raw_response` is the complete answer."""
 
     def __init__(self, message: str, *, raw_response: str = "") -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ class OutputParseError(PromptError):
 
 
 class OutputRejected(PromptError):
-    """A template's `accept` rejects an answer; the model receives the message and corrects it."""
+    """A template's `accept` rejects an answer; the model receives the message to correct it."""
 
 
 class OverridesStoreError(PromptError):
@@ -92,7 +92,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     `requested_overrides` maps section paths to `FULL`; pass it to `render(visibility_overrides=…)`.
     `section_keys` are the model's own strings. The session keeps its state. Adapters that use the
-    library's own loop add the usage and the section decisions of the evaluation by `with_progress`.
+    library's own loop add the evaluation's usage and section decisions with `with_progress`.
     """
 
     def __init__(
@@ -130,17 +130,17 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     @property
     def run_usage(self) -> "RunUsage":
-        """What the interrupted evaluation had used, with the runs nested in it."""
+        """The usage of the interrupted evaluation, including nested runs."""
         return self._spent
 
     @property
     def turns(self) -> int:
-        """The requests of the interrupted evaluation alone."""
+        """The number of requests in the interrupted evaluation, without nested runs."""
         return self._turns
 
     @property
     def decisions(self) -> SectionDecisions | None:
-        """The section decisions of the interrupted evaluation; `None` if its adapter lacks them."""
+        """The section decisions of the interrupted evaluation, if its adapter provides them."""
         return self._decisions
 
     def with_progress(

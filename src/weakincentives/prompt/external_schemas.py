@@ -1,10 +1,11 @@
-"""JSON Schemas of any draft, and the form of them that every provider accepts for a tool.
+"""Converts JSON Schemas of any draft to a form that every provider accepts for a tool.
 
-OpenAI, Anthropic and others reject a whole request for one schema that breaks their rules. The form
-keeps these rules: an object without unions at the root; references only to `$defs`, with nothing
-beside them; one type for each part, or `anyOf`; properties and items that are stated; values that
-JSON can hold. It admits every object that the schema admits, perhaps more, since arguments are
-checked against the schema itself. A rule that the form cannot keep moves into a description.
+OpenAI, Anthropic and others reject a whole request because of a single schema that breaks their
+rules. The form follows these rules: the root is an object without unions; references point only to
+`$defs`, without sibling keywords; each part has one type or `anyOf`; properties and items are
+explicit; all values are valid JSON. The form admits every object that the schema admits, and
+possibly more, because arguments are checked against the original schema. Rules that the form cannot
+express move into descriptions.
 """
 
 import json
@@ -23,11 +24,11 @@ __all__ = [
     "upgrade_dialect",
 ]
 
-type _Schema = AnyJson  # an external schema, which may contain anything anywhere
+type _Schema = AnyJson  # an external schema, which can contain anything anywhere
 
 ANY_NAME = re.compile("(?s:.*)")
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # Anthropic's rule for properties
-_MAX_DEPTH = 40  # of parts; about 120 levels of JSON, of which pydantic writes 255
+_MAX_DEPTH = 40  # nested parts, about 120 levels of JSON; pydantic writes at most 255
 
 _ANNOTATIONS = ("description", "default", "examples")
 _OF_OBJECTS = {"properties", "required", "additionalProperties", "minProperties", "maxProperties"}
@@ -45,8 +46,8 @@ _OF_TYPE = {
 }
 _OF_ANY_TYPE = {"allOf", "const", "enum"}
 _KEPT = {"$ref", "anyOf", "oneOf", "type", *_OF_ANY_TYPE, *_OF_OBJECTS}.union(*_OF_TYPE.values())
-# rules that few decoders know; a wider form of what they negate would narrow the whole
-_IN_WORDS = {
+# rules that few decoders support; widening a negated part would narrow the whole schema
+_DESCRIBED = {
     *("not", "if", "then", "else", "dependentSchemas", "dependentRequired", "patternProperties"),
     *("propertyNames", "contains", "minContains", "maxContains"),
     *("unevaluatedItems", "unevaluatedProperties", "additionalItems"),
@@ -56,7 +57,7 @@ _MERGED = {"type", "properties", "required"}
 
 
 def describe(form: JsonSchema, notes: Mapping[str, object]) -> None:
-    """Adds notes by name to the description of a form that cannot keep them as keywords."""
+    """Adds notes, by name, to a form's description because it cannot have them as keywords."""
     words = [
         f"{name}: {json.dumps(value, ensure_ascii=False)}"
         for name, value in notes.items()
@@ -68,15 +69,15 @@ def describe(form: JsonSchema, notes: Mapping[str, object]) -> None:
 
 
 def upgrade_dialect(schema: _Schema) -> _Schema:
-    """Returns a schema of an older draft or of OpenAPI 3.0 in the words of the newest draft.
+    """Converts a schema of an older draft or of OpenAPI 3.0 to the newest draft.
 
-    Both admit the same values. A schema that names its draft with `$schema` stays as it is.
+    Both admit the same values. A schema that names its draft in `$schema` is returned unchanged.
     """
     if not isinstance(schema, dict) or "$schema" in schema:
         return schema
     schema = map_parts(_upgraded(schema), upgrade_dialect)
     match schema.get("components"):
-        case {"schemas": dict() as definitions, **others}:  # OpenAPI's place for definitions
+        case {"schemas": dict() as definitions, **others}:  # where OpenAPI has definitions
             upgraded = {name: upgrade_dialect(part) for name, part in definitions.items()}
             schema["components"] = {**others, "schemas": upgraded}
         case _:
@@ -87,18 +88,18 @@ def upgrade_dialect(schema: _Schema) -> _Schema:
 def _upgraded(schema: JsonSchema) -> JsonSchema:
     """Returns the schema with its own keywords upgraded, but not those of its parts."""
     schema = dict(schema)
-    for bound in ("Minimum", "Maximum"):  # draft 4: true makes the other bound exclusive
-        if isinstance(schema.get(f"exclusive{bound}"), bool):
-            exclusive = schema.pop(f"exclusive{bound}")
-            if exclusive and bound.lower() in schema:
-                schema[f"exclusive{bound}"] = schema.pop(bound.lower())
-    if isinstance(schema.get("items"), list):  # before 2020
+    for limit in ("Minimum", "Maximum"):  # draft 4: true makes the other limit exclusive
+        if isinstance(schema.get(f"exclusive{limit}"), bool):
+            exclusive = schema.pop(f"exclusive{limit}")
+            if exclusive and limit.lower() in schema:
+                schema[f"exclusive{limit}"] = schema.pop(limit.lower())
+    if isinstance(schema.get("items"), list):  # drafts before 2020
         schema["prefixItems"] = schema.pop("items")
         if "additionalItems" in schema:
             schema["items"] = schema.pop("additionalItems")
-    if "example" in schema:  # OpenAPI's
+    if "example" in schema:  # an OpenAPI keyword
         schema.setdefault("examples", [schema.pop("example")])
-    if schema.pop("nullable", None) is True:  # OpenAPI's
+    if schema.pop("nullable", None) is True:  # an OpenAPI keyword
         if "type" in schema:
             schema["type"] = [*dict.fromkeys([*_types(schema), "null"])]
             if None not in schema.get("enum", [None]):
@@ -115,14 +116,14 @@ def to_provider_form(
     *,
     names: re.Pattern[str] = SAFE_NAME,
 ) -> JsonSchema:
-    """Returns the form of the schema of an object: it admits all objects that `schema` admits.
+    """Returns the form of an object's schema, which admits all objects that `schema` admits.
 
-    `descriptions` replaces those of the properties that it names. A property whose name does not
-    match `names` moves into the description.
+    `descriptions` overrides property descriptions by name. A property whose name does not match
+    `names` moves into the description.
     """
     try:
         return _root_form(schema, descriptions or {}, names)
-    # It is not a valid schema. A check would have rejected it, or rejects every call.
+    # The schema is invalid, so a check rejects it earlier, or the check of each call does.
     except (AttributeError, TypeError, ValueError, RecursionError):
         return {"type": "object", "properties": {}, "additionalProperties": True}
 
@@ -140,7 +141,7 @@ def _root_form(
     ours = {key: value for key, value in schema.items() if key not in {"$ref", *unions}}
     root = form.of({**ours, "type": "object"})
     if unions:
-        root.setdefault("additionalProperties", True)  # a union may name other properties
+        root.setdefault("additionalProperties", True)  # a union can name other properties
         form.state(root, unions)
     definitions = form.definitions()
     return {**root, "$defs": definitions} if definitions else root
@@ -156,7 +157,7 @@ class _Form:
         self._depth = 0
 
     def of(self, schema: _Schema) -> JsonSchema:
-        """Returns the form of a schema or of a part."""
+        """Returns the form of a schema, or of a part of it."""
         if not isinstance(schema, dict) or self._depth > _MAX_DEPTH:  # `true`, `false`, too deep
             return {}
         self._depth += 1
@@ -165,19 +166,19 @@ class _Form:
             key: schema.pop(key) for key in _BOUNDS | {"default"} if not _is_json(schema.get(key))
         }
         body = {key: value for key, value in schema.items() if key in _KEPT}
-        rules = {key: schema[key] for key in sorted(schema.keys() & _IN_WORDS)}
-        if "oneOf" in body:  # wider members could both fit
+        rules = {key: schema[key] for key in sorted(schema.keys() & _DESCRIBED)}
+        if "oneOf" in body:  # after widening, a value could match several members
             (rules if "anyOf" in body else body)["anyOf"] = body.pop("oneOf")
         if len(body.get("allOf", ())) == 1 and "anyOf" not in body:
             body["anyOf"] = body.pop("allOf")
         form: JsonSchema = self._form_of(body, rules)
         outer = {key: schema[key] for key in ("description", "default") if key in schema}
-        # an earlier form's words may refer to definitions
+        # the description of an earlier form can refer to definitions
         for reference in re.findall(r"#/\$defs/\w+", str(schema.get("description", ""))):
             self._reference(reference)
         if "$ref" in form and (outer or rules or "examples" in schema):
-            form = {"anyOf": [form]}  # a reference has no neighbours
-        words = form.pop("description", "")  # of properties that cannot be kept
+            form = {"anyOf": [form]}  # a reference must not have sibling keywords
+        words = form.pop("description", "")  # describes properties that cannot be kept
         form |= outer
         if words:
             form["description"] = f"{outer.get('description', '')}\n{words}".strip()
@@ -190,33 +191,33 @@ class _Form:
         }  # in the author's order
 
     def _form_of(self, body: JsonSchema, rules: JsonSchema) -> JsonSchema:
-        """Returns the form of a part without its annotations; adds to the `rules` in words."""
+        """Returns the form of a part without annotations; adds the rules it lacks to `rules`."""
         types = [name for name in _types(body) if name in _OF_TYPE]
-        beside = {key: body[key] for key in body if key not in ("$ref", "anyOf", "type")}
+        siblings = {key: body[key] for key in body if key not in ("$ref", "anyOf", "type")}
         if "$ref" in body:
             rules |= {key: body[key] for key in body.keys() - {"$ref", "type"}}
             return {"$ref": self._reference(body["$ref"])}
-        if body.get("anyOf") and not (types and beside):
-            rules |= beside
+        if body.get("anyOf") and not (types and siblings):
+            rules |= siblings
             return {"anyOf": [self.of(_with_types(member, types)) for member in body["anyOf"]]}
         if "anyOf" in body:
             rules |= {"anyOf": body.pop("anyOf")}
             if "object" in types:
-                body.setdefault("additionalProperties", True)  # a union may name other properties
+                body.setdefault("additionalProperties", True)  # a union can name other properties
         types = types or _types_of_values(body)
         forms = [form for name in types if (form := self._form_of_type(name, body)) is not None]
-        if not forms:  # of no or any type, or without a value that fits
+        if not forms:  # the part has no type, any type, or no matching value
             rules |= {key: body.pop(key) for key in ("enum", "const") if key in body}
             return self._with_parts({**body, "type": types[0]} if types else body)
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
     def _form_of_type(self, name: str, body: JsonSchema) -> JsonSchema | None:
-        """Returns the part of a form for values of one type; `None` if no value fits."""
+        """Returns the part of a form for values of one type; `None` if no value matches."""
         form = {key: body[key] for key in body if key in _OF_TYPE[name] | _OF_ANY_TYPE}
         if "const" in form and not _fits(form["const"], name):
             return None
         if "enum" in form:
-            # a repeated value is dropped; 1 is not true
+            # drop repeated values, but distinguish 1 from true
             fitting = [value for value in form.pop("enum") if _fits(value, name)]
             unique = {(type(value), repr(value)): value for value in fitting}
             if not unique:
@@ -226,7 +227,7 @@ class _Form:
         return self._with_parts({"type": name, **form})
 
     def _with_parts(self, form: JsonSchema) -> JsonSchema:
-        """Replaces the parts of a schema by their forms, and states those that are implied."""
+        """Replaces the parts of a schema by their forms, and makes implied parts explicit."""
         for key in ("allOf", "prefixItems"):
             if key in form:
                 form[key] = [self.of(part) for part in form[key]]
@@ -256,7 +257,7 @@ class _Form:
             self.state(form, {"properties": others, **({"required": unsafe} if unsafe else {})})
 
     def state(self, form: JsonSchema, rules: JsonSchema) -> None:
-        """Adds rules to the description of a form that cannot keep them."""
+        """Adds rules to a form's description, because the form cannot express them."""
 
         def rename(part: _Schema) -> _Schema:
             if not isinstance(part, dict):
@@ -268,7 +269,7 @@ class _Form:
         form["description"] = f"{form.get('description', '')}\n{text}".strip()
 
     def _reference(self, reference: str) -> str:
-        """Returns a reference to the definition with the form of a reference's target."""
+        """Returns a reference to a definition that has the form of the reference's target."""
         if reference not in self._definition_names:
             name = re.sub(r"[^A-Za-z0-9_]", "_", reference.rpartition("/")[2]) or "_"
             while name in self._definition_names.values():
@@ -277,7 +278,7 @@ class _Form:
         return f"#/$defs/{self._definition_names[reference]}"
 
     def definitions(self) -> dict[str, JsonSchema]:
-        """Returns the definitions that the forms refer to, and those that these refer to."""
+        """Returns the definitions that the forms refer to, directly or indirectly."""
         definitions: dict[str, JsonSchema] = {}
         while len(definitions) < len(self._definition_names):
             for reference, name in [*self._definition_names.items()][len(definitions) :]:
@@ -285,7 +286,7 @@ class _Form:
         return definitions
 
     def resolved(self, schema: _Schema) -> _Schema:
-        """Returns a schema with what its reference leads to instead of the reference."""
+        """Returns a schema with its reference replaced by the reference's target."""
         references = set[str]()
         while isinstance(schema, dict) and (reference := schema.get("$ref")) is not None:
             rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -294,7 +295,7 @@ class _Form:
         return schema
 
     def merged(self, schema: JsonSchema) -> JsonSchema:
-        """Returns an object with the properties that the members of its `allOf` add to it."""
+        """Returns an object schema merged with the properties of its `allOf` members."""
         members = schema.get("allOf", ())
         if len(members) < (1 if "properties" in schema else 2):
             return schema
@@ -303,7 +304,7 @@ class _Form:
         merged: JsonSchema = {"properties": {}, "required": []}
         count = 0
         for part in [own, *map(self.merged, parts)]:
-            rules = part.keys() & (_KEPT | _IN_WORDS)
+            rules = part.keys() & (_KEPT | _DESCRIBED)
             if not rules <= _MERGED or part.get("type", "object") != "object":
                 return schema
             properties, required = part.get("properties", {}), part.get("required", ())
@@ -311,12 +312,12 @@ class _Form:
             merged["required"] += required
             merged = {**part, **merged}
             count += len(properties)
-        # a property in two members must fit both
+        # a property in two members must match both
         return schema if len(merged["properties"]) < count else merged
 
     def target(self, reference: str) -> _Schema:
-        """Returns what a JSON pointer leads to, or an empty schema."""
-        from urllib.parse import unquote  # imports as much again as the rest of this module
+        """Returns the target of a JSON pointer, or an empty schema."""
+        from urllib.parse import unquote  # takes as long to import as the rest of this module
 
         pointer = reference.removeprefix(str(self._schema.get("$id", "")).rstrip("#"))
         value: _Schema = self._schema
@@ -335,7 +336,7 @@ def _types(schema: JsonSchema) -> list[str]:
 
 
 def _with_types(schema: _Schema, types: list[str]) -> _Schema:
-    """Returns a member of a union with the union's own types, unless it has its own."""
+    """Returns a union's member with the union's types, unless the member has its own."""
     if not types or not isinstance(schema, dict) or schema.keys() & {"type", "$ref", "anyOf"}:
         return schema
     return {**schema, "type": types}
@@ -368,7 +369,7 @@ def _fits(value: object, name: str) -> bool:
 
 
 def _is_json(value: object) -> bool:
-    """Returns whether JSON can hold a value, which it cannot if there is an infinity in it."""
+    """Returns whether a value is valid JSON, which does not allow infinities."""
     if isinstance(value, float):
         return isfinite(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The handlers of tools: the results that they return, and the checks when a tool is built."""
+"""Handlers of tools: their results, and the checks when a tool is built."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,9 +40,10 @@ class ToolRenderableResult(Protocol):
 class ToolResult[R](Parametrized):
     """A handler's answer: a `message` for the model and a typed `value`.
 
-    `success=False` rolls back what the handler changed; `value` is then an error payload or `None`.
-    With `exclude_value_from_context` the model receives the message alone, events and session still
-    receive the value. The model sees `media` after the text, which ends with their markers.
+    `success=False` rolls back the handler's changes; `value` is then an error payload or `None`.
+    With `exclude_value_from_context`, the model receives only the message, but events and the
+    session still receive the value. The model sees `media` after the text, which ends with their
+    markers.
     """
 
     message: str
@@ -52,15 +53,15 @@ class ToolResult[R](Parametrized):
     media: Sequence[Image | Document] = ()
 
     def render(self) -> str:
-        """Returns the value's own `render()`, else its JSON without `None` fields; `""` for `None`.
+        """Returns the value's `render()`, or its JSON without `None` fields; `""` for `None`.
 
-        Raises `TypeError` if `render()` returns no string and `SerdeError` for a value that JSON
-        cannot hold.
+        Raises `TypeError` if `render()` does not return a string, and `SerdeError` for a value that
+        cannot be converted to JSON.
         """
         if self.value is None:
             return ""
-        # As isinstance(…, ToolRenderableResult), at a fortieth of its cost. Looking at the type
-        # excludes a field of that name.
+        # Forty times faster than isinstance(…, ToolRenderableResult). Using the type excludes a
+        # field with that name.
         render = getattr(type(self.value), "render", None)
         if not callable(render):
             return serde.dump_json(self.value, exclude_none=True)
@@ -75,7 +76,7 @@ class ToolResult[R](Parametrized):
     def content(self) -> str:
         """Returns the model's text: message, blank line, and the value unless excluded or empty.
 
-        Markers of media follow that the text does not have yet.
+        Media markers that are missing from the text are added at the end.
         """
         body = "" if self.exclude_value_from_context else self.render()
         text = f"{self.message}\n\n{body}" if body else self.message
@@ -85,7 +86,7 @@ class ToolResult[R](Parametrized):
 
 
 def description_of(handler: AnyHandler | None) -> str:
-    """Returns the first paragraph of a handler's docstring in one line; `""` without one."""
+    """Returns the first paragraph of a handler's docstring as one line; `""` if it has none."""
     docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
     lines = takewhile(str.strip, (docstring or "").strip().splitlines())
     return " ".join([line.strip() for line in lines])
@@ -112,9 +113,9 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
         )
 
 
-@lru_cache(maxsize=256)  # the handlers of a hundred foreign tools are methods of one class
+@lru_cache(maxsize=256)  # the handlers of a hundred external tools are methods of one class
 def _method_yields(function: AnyFunction) -> bool:
-    """Returns whether a method yields; raises `TypeError` unless it fits a handler's call."""
+    """Returns whether a method yields; raises `TypeError` if it cannot be called as a handler."""
     signature_of(function, follow_wrapped=False).bind(None, None, context=None)
     return _yields(function)
 
@@ -130,27 +131,28 @@ def _handler_name(handler: AnyHandler) -> str:
 def find_types(
     name: str, handler: AnyHandler | None, params_type: AnyType, result_type: AnyType
 ) -> tuple[AnyType, AnyType]:
-    """Fills the types that are missing from the handler's annotations.
+    """Infers missing types from the handler's annotations.
 
-    Raises `PromptValidationError` when they lack the type of the params, when the handler is
-    annotated for other types than the declared ones, or to return anything but a `ToolResult`.
+    Raises `PromptValidationError` if the type of the params is not declared and not annotated, if
+    the annotations differ from the declared types, or if the handler is annotated to return
+    anything but a `ToolResult`.
     """
     takes: AnyType = None
     returned: AnyType = None
     problem = "there is no handler to take the types from"
     if handler is not None:
-        # `signature` follows decorators to the wrapped function, which may take no params
+        # `signature` follows decorators to the wrapped function, which may not take params
         first = next(iter(signature_of(handler).parameters), "params")
         problem = f"handler {_handler_name(handler)} has no type annotation for {first!r}"
         function = _annotated_function(handler)
         try:
             hints = get_type_hints(function)
             takes, returned = hints.get(first), hints.get("return")
-        except Exception as error:  # whatever an annotation raises when it is evaluated
+        except Exception as error:  # evaluating an annotation can raise anything
             problem = (
                 f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
             )
-        # a decorator copies the annotations of the wrapped function, and may convert its values
+        # a decorator copies the wrapped function's annotations, but may convert its values
         if not hasattr(function, "__wrapped__"):
             _check_returned(name, handler, returned)
             _check_annotations(name, handler, (takes, params_type), (returned, result_type))
@@ -162,7 +164,7 @@ def find_types(
 
 
 def _annotated_function(handler: AnyHandler) -> AnyHandler:
-    """Returns the function whose annotations are those of a handler."""
+    """Returns the function that has a handler's annotations."""
     function = handler.__func__ if isinstance(handler, MethodType) else handler
     function = function.func if isinstance(function, partial) else function
     return function if inspect.isroutine(function) else type(function).__call__
@@ -176,7 +178,7 @@ def _result_in(returned: AnyType) -> AnyType:
 def _check_annotations(
     name: str, handler: AnyHandler, params: tuple[AnyType, AnyType], result: tuple[AnyType, AnyType]
 ) -> None:
-    """Raises `PromptValidationError` for a handler annotated for other types than the tool's."""
+    """Raises `PromptValidationError` if the handler's annotations differ from the tool's types."""
     (takes, params_type), (returned, result_type) = params, result
     returns = _result_in(returned)
     for problem, annotated, declared, fits in (
@@ -196,7 +198,7 @@ def _type_name(kind: object) -> str:
 
 
 def _fits(kind: AnyType, wanted: AnyType) -> bool:
-    """Tells whether values of `kind` can be of the type `wanted`, as far as their classes tell."""
+    """Whether values of `kind` can be of the type `wanted`; true if their classes do not tell."""
     kind, wanted = record_class(kind), record_class(wanted)
     for union in (wanted, kind):
         if isinstance(union, UnionType) or origin_of(union) is Union:
@@ -210,7 +212,7 @@ def _fits(kind: AnyType, wanted: AnyType) -> bool:
         return kind is wanted or field_names(wanted) <= field_names(kind)
     try:
         return issubclass(*[dict if is_typed_dict(part) else part for part in (kind, wanted)])
-    except TypeError:  # no classes, or a protocol
+    except TypeError:  # not classes, or a protocol
         return True
 
 

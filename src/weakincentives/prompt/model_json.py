@@ -1,4 +1,4 @@
-"""JSON as models write it: fenced, after reasoning, with nulls for absent fields, in an object."""
+"""Parses JSON that models write: fenced, after reasoning, with nulls for absent fields, wrapped."""
 
 import json
 import re
@@ -22,10 +22,10 @@ WRAPPED_ITEMS = "items"
 """The one property of the object that wraps an array; providers want an object at the root."""
 
 WRAPPED_VALUE = "value"
-"""The same for a scalar or a union."""
+"""The one property of the object that wraps a scalar or a union."""
 
-# A line that begins a fenced block or, without a language, ends one. Compiled on first use;
-# possessive, since a model can write text that makes a pattern backtrack for hours.
+# A line that starts a fenced block or, without a language, ends one. Compiled on first use.
+# Possessive, because a model can write text that would make the pattern backtrack for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
 _THOUGHT_END = r"(?is)</think(?:ing)?\s*+>"
 _THOUGHTS = r"(?is)\A(?:\s*+<think.*?</think(?:ing)?\s*+>)++"
@@ -34,18 +34,18 @@ _NO_INTEGER = "Input should be a valid integer"
 
 
 def json_text(output_text: str) -> str:
-    """Returns the JSON of an answer, without the reasoning that some models write before it."""
+    """Returns the JSON in an answer, without the reasoning that some models write before it."""
     text = re.sub(_THOUGHTS, "", output_text)
-    # the opening tag is often a part of the model's template, and not of its answer
+    # the opening tag is often part of the model's template instead of its answer
     if "</think" in text.lower() and _load(_fenced(text)) is None:
         text = re.split(_THOUGHT_END, text, maxsplit=1)[-1]
     return _fenced(text)
 
 
 def _fenced(output_text: str) -> str:
-    """Returns the first block fenced as JSON, else the first without a language, else all of it."""
+    """Returns the first JSON block, or the first block without a language, or the whole text."""
     blocks: dict[str, str] = {}
-    ticks = 0  # the backticks of the open fence; 0 when none is open
+    ticks = 0  # the number of backticks of the open fence; 0 if none is open
     language = ""
     lines: list[str] = []
     for line in output_text.split("\n"):
@@ -64,7 +64,7 @@ def _fenced(output_text: str) -> str:
 
 
 def unwrap(text: str, wrapper: str) -> str:
-    """Returns the property `wrapper` of a JSON object without others; else `text`."""
+    """Returns the property `wrapper` of a JSON object if it is the only one, otherwise `text`."""
     value = _load(text)
     if isinstance(value, dict) and list(value) == [wrapper]:
         return _dump(value[wrapper])
@@ -72,11 +72,11 @@ def unwrap(text: str, wrapper: str) -> str:
 
 
 def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
-    """Returns what `read` makes of JSON `text`, and the text that it accepted.
+    """Returns the value that `read` parses from JSON `text`, and the text that it accepted.
 
-    In a strict schema a null stands for an absent field, so nulls that `read` rejects are removed.
-    A number without a fraction, such as 5.0, counts as an integer, as in JSON Schema. Raises the
-    errors of `read`.
+    In a strict schema, a null represents an absent field, so nulls that `read` rejects are removed.
+    A number with a zero fraction, such as 5.0, is an integer, as in JSON Schema. Raises the errors
+    of `read`.
     """
     try:
         return read(text), text
@@ -97,7 +97,7 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         paths = [null.path for null in nulls if null.in_union]
         dumped = serde.dump(result) if paths else None
         if not all(_has(dumped, path) for path in paths):
-            raise  # without the null another member of the union was read, which has no such field
+            raise  # without the null, another member of the union matched, which has no such field
         return result, text
 
 
@@ -113,10 +113,10 @@ def _rejected_nulls(
     *,
     in_union: bool = False,
 ) -> tuple[list[_Null], bool]:
-    """Returns the nulls in `value` that `issues` are about, and whether they explain all issues.
+    """Returns the nulls in `value` that cause `issues`, and whether they cause all of them.
 
-    The path of an issue in a union has a label for the member, which is no key of the JSON. Only
-    the first member counts whose issues all come from nulls in fields that it has.
+    In a union, the path of an issue contains a label for the member, which is not a key of the
+    JSON. Only the first member whose issues are all caused by nulls in its own fields is used.
     """
     issues_of: dict[str | int, list[ValidationIssue]] = {}
     for issue in issues:
@@ -152,7 +152,7 @@ def _has(value: AnyJson, path: JsonPath) -> bool:
 
 
 def _child(value: AnyJson, part: str | int) -> AnyJson:
-    """Returns the part of an object or array, and `...` for one that it does not have."""
+    """Returns a part of an object or array, or `...` if it does not have that part."""
     if isinstance(value, list) and isinstance(part, int):
         return value[part] if part < len(value) else ...
     return value.get(part, ...) if isinstance(value, dict) else ...
@@ -160,7 +160,7 @@ def _child(value: AnyJson, part: str | int) -> AnyJson:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number with a fraction or an exponent as it is written: a float could lose digits."""
+    """A number with a fraction or an exponent, as written, because a float could lose digits."""
 
     text: str
 
@@ -168,7 +168,7 @@ class _Number:
 def _integer_or_number(text: str) -> int | _Number:
     from decimal import Decimal
 
-    if not isfinite(float(text)):  # its integer could have millions of digits
+    if not isfinite(float(text)):  # as an integer, it could have millions of digits
         return _Number(text)
     number = Decimal(text)
     return integer if (integer := int(number)) == number else _Number(text)
@@ -182,6 +182,6 @@ def _load(text: str, read_number: Callable[[str], int | _Number] = _Number) -> A
 
 
 def _dump(value: AnyJson) -> str:
-    """Returns what `_load` has read as JSON text, with numbers as they were written."""
+    """Returns a value from `_load` as JSON text, with numbers as they were written."""
     text = json.dumps(value, ensure_ascii=False, default=lambda number: f"\0{number.text}")
     return re.sub(r'"\\u0000([-+.\deE]++)"', r"\1", text)

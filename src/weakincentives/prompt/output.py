@@ -1,4 +1,4 @@
-"""The typed answer of a prompt: declared once, parsed strictly."""
+"""Declares the typed answer of a prompt, and parses it strictly."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 type Container = Literal["object", "array", "value", "text"]
-"""The form of an answer: JSON of this kind, or for `str` the model's text as it is."""
+"""The form of an answer: JSON of this kind, or for `str`, the model's unchanged text."""
 
-# Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
+# Any: for `list[T]`, a type checker cannot derive the item's type from Out.
 type ItemType = Any
 
 
@@ -33,9 +33,9 @@ type ItemType = Any
 class StructuredOutputConfig[Out](Parametrized):
     """Declares the output: any type with a JSON schema, such as a dataclass, a list or a union.
 
-    For `str` the output is the model's text. Keys that a record type does not have are refused
+    For `str`, the output is the model's text. Keys that a record type does not have are rejected
     unless `allow_extra_keys` is set. Raises `PromptValidationError` for a type without a schema,
-    and for one that admits everything, such as `Any` or `dict`.
+    and for a type that admits everything, such as `Any` or `dict`.
     """
 
     output_type: "TypeForm[Out]"
@@ -67,14 +67,14 @@ class StructuredOutputConfig[Out](Parametrized):
 
     @property
     def wrapper(self) -> str | None:
-        """The one property of the object in which a provider wants the answer, if not alone."""
+        """The one property of the object that wraps the answer; `None` if it is not wrapped."""
         from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE
 
         return {"array": WRAPPED_ITEMS, "value": WRAPPED_VALUE}.get(self.container)
 
     @property
     def item_type(self) -> ItemType:
-        """`T` for `T` and for `list[T]`."""
+        """`T` for both `T` and `list[T]`."""
         is_array = self.container == "array"
         item: ItemType = get_args(self._plain_type)[0] if is_array else self.output_type
         return item
@@ -89,7 +89,7 @@ _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "$d
 
 
 def _admits_everything(schema: "serde.JsonSchema", root: "serde.JsonSchema") -> bool:
-    """Tells whether a schema has no rule, or a member of its union has none, as with `Any`."""
+    """Whether a schema, or a member of its union, has no rules, as for `Any`."""
     from ..serde.json_schemas import resolved
 
     schema = resolved(schema, root)
@@ -100,11 +100,11 @@ def _admits_everything(schema: "serde.JsonSchema", root: "serde.JsonSchema") -> 
 
 
 def parse_structured_output[Out](output_text: str, rendered: DeclaresOutput[Out]) -> Out:
-    """Parses the typed answer in `output_text`: its first fenced JSON block, else the whole text.
+    """Parses the typed answer in `output_text`: its first fenced JSON block, or the whole text.
 
-    Accepts what an evaluation accepts: a null for an absent field, and an array or a scalar in an
-    object with the one property `items` or `value`. Raises `OutputParseError` with every issue for
-    any other answer, and for a prompt that declares no output.
+    Like an evaluation, it accepts a null for an absent field, and an array or a scalar that is
+    wrapped in an object with the single property `items` or `value`. Raises `OutputParseError` with
+    every issue for any other answer, and for a prompt that does not declare an output.
     """
     if rendered.structured_output is None:
         raise OutputParseError(
@@ -115,7 +115,7 @@ def parse_structured_output[Out](output_text: str, rendered: DeclaresOutput[Out]
 
 
 def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> tuple[Out, str]:
-    """Parses as `parse_structured_output` does; returns the answer and its JSON text."""
+    """Like `parse_structured_output`, but returns the answer and its JSON text."""
     if config.container == "text":
         # Any: `Out` is `str` here.
         answer: Any = output_text

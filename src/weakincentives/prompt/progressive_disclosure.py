@@ -1,8 +1,8 @@
-"""The tools with which a model opens and closes sections.
+"""Tools that let a model open and close sections.
 
 The handlers of `read_section`, `open_sections` and `close_section` render the conversation's
-`PromptView`, so the model reads what a prompt with that section open would show. They change
-nothing: the tool executor records which sections their results open and close.
+`PromptView`, so the model sees the same text as in a prompt with that section open. They do not
+change anything: the tool executor records the sections that their results open and close.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ class ReadSectionParams:
 class ReadSectionResult:
     """A section's full text, its tools, and the paths of the sections that open with the tools.
 
-    `shown` has the sections whose texts `content` consists of.
+    `shown` has the sections whose texts are in `content`.
     """
 
     content: str
@@ -75,7 +75,7 @@ class ReadSectionResult:
     shown: tuple[ShownSection, ...] = ()
 
     def render(self) -> str:
-        """The content alone; tools reach the model as tools."""
+        """Returns only the content, because the model receives the tools separately."""
         return self.content
 
 
@@ -92,7 +92,7 @@ class OpenSectionsParams:
     reason: str = field(
         metadata={
             "description": "Why these sections are needed, in at most 256 characters.",
-            # only the model sees this bound; a longer text is cut, not refused
+            # only the model sees this limit; a longer text is truncated, not rejected
             "json_schema_extra": {"maxLength": _MAX_REASON},
         }
     )
@@ -120,18 +120,18 @@ class CloseSectionResult:
 
 
 def _find(view: PromptView, key: str) -> SectionNode | None:
-    """The section with that key, or `None` for an unknown or a disabled one."""
+    """Returns the section with that key, or `None` if it is unknown or disabled."""
     node = view.registry.get_section_by_key(key)
     return node if node is not None and view.is_enabled(node) else None
 
 
 def _sections_to_open(view: PromptView, node: SectionNode) -> list[SectionNode]:
-    """The summarized sections among `node` and those above it, from the root down."""
+    """Returns the summarized sections among `node` and its ancestors, from the root down."""
     sections = (*view.registry.ancestors(node), node)
     return [section for section in sections if view.visibility_of(section) is not _FULL]
 
 
-# The docstrings of the next three functions are the tools' descriptions, which the model reads.
+# The docstrings of the next three functions are the tools' descriptions, which the model sees.
 
 
 def _read_section(
@@ -155,16 +155,16 @@ def _read_section(
         return ToolResult(
             message="Section is already expanded.", value=ReadSectionResult(content), media=media
         )
-    if tools and view.disclosure is Disclosure.SPLIT:  # reading brings no tools here
+    if tools and view.disclosure is Disclosure.SPLIT:  # reading does not add tools
         return ToolResult(
             message=f"Content of section '{key}', whose tools come with `{OPEN_SECTIONS}`:",
             value=ReadSectionResult(content),
             media=media,
         )
     paths: dict[SectionPath, None] = {}
-    if tools or view.closable:  # open the section, those around it, and those below it with tools
+    if tools or view.closable:  # open the section, its ancestors, and descendants with tools
         paths = dict.fromkeys([*[section.path for section in to_open], node.path])
-        if to_open[0] is not node:  # opening the sections above brings their tools as well
+        if to_open[0] is not node:  # opening the ancestors also adds their tools
             opened = view.with_visibility({**also_open, **dict.fromkeys(paths, _FULL)})
             tools = opened.render(opened.visible_sections(to_open[0])).tools
         paths.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
@@ -200,7 +200,7 @@ def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[o
         raise ToolValidationError("section_keys is empty: name at least one summarized section.")
     requested = dict.fromkeys(nodes, _FULL)
     opened = view.with_visibility(requested)
-    # Rendering fails here if it must, since the model can go on without a section that fails.
+    # If rendering fails, it must fail here: the model can continue without this section.
     for node in nodes.values():
         opened.render(opened.visible_sections(node))
     raise VisibilityExpansionRequired(
@@ -218,7 +218,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
         raise ToolValidationError(f"Unknown section key: '{key}'")
     if view.decisions.opened.get(node.path) is not _FULL or _sections_to_open(view, node):
         raise ToolValidationError(f"Section '{key}' is not one that you opened.")
-    # all tools of the subtree: another call of the same turn may have opened a section in it
+    # include the whole subtree, because another call of the turn may have opened a section in it
     subtree = view.registry.sections[node.index : node.end]
     names = tuple([tool.name for section in subtree for tool in section.tools])
     return ToolResult(
@@ -248,7 +248,7 @@ _ANSWERS: Mapping[str, _Answer] = {
     READ_SECTION: _read_section,
     CLOSE_SECTION: _close_section,
 }
-# in the order in which a prompt has them
+# in the order in which a prompt lists them
 _TOOLS = (
     _define_tool(OPEN_SECTIONS, _open_sections, OpenSectionsParams, object),
     _define_tool(READ_SECTION, _read_section, ReadSectionParams, ReadSectionResult),
@@ -259,9 +259,9 @@ _TOOLS = (
 def disclosure_handler(
     name: str, view: PromptView, also_open: Mapping[SectionPath, SectionVisibility] = _NOTHING
 ) -> AnyToolHandler:
-    """The handler of the disclosure tool `name`, which answers by `view`.
+    """Returns the handler of the disclosure tool `name`, which renders sections of `view`.
 
-    `also_open` are sections that the same turn has read: they open with those that are read now.
+    `also_open` are sections that the same turn has already read. The handler opens them as well.
     """
     answer = _ANSWERS[name]
     if also_open and name == READ_SECTION:
@@ -271,7 +271,7 @@ def disclosure_handler(
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
         try:
             return answer(view, params)
-        except PromptRenderError as error:  # the log has its text, which is for the prompt's author
+        except PromptRenderError as error:  # its text is for the prompt's author
             raise PromptRenderError(
                 "This section cannot be shown in this conversation; go on without it."
             ) from error
@@ -282,7 +282,7 @@ def disclosure_handler(
 def disclosure_tools(
     view: PromptView, sections: VisibleSections, *, closable: bool = False
 ) -> tuple[AnyTool, ...]:
-    """The disclosure tools that a prompt with these visible sections needs.
+    """Returns the disclosure tools for a prompt with these visible sections.
 
     While a section is open or can be opened, a `closable` prompt also has `close_section` and the
     tool that opens the section again.
@@ -299,7 +299,7 @@ def disclosure_tools(
 
 
 def disclosure_tool(name: str, view: PromptView) -> AnyTool:
-    """The disclosure tool `name`, which answers by `view`."""
+    """Returns the disclosure tool `name`, which renders sections of `view`."""
     return _bind_handler(next(tool for tool in _TOOLS if tool.name == name), view)
 
 
@@ -311,9 +311,9 @@ def create_read_section_handler(
     session: StateView | None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
-    """The `read_section` tool of a prompt that was rendered with these arguments.
+    """Returns the `read_section` tool of a prompt that was rendered with these arguments.
 
-    `current_visibility` holds the overrides in force at that time.
+    `current_visibility` has the overrides that applied at that time.
     """
     view = PromptView(
         registry=registry,
@@ -326,7 +326,7 @@ def create_read_section_handler(
 
 
 def how_to_open(view: PromptView, tool_name: str) -> str | None:
-    """What the model must call to get a tool whose section is not open; `None` for any other tool.
+    """Returns the call that makes a tool of a closed section available; `None` for any other tool.
 
     Raises `PromptRenderError` for a condition that fails.
     """
@@ -335,7 +335,7 @@ def how_to_open(view: PromptView, tool_name: str) -> str | None:
     if not to_open:
         return None
     tool = view.disclosure_tool(to_open[-1])
-    if tool == READ_SECTION or len(to_open) == 1:  # reading a section also opens those around it
+    if tool == READ_SECTION or len(to_open) == 1:  # reading a section also opens its ancestors
         return f"call {tool} with key '{to_open[-1].key}' first"
     return f"call {tool} with keys {', '.join([repr(node.key) for node in to_open])} first"
 
@@ -343,7 +343,7 @@ def how_to_open(view: PromptView, tool_name: str) -> str | None:
 def combine_requests(
     requests: Sequence[VisibilityExpansionRequired],
 ) -> VisibilityExpansionRequired:
-    """Returns one request for all sections that the calls of a turn requested."""
+    """Returns one request for all sections that a turn's calls requested."""
     if len(requests) == 1:
         return requests[0]
     return VisibilityExpansionRequired(
@@ -358,6 +358,6 @@ def combine_requests(
 
 
 def _bind_handler(tool: AnyTool, view: PromptView) -> AnyTool:
-    bound = copy(tool)  # what the constructor checks is the same for every view
+    bound = copy(tool)  # the constructor's checks would be the same for every view
     object.__setattr__(bound, "handler", disclosure_handler(tool.name, view))
     return bound

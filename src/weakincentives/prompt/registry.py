@@ -1,4 +1,4 @@
-"""The flat, checked table of a template's sections, which is built once with the template."""
+"""`RegistrySnapshot` is the flat, validated table of a template's sections, built only once."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
@@ -31,17 +31,17 @@ RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
 class SectionNode:
-    """One section at its position in the tree; nothing changes it once the tree is built.
+    """One section at its position in the tree; it does not change after the tree is built.
 
     Nodes are in pre-order, so `registry.sections[node.index : node.end]` is the subtree. `key` is
-    the path joined by dots, `number` the position, such as `2.1`. `default_params` are used where
-    nothing is bound. `template` joins heading and body, and is `None` if code writes the body.
-    `examples` is the Markdown of the tools' examples. `body_override` and `summary_override`
-    replace the section's own texts. Raises `PromptValidationError` for examples and conditions that
-    cannot work.
+    the path joined by dots, and `number` is the position, such as `2.1`. `default_params` are used
+    if no params are bound. `template` combines heading and body, and is `None` if code generates
+    the body. `examples` is the Markdown of the tools' examples. `body_override` and
+    `summary_override` replace the section's own texts. Raises `PromptValidationError` for invalid
+    examples and conditions.
     """
 
-    # A plain class, since a dataclass of so many fields takes 1 ms of each import.
+    # A plain class, because a dataclass with so many fields takes 1 ms of each import.
     def __init__(
         self,
         section: AnySection,
@@ -86,13 +86,13 @@ class SectionNode:
 
 
 class RegistrySnapshot:
-    """All sections of a template in pre-order, with indexes; nothing changes it once it is built.
+    """All sections of a template in pre-order, with indexes; it does not change after it is built.
 
     `required_params` are the params types that must be bound: they have no default and cannot be
-    built without arguments. `tool_paths` holds each tool's section, `effects` the effects of all
-    tools, `state` the slices that sections declare. `reads_session` says that a condition or the
-    source of params takes the session. Raises `PromptValidationError` with the section's path for
-    keys, tools, placeholders and conditions that cannot work.
+    built without arguments. `tool_paths` has each tool's section, `effects` are the effects of all
+    tools, and `state` are the slices that sections declare. `reads_session` means that a condition
+    or a source of params takes the session. Raises `PromptValidationError` with the section's path
+    for invalid keys, tools, placeholders and conditions.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class RegistrySnapshot:
         self.sections = tuple(self._by_key.values())
         kinds = {node.params_type for node in self.sections}
         self.params_types = frozenset([kind for kind in kinds if kind is not None])
-        # The first default and source of a type serve every section that takes this type.
+        # Every section with a params type uses the first default and source of that type.
         defaults = {
             node.params_type
             if isinstance(node.default_params, dict)
@@ -145,31 +145,31 @@ class RegistrySnapshot:
 
     @property
     def has_non_repeatable_tools(self) -> bool:
-        """Whether a call of some tool must not run twice."""
+        """Whether any tool's calls must not run twice."""
         return not self.effects.isdisjoint(NON_REPEATABLE)
 
     def get_section(self, path: SectionPath) -> SectionNode | None:
-        """The section at `path`, or `None` for an unknown one."""
+        """Returns the section at `path`, or `None` if it is unknown."""
         node = self._by_key.get(".".join(path))
         return node if node is not None and node.path == path else None
 
     def get_section_by_key(self, key: str) -> SectionNode | None:
-        """The section with the dotted `key` that a prompt shows, or `None` for an unknown one."""
+        """Returns the section with the dotted `key` shown in a prompt, or `None` if unknown."""
         return self._by_key.get(key)
 
     def get_tool(self, name: str) -> AnyTool | None:
-        """The tool of that name in any section, or `None` for an unknown one."""
+        """Returns the tool with that name in any section, or `None` if it is unknown."""
         node = self.get_section(self.tool_paths.get(name, ()))
         return None if node is None else next(tool for tool in node.tools if tool.name == name)
 
     def ancestors(self, node: SectionNode) -> tuple[SectionNode, ...]:
-        """The sections above `node`, from the root down."""
+        """Returns the ancestors of `node`, from the root down."""
         return tuple(
             [self._by_key[".".join(node.path[:depth])] for depth in range(1, len(node.path))]
         )
 
     def children(self, node: SectionNode) -> Iterator[SectionNode]:
-        """The sections directly below `node`, in order."""
+        """Yields the sections directly below `node`, in order."""
         index = node.index + 1
         while index < node.end:
             child = self.sections[index]
@@ -177,7 +177,7 @@ class RegistrySnapshot:
             index = child.end
 
     def with_sections(self, sections: tuple[SectionNode, ...]) -> "RegistrySnapshot":
-        """This tree with other nodes for the same sections; nothing is checked again."""
+        """Returns this tree with new nodes for the same sections, without checking them again."""
         changed = copy(self)
         changed.sections = sections
         changed._by_key = {node.key: node for node in sections}  # noqa: SLF001 - its own class
@@ -274,7 +274,7 @@ class RegistrySnapshot:
 
 
 def _tools(section: AnySection) -> tuple[AnyTool, ...]:
-    """The tools of the section itself, with its approval where they declare none."""
+    """Returns the section's own tools; it adds its approval to tools that declare none."""
     tools, approval = tuple(section.tools()), section.approval
     if approval is None:
         return tools
@@ -289,31 +289,31 @@ def _tools(section: AnySection) -> tuple[AnyTool, ...]:
 
 
 def _nested_state(tool: AnyTool) -> Iterable[DeclaredState]:
-    """The state of the template that the tool evaluates, if it evaluates one."""
+    """Returns the state of the template that the tool evaluates, if it evaluates one."""
     handler = tool.handler
     return handler.template.registry.state.values() if isinstance(handler, PromptHandler) else ()
 
 
 def _reducers(declared: DeclaredState) -> Mapping[SliceType, StateReducer]:
-    """The reducers that a declaration names; none for a class, whose methods say."""
+    """Returns the reducers in a declaration; none for a class, whose methods declare them."""
     return {} if isinstance(declared, type) else declared.reducers
 
 
 def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
-    """Heading and body as one template; `None` where code writes the body."""
+    """Returns heading and body as one template; `None` if code generates the body."""
     text = section.body_text()
-    # A value at the start of the body may begin with blank lines, which a template would keep.
+    # A value at the start of the body can begin with blank lines, which a template would keep.
     if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
         return None
     if section.params_type is not None and is_typed_dict(section.params_type):
-        return None  # a compiled template reads attributes
+        return None  # a compiled template can only read attributes
     if section.literal:
         text = text.replace("$", "$$")
     return CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
 
 
 def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:
-    """Raises `PromptValidationError` for a template that the section's params cannot fill."""
+    """Raises `PromptValidationError` if the section's params lack a placeholder of the template."""
     if section.literal:
         return
     template, names = compiled(text), field_names(section.params_type)
@@ -362,9 +362,9 @@ def _condition[C](
 
 
 def example_text(tool: AnyTool, index: int) -> str:
-    """One example as a Markdown list item without its `-`.
+    """Returns one example as a Markdown list item without its `-`.
 
-    Raises `SerdeError` for values that JSON cannot hold.
+    Raises `SerdeError` for values that cannot be converted to JSON.
     """
     example = tool.examples[index]
     params, result = serde.dump_json(example.input), serde.dump_json(example.output)
@@ -376,7 +376,7 @@ def tool_examples(
     path: SectionPath,
     text: Callable[[AnyTool, int], str] = example_text,
 ) -> str:
-    """The tools' examples as the Markdown that follows their section's body; empty without any."""
+    """Returns the tools' examples as Markdown, to follow their section's body; `""` if none."""
     blocks: list[str] = []
     for tool in tools:
         try:

@@ -1,4 +1,4 @@
-"""Renders a template's tree with params to a `RenderedPrompt`, the value that adapters need."""
+"""Renders a template's tree with params to a `RenderedPrompt`, the input of adapters."""
 
 import reprlib
 from collections.abc import Mapping
@@ -36,10 +36,10 @@ class Span(NamedTuple):
 class RenderedPrompt[Out](Parametrized):
     """A prompt's text and tools at one moment.
 
-    `tool_param_descriptions` holds overridden texts by tool and field, also for tools that are not
-    open yet. `overrides` are those that a store held for the prompt. `sections` holds the visible
-    sections and how each is shown, `section_texts` the text of each. `media` has the images and
-    documents whose markers stand in the text.
+    `tool_param_descriptions` has overridden texts by tool and field, including tools that are not
+    available yet. `overrides` are the prompt's stored overrides. `sections` has the visible
+    sections and the visibility of each, and `section_texts` has their texts. `media` has the images
+    and documents whose markers are in the text.
     """
 
     text: str
@@ -59,7 +59,7 @@ class RenderedPrompt[Out](Parametrized):
         return f"<RenderedPrompt {self._label} characters={len(self.text)} tools={tools}>"
 
     def _repr_markdown_(self) -> str:
-        """Shows text and tools in a notebook."""
+        """Renders text and tools as Markdown for notebooks."""
         from ..displays import code_block, code_span
 
         tools = ", ".join([code_span(tool.name) for tool in self.tools]) or "none"
@@ -74,12 +74,12 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def output_type(self) -> type[Any] | None:  # Any: see StructuredOutputConfig.item_type
-        """`T` for `T` and for `list[T]`; `None` when the prompt asks for text."""
+        """`T` for both `T` and `list[T]`; `None` if the prompt asks for text."""
         return None if self.structured_output is None else self.structured_output.item_type
 
     @property
     def container(self) -> Container | None:
-        """`"object"`, `"array"`, or `None` when the prompt asks for text."""
+        """The form of the answer, such as `"object"`; `None` if the prompt asks for text."""
         return None if self.structured_output is None else self.structured_output.container
 
     @property
@@ -89,12 +89,12 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def registry(self) -> RegistrySnapshot:
-        """The tree that was rendered, with overridden texts in place."""
+        """The rendered tree, including overridden texts."""
         return self.view.registry
 
     @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
-        """How each visible section is shown, by path; hidden and disabled sections are absent."""
+        """The visibility of each visible section by path, without hidden and disabled sections."""
         return {node.path: visibility for node, visibility in self.sections.items()}
 
     @property
@@ -104,7 +104,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
-        """The section of each tool; the disclosure tools belong to no section."""
+        """The section of each tool; disclosure tools do not belong to any section."""
         paths = self.registry.tool_paths
         return {tool.name: paths[tool.name] for tool in self.tools if tool.name in paths}
 
@@ -153,10 +153,11 @@ class PromptRenderer[Out](Parametrized):
     ) -> RenderedPrompt[Out]:
         """Renders the tree with the params in `param_lookup`.
 
-        `overrides` are section bodies by path and `tool_overrides` texts by tool name; both beat
-        the `stored` texts. `visibility_overrides` beat those of the session, which beat the
-        sections' own visibility. A continued conversation passes its `decisions`, which replace all
-        of these. Raises `PromptRenderError` with the section's path.
+        `overrides` are section bodies by path, and `tool_overrides` are texts by tool name; both
+        take precedence over `stored` texts. `visibility_overrides` take precedence over the
+        session's overrides, which take precedence over the sections' own visibility. A continued
+        conversation passes its `decisions`, which replace all of these. Raises `PromptRenderError`
+        with the section's path.
         """
         if decisions is None:
             remembered = session_overrides(session)
@@ -178,8 +179,8 @@ class PromptRenderer[Out](Parametrized):
         sections = view.visible_sections()
         section_texts, tools, summarized = view.render(sections)
         if summarized or self.closable:
-            # imported here, since it takes a tenth of the package's import and some prompts never
-            # need it
+            # imported here, because it takes a tenth of the package's import time and some prompts
+            # never need it
             from .progressive_disclosure import disclosure_tools
 
             tools += disclosure_tools(view, sections, closable=self.closable)
@@ -207,7 +208,7 @@ class PromptRenderer[Out](Parametrized):
         """Returns the sections with overridden texts, and the overridden texts of tool params."""
         if not (overrides or tool_overrides or stored):
             return self.registry, EMPTY
-        # imported here, since hashing loads OpenSSL and few prompts have overrides
+        # imported here, because hashing loads OpenSSL and few prompts have overrides
         from .overrides.apply import apply_overrides, inline_overrides, param_descriptions
 
         texts = {**stored, **inline_overrides(overrides, tool_overrides)}
@@ -223,4 +224,4 @@ def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None
             )
 
 
-type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output
+type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output type

@@ -1,6 +1,6 @@
-"""Sections: the nodes of a prompt's tree, each with its text, tools, children and conditions.
+"""Sections are the nodes of a prompt's tree, with text, tools, children and conditions.
 
-A section checks what it can see by itself; `registry` checks it against its place in the tree.
+A section checks its own arguments; `registry` checks its place in the tree.
 """
 
 import re
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from .approval_rules import Approval
 
-    # Any: sections without params are written without a subscript.
+    # Any: sections without params have no subscript.
     type _AnyParams = Any
     ParamsT = TypeVar("ParamsT", default=_AnyParams)
-else:  # the default is for type checkers; 3.12's own TypeVar knows none
+else:  # the default is for type checkers; the TypeVar of Python 3.12 does not support it
     from typing import TypeVar
 
     ParamsT = TypeVar("ParamsT")
@@ -62,11 +62,11 @@ class _ParamsSessionSelector[P, R](Protocol):
 type Selector[P, R] = (
     Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
 )
-"""A condition of a section: it takes nothing, its params, the session (by keyword), or both."""
+"""A section's condition, called without arguments, with params, with `session=`, or with both."""
 
 
 class SectionArguments[P](TypedDict, total=False):
-    """The arguments that every kind of section takes beside title, text and params."""
+    """The common arguments of all section types, in addition to title, text and params."""
 
     key: str | None
     summary: str | None
@@ -81,26 +81,25 @@ class SectionArguments[P](TypedDict, total=False):
 
 
 class Section(Parametrized, ABC, Generic[ParamsT]):
-    """A part of a prompt: subclass it and write `render_body`, or use `MarkdownSection`.
+    """A part of a prompt; subclass it and implement `render_body`, or use `MarkdownSection`.
 
-    `Section[Params]` fixes the record type that its text and conditions receive: a dataclass, a
-    pydantic model or a TypedDict. `key` is by default the title's slug and matches
+    `Section[Params]` sets the record type that its text and conditions receive: a dataclass, a
+    pydantic model or a TypedDict. `key` defaults to the title's slug and must match
     `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is
-    summarized. `params_from` makes the params from the session's state where none are bound.
-    `state` declares slices that every session has with which the prompt is evaluated. `approval`
-    holds for the section's own tools that declare none; `"effects"` leaves out `"pure"` ones, which
-    change nothing. Raises `PromptValidationError` for what
-    cannot work in any prompt.
+    summarized. `params_from` creates the params from the session's state if none are bound. `state`
+    declares slices for every session that evaluates the prompt. `approval` applies to the section's
+    own tools without an `approval`; `"effects"` skips `"pure"` tools, which do not change anything.
+    Raises `PromptValidationError` for arguments that cannot work in any prompt.
     """
 
     type_fields = ("params_type",)
 
     literal = False
-    """Whether a `$` in the section's texts and overrides is a dollar sign."""
+    """Whether each `$` in the section's texts and overrides is a plain dollar sign."""
 
-    _arguments: _Arguments  # with which `clone` calls the constructor again
+    _arguments: _Arguments  # the constructor's arguments, for `clone`
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: of any signature
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: subclasses have any signature
         section = super().__new__(cls)
         section._arguments = args, kwargs
         return section
@@ -140,36 +139,38 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self._compile()
         sequences = {"children": self.children, "tools": self._tools, "state": self.state}
         for name, items in sequences.items():
-            if isinstance(self._arguments[1].get(name), Iterator):  # used up, and `clone` needs it
+            if isinstance(
+                self._arguments[1].get(name), Iterator
+            ):  # consumed here, but `clone` needs it
                 self._arguments[1][name] = items
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The tools of this section itself, in order of declaration."""
+        """The section's own tools, in order of declaration."""
         return self._tools
 
     def resources(self) -> ResourceRegistry:
-        """The bindings that this section adds for the tools of the whole prompt."""
+        """The bindings that this section contributes for all tools of the prompt."""
         return _NO_RESOURCES
 
     def templates(self) -> tuple[str, ...]:
-        """The texts of this section whose placeholders are checked when a tree is built."""
+        """The section's texts whose placeholders are checked when a tree is built."""
         return () if self.summary is None else (self.summary,)
 
     def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
-        """Raises `PromptValidationError` for what does not fit the tools of the tree.
+        """Raises `PromptValidationError` if the section does not match the tree's tools.
 
-        `tool` looks up a tool of the tree by its name.
+        `tool` finds a tool of the tree by name.
         """
 
     @abstractmethod
     def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
         """Renders the section's text without its heading.
 
-        Raises `PromptRenderError` when it cannot be rendered.
+        Raises `PromptRenderError` if it cannot be rendered.
         """
 
     def body_text(self) -> str:
-        """The text that an override of the body replaces; empty where code writes the body."""
+        """The text that an override of the body replaces; empty if code generates the body."""
         return ""
 
     def example_texts(self) -> tuple[str, ...]:
@@ -189,24 +190,24 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return "" if self.summary is None else self.fill(self.summary, params, path)
 
     def fill(self, template: str, params: ParamsT, path: SectionPath) -> str:
-        """Fills the placeholders of one of the section's texts; a literal section has none."""
+        """Fills the placeholders in one of the section's texts; a literal section has none."""
         return template if self.literal else substitute(template, params, path)
 
     def problems(self) -> Iterable[tuple[str, str]]:
-        """Yields what is wrong with the section's source, each with a remedy.
+        """Yields the problems with the section's source, each with a remedy.
 
-        `wink check` reports these; a section written in code has none.
+        `wink check` reports them; a section written in code has none.
         """
         return ()
 
     def clone(self, **changes: object) -> Self:
-        """Builds a section anew from the constructor arguments of this one and `changes`.
+        """Returns a new section with this section's constructor arguments and `changes`.
 
         Clones the children and shares the tools. Copies lists, dicts, sets, tuples and dataclasses
-        among the arguments, and shares other objects, such as clients. `changes` may also name
-        attributes that the constructor sets by itself, such as a title. Raises
-        `PromptValidationError` for an unknown argument, and for an argument that was an iterator,
-        which cannot be read again.
+        among the arguments, and shares other objects, such as clients. `changes` can also name
+        attributes that the constructor sets itself, such as a title. Raises `PromptValidationError`
+        for an unknown argument, and for an argument that was an iterator, because it cannot be read
+        again.
         """
         parameters = signature(type(self).__init__).parameters
         positional, arguments = _by_name(parameters, self._arguments)
@@ -227,7 +228,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             arguments[name] = _copied(arguments[name])
         clone = type(self)(*_copied(positional), **arguments)
         vars(clone).update(attributes)
-        if "children" not in changes:  # the constructor may have used the same ones again
+        if "children" not in changes:  # the constructor may have reused the same children
             children = [
                 child.clone() if child in self.children else child for child in clone.children
             ]
@@ -236,7 +237,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return clone
 
     def __repr__(self) -> str:
-        """The key and what the section holds, without its texts; works after a failed __init__."""
+        """Returns the key and the contents without texts, even after a failed `__init__`."""
         values = vars(self)
         parts = [type(self).__name__, reprlib.repr(values.get("key"))]
         if (params_type := values.get("params_type")) is not None:
@@ -250,7 +251,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return f"<{' '.join(parts)}>"
 
     def _compile(self) -> None:
-        """Checks what needs no tree and dedents the texts; a clone runs it again."""
+        """Dedents the texts and makes the checks that do not need a tree; clones run it again."""
         title, key, params = self.title, self.key, self.params_type
         self.children = self._sequence("children", self.children)
         self._tools = self._sequence("tools", self._tools)
@@ -321,7 +322,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return PromptValidationError(message, section_path=path)
 
 
-# Any: a tree holds sections of all params types.
+# Any: a tree contains sections of all params types.
 type AnySection = Section[Any]
 type ParamsType = type[Any]
 type ParamsByType = Mapping[ParamsType, object]
@@ -330,9 +331,9 @@ type ParamsByType = Mapping[ParamsType, object]
 class MarkdownSection(Section[ParamsT]):
     """A section whose body is a Markdown `template` with `$field` placeholders for its params.
 
-    Template and summary lose their common indentation and the blank lines around them. `$$` is a
-    dollar sign; values are inserted as they are. With `literal` the texts and their overrides are
-    used as they are, each `$` included. The other arguments are those of `Section`.
+    Common indentation and surrounding blank lines are removed from template and summary. `$$` is a
+    dollar sign; values are inserted unchanged. With `literal`, the texts and their overrides are
+    used unchanged, including each `$`. The other arguments are those of `Section`.
     """
 
     def __init__(
@@ -359,7 +360,7 @@ class MarkdownSection(Section[ParamsT]):
     def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
         """Fills the template from `params`.
 
-        Raises `PromptRenderError` naming a placeholder that `params` lacks.
+        Raises `PromptRenderError` with the name of a placeholder that `params` lacks.
         """
         return self.fill(self.template, params, path)
 
@@ -369,7 +370,7 @@ class MarkdownSection(Section[ParamsT]):
 
 
 def substitute(template: str, params: object, path: SectionPath) -> str:
-    """Fills `template`; raises `PromptRenderError` with path and placeholder if it does not fit."""
+    """Fills `template`; a `PromptRenderError` has the path and the placeholder that failed."""
     try:
         return compiled(template).substitute(params)
     except (KeyError, ValueError) as error:
@@ -380,7 +381,7 @@ def substitute(template: str, params: object, path: SectionPath) -> str:
 
 
 def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arguments:
-    """The arguments by name, unless the constructor takes some by position alone."""
+    """Returns the arguments by name, unless the constructor has positional-only ones."""
     positional, keywords = arguments
     after_self = list(parameters.values())[1:]
     by_position = {Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL}
@@ -391,7 +392,7 @@ def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arg
 
 
 def _copied(value: object) -> Any:  # Any: see `_Arguments`
-    """A copy of plain data, a clone of a section, and any other object itself."""
+    """Returns a copy of plain data, a clone of a section, or any other object itself."""
     match value:
         case Section():
             return value.clone()
@@ -412,7 +413,7 @@ def _copied(value: object) -> Any:  # Any: see `_Arguments`
 
 
 def slug(title: object) -> str:
-    """Returns the key that a title gives its section; empty where it has no letter of a-z."""
+    """Returns the default key for a title; empty if the title has no letters a-z."""
     if not isinstance(title, str):
         return ""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:64].strip("-")

@@ -1,4 +1,4 @@
-"""Measures the sections of a prompt: texts in full and summarized, and their tools as JSON."""
+"""Measures a prompt's sections: full and summarized texts, and tools as JSON."""
 
 import json
 
@@ -15,16 +15,16 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
 def measure(view: PromptView) -> tuple[SectionTexts, ...]:
-    """Renders the texts of every enabled section, in order; `view` stays as it is.
+    """Renders the texts of every enabled section, in order, without changing `view`.
 
-    Leaves out all hidden sections when one of them cannot be rendered.
+    Omits all hidden sections if one of them cannot be rendered.
     """
     view = view.copy()
     shown = view.visible_sections()
     try:
         expanded = view.fully_expanded().visible_sections()
         return tuple(_texts(view, node, _FULL, shown) for node in expanded)
-    except PromptRenderError:  # a hidden section may lack its params
+    except PromptRenderError:  # the params of a hidden section can be missing
         return tuple(_texts(view, node, visibility, shown) for node, visibility in shown.items())
 
 

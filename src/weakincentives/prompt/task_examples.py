@@ -1,4 +1,4 @@
-"""Worked examples of whole tasks: the objective, the tool calls and the outcome."""
+"""Examples of complete tasks: the objective, the tool calls and the outcome."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -35,7 +35,7 @@ class TaskExample(NamedTuple):
 class TaskExamplesSection(Section[None]):
     """A section that shows `examples` in order.
 
-    Raises `PromptValidationError` for values that JSON cannot hold.
+    Raises `PromptValidationError` for values that cannot be converted to JSON.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TaskExamplesSection(Section[None]):
         super().__init__(title=title, **others)
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
-        """Every example as a numbered item."""
+        """Renders every example as a numbered item."""
         return "\n\n".join(f"{number}. {text}" for number, text in enumerate(self._texts, start=1))
 
     def example_texts(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""`PromptTemplate`, the definition of a prompt, and `Prompt`, a template with params bound.
+"""`PromptTemplate` defines a prompt, and `Prompt` is a template with bound params.
 
-A template is a value that threads and sessions share. A run takes what its prompt has bound when
-the run begins: `bind` replaces the bindings, and never changes those of a copy of the prompt.
+A template is a value that threads and sessions can share. A run uses the prompt's bindings from the
+moment it starts: `bind` replaces the bindings, and does not affect copies of the prompt.
 """
 
 import re
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .renderer import PromptRenderer, RenderedPrompt
 
     OutputT = TypeVar("OutputT", default=None)
-else:  # the default is for type checkers; 3.12's own TypeVar knows none
+else:  # the default is for type checkers; the TypeVar of Python 3.12 does not support it
     from typing import TypeVar
 
     OutputT = TypeVar("OutputT")
@@ -46,13 +46,13 @@ __all__ = ["AnyPrompt", "AnyTemplate", "Prompt", "PromptTemplate"]
 class PromptTemplate(Parametrized, Generic[OutputT]):
     """The definition of a prompt; share it freely between threads, sessions and event loops.
 
-    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an
-    array of objects, and no subscript for text. `name` is by default made from `key`. `disclosure`
-    says which tools open summarized sections; `closable` lets the model close them again with
-    `close_section`. `accept` checks each answer, with a tool's context and in a transaction; the
-    model reads why it rejects one and answers again. `resources` binds what tools use; the bindings
-    of sections replace it, and those of a prompt replace both. Raises `PromptValidationError`, with
-    the path of the section, for everything that cannot work.
+    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` asks for
+    an array of objects, and `PromptTemplate(…)` asks for text. `name` is derived from `key` by
+    default. `disclosure` determines which tools open summarized sections; `closable` lets the model
+    close them again with `close_section`. `accept` checks each answer, with a tool's context and in
+    a transaction; if it rejects one, the model is told why and answers again. `resources` binds
+    resources for tools; sections' bindings override it, and a prompt's bindings override both.
+    Raises `PromptValidationError`, with the section's path, for an invalid definition.
     """
 
     type_fields = ("output_type",)
@@ -127,19 +127,19 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     @property
     def output_type(self) -> type[OutputT] | None:
         """The type of an evaluation's `output`, such as `list[T]`; `None` for text."""
-        # a union is a form of a type that checkers do not know as `type[…]`
+        # a type checker does not accept a union as `type[…]`
         form: AnyType = self.structured_output and self.structured_output.output_type
         output_type: type[OutputT] | None = form
         return output_type
 
     @property
     def descriptor(self) -> "PromptDescriptor":
-        """Every text that an override can replace, and the hashes that tell whether it changed."""
+        """Every text that can be overridden, with hashes that detect changes."""
         return self._descriptor
 
     @cached_property
     def _descriptor(self) -> "PromptDescriptor":
-        # Imported here: its hashes load OpenSSL, and few prompts have overrides.
+        # Imported here, because hashing loads OpenSSL and few prompts have overrides.
         from .overrides.descriptors import describe
 
         return describe(self.ns, self.key, self.registry)
@@ -154,7 +154,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         )
 
     def bind(self, *params: object, resources: Bindable | None = None) -> "Prompt[OutputT]":
-        """Makes a prompt of this template and binds `params` and `resources`; see `Prompt.bind`."""
+        """Creates a prompt with `params` and `resources` bound; see `Prompt.bind`."""
         return Prompt(self).bind(*params, resources=resources)
 
     def render(
@@ -164,20 +164,20 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
         deadline: "Deadline | None" = None,
     ) -> "RenderedPrompt[OutputT]":
-        """Renders with `params` alone; see `Prompt.render`."""
+        """Renders the template with only `params`; see `Prompt.render`."""
         return self.bind(*params).render(
             session=session, visibility_overrides=visibility_overrides, deadline=deadline
         )
 
 
 class Prompt(Parametrized, Generic[OutputT]):
-    """A prompt that can be bound, rendered and evaluated; a run takes its current bindings.
+    """A prompt that can be bound, rendered and evaluated; a run uses its current bindings.
 
-    `template.bind(…)` makes one, as do `Prompt(template)` and `Prompt[Out](ns=…, key=…,
-    sections=[…])`, which builds the template itself. At each render, the overrides that
-    `overrides_store` holds under `overrides_tag` replace the template's texts. `with
-    prompt.resources:` opens its resources and `prompt.resources.get(Type)` returns one; an
-    evaluation opens them where they are not open.
+    Create one with `template.bind(…)`, `Prompt(template)` or `Prompt[Out](ns=…, key=…,
+    sections=[…])`, which also builds the template. At each render, the overrides under
+    `overrides_tag` in `overrides_store` replace the template's texts. `with prompt.resources:`
+    opens the prompt's resources, and `prompt.resources.get(Type)` returns one; an evaluation opens
+    them if they are not open.
     """
 
     type_fields = ("output_type",)
@@ -244,12 +244,12 @@ class Prompt(Parametrized, Generic[OutputT]):
         return f"<Prompt {_label(self)}{shown}>"
 
     def _repr_markdown_(self) -> str:
-        """Shows the rendered prompt in a notebook, or why it cannot be rendered yet."""
+        """Renders the prompt as Markdown for notebooks, or explains why it cannot be rendered."""
         from ..displays import code_block, code_span, markdown
 
         try:
             return markdown(self.render())
-        except Exception as error:  # conditions of users raise anything
+        except Exception as error:  # users' conditions can raise anything
             reason = code_block(f"{type(error).__name__}: {error}")
             return f"**Prompt** {code_span(_label(self))} cannot be rendered.\n\n{reason}"
 
@@ -290,27 +290,27 @@ class Prompt(Parametrized, Generic[OutputT]):
 
     @property
     def overrides(self) -> "PromptOverride | None":
-        """The overrides that the store holds for this prompt now; `None` without a store."""
+        """The prompt's present overrides in the store; `None` without a store."""
         return self._read_overrides()
 
     def bind(self, *params: object, resources: Bindable | None = None) -> Self:
         """Binds dataclass instances in place, one for each type, and returns this prompt.
 
-        A later binding of a type replaces the earlier one. Runs and chats that have begun keep the
-        earlier one. `resources`, a registry or a mapping of types to values, replace those of
+        A later binding of a type replaces the earlier one, except in runs and chats that have
+        already started. `resources`, a registry or a mapping of types to values, override those of
         template and sections. Raises `PromptValidationError` for two instances of one type, a type
-        that no section uses, and anything but an instance of a dataclass; `RuntimeError` for
+        that no section uses, and anything except a dataclass instance, and `RuntimeError` for
         resources while they are open.
         """
         by_type = self._by_type(params)
         if resources is not None:
             self.resources = self.resources.rebound(self.resources.registry | resources)
-        # Both are replaced and not changed, since copies of this prompt have them too.
+        # Both are replaced instead of changed, because copies of this prompt share them.
         self._params = {**self._params, **by_type}
         return self
 
     def for_run(self) -> Self:
-        """Returns a copy with the current bindings, for one run; it reads the overrides once."""
+        """Returns a copy for one run with the current bindings; it reads the overrides once."""
         once = {"_read_overrides": cache(self._read_overrides)} if self._has_store else {}
         return self._copy(**once)
 
@@ -329,10 +329,10 @@ class Prompt(Parametrized, Generic[OutputT]):
     ) -> "RenderedPrompt[OutputT]":
         """Renders text and tools; `params` replace the bound ones for this call only.
 
-        `session` feeds conditions and holds visibility overrides, which `visibility_overrides`
-        beat. To continue a conversation, pass its `decisions`: they replace both, and conditions
-        that it has already evaluated. The result has a copy of this prompt with what it shows.
-        Raises `PromptRenderError` with the path of the section.
+        `session` is passed to conditions and has visibility overrides; `visibility_overrides` take
+        precedence over these. To continue a conversation, pass its `decisions`: they replace both,
+        as well as conditions that were already evaluated. The result has a copy of this prompt with
+        the rendered params and overrides. Raises `PromptRenderError` with the section's path.
         """
         param_lookup = {**self._params, **self._by_type(params)}
         stored = self.overrides
@@ -347,15 +347,15 @@ class Prompt(Parametrized, Generic[OutputT]):
         )
 
     def declare_state(self, session: SessionProtocol) -> None:
-        """Adds the state that the sections declare to `session`; an evaluation does so itself.
+        """Adds the state that the sections declare to `session`; an evaluation does this itself.
 
-        Call it before you read a snapshot, so that the session knows its types.
+        Call this method before you parse a snapshot, so that the session knows its types.
         """
         if state := self.template.registry.state:
             session.declare(*state.values())
 
     def runs_with(self, session: SessionProtocol) -> list[RunStack]:
-        """Returns what a run with `session` reserves: the session, and the prompt's resources."""
+        """Returns the run stacks that a run reserves: the session's and the prompt's resources'."""
         resources = self.resources
         return [session.runs, resources.runs] if resources.registry.bindings else [session.runs]
 
@@ -387,7 +387,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
-# Any: code for the prompts of every output.
+# Any: used by code for prompts of every output type.
 type AnyPrompt = Prompt[Any]
 type AnyTemplate = PromptTemplate[Any]
 
@@ -401,7 +401,7 @@ def _overrides(
 
 
 def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
-    """Returns the only TypedDict among `types` that has the keys of a dict.
+    """Returns the only TypedDict in `types` that has the keys of a dict.
 
     Raises `PromptValidationError` unless there is exactly one.
     """
@@ -418,7 +418,7 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
 
 
 def _label(prompt: AnyTemplate | AnyPrompt) -> str:
-    """`ns/key` in one line of at most 100 characters."""
+    """Returns `ns/key` as one line of at most 100 characters."""
     from ..displays import one_line
 
     return one_line(f"{prompt.ns}/{prompt.key}")
@@ -427,7 +427,7 @@ def _label(prompt: AnyTemplate | AnyPrompt) -> str:
 def _output(
     output_type: AnyType, config: "StructuredOutputConfig[object] | None"
 ) -> "StructuredOutputConfig[object] | None":
-    """The declared output, which must have a JSON schema; `None` for text."""
+    """Returns the declared output, whose type must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
         output_type = None if config is None else config.output_type
     if output_type is None:

@@ -1,4 +1,4 @@
-"""Template texts compiled once, so that a substitution is attribute reads and one format.
+"""Compiles template texts once, so that a substitution only reads attributes and formats a string.
 
 Results and errors are exactly those of `string.Template.substitute`.
 """
@@ -17,10 +17,10 @@ _BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 
 
 class CompiledTemplate:
-    """A `string.Template` text that can be filled from a record; it never changes.
+    """A `string.Template` text that can be filled from a record; it is immutable.
 
-    `names` are its placeholders; `malformed` is the index of the first `$` that starts none (`$$`
-    is a dollar sign). For params that have all names as fields, the text is
+    `names` are its placeholders; `malformed` is the index of the first `$` that does not start one
+    (`$$` is a dollar sign). For params that have all names as fields, the text is
     `format % values(params)`.
     """
 
@@ -51,7 +51,7 @@ class CompiledTemplate:
         return CompiledTemplate, (self.source,)
 
     def substitute(self, params: object) -> str:
-        """Replaces each placeholder by `str` of the field of that name.
+        """Replaces each placeholder with `str` of the field of that name.
 
         Raises `KeyError` with the name of a field that `params` lacks, and `ValueError` for a
         malformed placeholder.
@@ -67,10 +67,11 @@ class CompiledTemplate:
 
 
 def dedented(text: str) -> str:
-    """Returns an author's text without common indentation and without blank lines around it.
+    """Returns an author's text without common indentation and surrounding blank lines.
 
-    The first line keeps the indentation that it has beyond the others, as an indented code block.
-    Blanks and tabs are indentation, as for `textwrap.dedent`, which takes twice as long.
+    If the first line is indented more than the others, it keeps that extra indentation, like an
+    indented code block. As in `textwrap.dedent`, which takes twice as long, spaces and tabs are
+    indentation.
     """
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     indents = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line]
@@ -82,12 +83,12 @@ def dedented(text: str) -> str:
     return _BLANK_LINES.sub("", dedented_text.rstrip())
 
 
-# The same texts of sections and overrides are filled many times.
+# Texts of sections and overrides are filled many times.
 compiled = lru_cache(maxsize=4096)(CompiledTemplate)
 
 
 def _reader(names: list[str]) -> Callable[[object], object]:
-    """Reads the named attributes as one tuple."""
+    """Returns a function that reads the named attributes as one tuple."""
     match names:
         case []:
             return lambda _params: ()

@@ -1,4 +1,4 @@
-"""Tools: what a section lets the model call, and the results that handlers return."""
+"""Tools are functions that a section makes available to the model."""
 
 import json
 import re
@@ -48,28 +48,28 @@ __all__ = [
 ]
 
 type Effect = Literal["undeclared", "pure", "repeatable", "at_most_once", "transactional"]
-"""What happens when a tool runs again with the same call.
+"""The effect of running a tool again with the same call.
 
 An `"undeclared"` tool promises nothing: it never runs in parallel or before its approval, but may
-run again after a restart or a crash. A `"pure"` tool never changes anything. A second run of a
-`"repeatable"` tool changes nothing that the first did not. An `"at_most_once"` tool must not run
-twice. Neither must a `"transactional"` tool; in a durable run its effect commits together with the
-record of the call.
+run again after a restart or a crash. A `"pure"` tool never changes anything. Running a
+`"repeatable"` tool twice has the same effect as running it once. An `"at_most_once"` tool must not
+run twice. Neither must a `"transactional"` tool; in a durable run, its effect is committed together
+with the record of the call.
 """
 
 type JsonParams = Mapping[str, serde.Json]
-"""What the handler of a tool with a JSON Schema receives."""
+"""The params of a tool with a JSON Schema, as its handler receives them."""
 
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 MAY_RUN_ON_FORKS: frozenset[Effect] = frozenset({"pure", "repeatable"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
 _NAME = r"[a-z0-9_-]{1,64}"
-MAX_DESCRIPTION = 1024  # the limit of providers
+MAX_DESCRIPTION = 1024  # the providers' limit
 _OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"additionalItems"')
 
 
 class ToolHandler[P, R](Protocol):
-    """A function, or coroutine function, from params to a `ToolResult`."""
+    """A function or coroutine function that takes params and returns a `ToolResult`."""
 
     def __call__(
         self, params: P, /, *, context: ToolContext
@@ -85,7 +85,7 @@ class ToolExample[P, R](NamedTuple):
 
 
 class AgentSections(Protocol):
-    """The sections of a template, as a tool that evaluates it needs them."""
+    """The sections of a template, for a tool that evaluates it."""
 
     @property
     def required_params(self) -> AbstractSet[type[object]]: ...
@@ -101,7 +101,7 @@ class AgentSections(Protocol):
 
 
 class AgentTemplate[Out](Protocol):
-    """A `PromptTemplate`, as a tool that evaluates it names it."""
+    """A `PromptTemplate`, for a tool that evaluates it."""
 
     @property
     def ns(self) -> str: ...
@@ -118,16 +118,19 @@ class AgentTemplate[Out](Protocol):
 class Tool[P, R](Parametrized):
     """A function that the model can call.
 
-    Write `Tool[Params, Result](name=…, description=…, handler=…)`, or leave out the subscript when
-    the handler is annotated or `params_type` is given. The description defaults to the first
-    paragraph of the handler's docstring, its lines joined by spaces, else to the name. Names have
-    1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200
-    at most; params are dataclasses. See `Effect` for `effect`: `MainLoop` does not repeat a call of
-    an `"at_most_once"` or `"transactional"` tool when it starts an evaluation again. See `Approval`
-    for `approval`, by which an approver decides on calls; by default nobody is asked. `"effects"`
+    Write `Tool[Params, Result](name=…, description=…, handler=…)`, or omit the subscript if the
+    handler is annotated or `params_type` is given. The description defaults to the first paragraph
+    of the handler's docstring, its lines joined by spaces, and otherwise to the name. Names must be
+    1-64 characters from a-z, 0-9, `_` and `-`. Descriptions must be 1-1,024 characters, and
+    `wink check` recommends at most 200. Params are dataclasses.
+
+    `effect` is explained in `Effect`: when `MainLoop` starts an evaluation again, it does not
+    repeat a call of an `"at_most_once"` or `"transactional"` tool. `approval` is explained in
+    `Approval`: it makes calls wait for a decision; by default, calls need no approval. `"effects"`
     runs the handler before the decision, so it requires `effect="repeatable"` or `"pure"`: the
-    promise that all effects of a call go through the session and the resources. Raises
-    `PromptValidationError` for anything else, and for a handler that cannot be called as
+    promise that all effects of a call go through the session and the resources.
+
+    Raises `PromptValidationError` for invalid arguments, and for a handler that cannot be called as
     `handler(params, context=…)`.
     """
 
@@ -143,7 +146,7 @@ class Tool[P, R](Parametrized):
     effect: Effect
     approval: "Approval | None"
     schema: str | None
-    """The JSON text of the params' schema in a tool made by `from_schema`, else `None`."""
+    """The JSON text of the params' schema if `from_schema` created the tool, otherwise `None`."""
 
     def __init__(
         self,
@@ -212,12 +215,12 @@ class Tool[P, R](Parametrized):
     ) -> "Tool[JsonParams, T]":
         """Returns a tool whose params are described by a JSON Schema instead of a type.
 
-        `parameters` is the schema of an object, as a foreign server or a file states it; `None`
-        admits every object. The handler receives the arguments as a `dict` that fits the schema;
-        others are answered to the model. With `check_schema=False` the schema itself is checked at
-        the first call, which suits one that was checked before: a check takes 3 ms. Raises
-        `PromptValidationError` as `Tool` does and for a schema that is not valid, and `ImportError`
-        if a check lacks jsonschema.
+        `parameters` is the schema of an object, for example from an external server or a file;
+        `None` admits every object. The handler receives the arguments as a `dict` that matches the
+        schema; for other arguments, the model receives an error. With `check_schema=False`, the
+        schema itself is checked only at the first call. Use this for a schema that was already
+        checked, because a check takes 3 ms. Raises `PromptValidationError` like `Tool`, and for an
+        invalid schema, and `ImportError` if a check needs jsonschema and it is not installed.
         """
         try:
             schema = {"type": "object"} if parameters is None else dict(parameters)
@@ -241,7 +244,7 @@ class Tool[P, R](Parametrized):
                 f"tool {name!r}: parameters= is not a JSON Schema, or an example's input does not "
                 f"match it ({error}); correct the schema or the example"
             ) from error
-        # a check by `isinstance` takes the class, the handler the mapping that it is
+        # `isinstance` checks need the class `dict`, which the handler receives as a mapping
         params_type: type[Mapping[str, serde.Json]] = dict
         return Tool(
             name=name,
@@ -269,14 +272,14 @@ class Tool[P, R](Parametrized):
     ) -> "Tool[Any, Out]":  # Any: as above
         """Returns a tool that evaluates `template`, so that an agent can delegate to another one.
 
-        The params are those that the template requires, or `params_type` of them; a template that
-        requires none takes a `PromptMessage`, the user's message. The result is the typed output,
-        or the text. The run is a part of the call, as by `ToolContext.evaluate`, and its tools find
-        the caller's resources where the template binds none of that type. The section of the tool
-        declares the template's state too. By default, `effect` is that of the template's tools:
-        `"at_most_once"` if one must not run twice, `"undeclared"` if one declares no effect, and
-        `"repeatable"` otherwise. Raises `PromptValidationError` for a template that
-        requires several params types.
+        The params are the ones that the template requires, or `params_type` if it is passed; for a
+        template that requires none, they are a `PromptMessage` with the user's message. The result
+        is the typed output, or the text. The run is nested in the call, as in
+        `ToolContext.evaluate`, and its tools use the caller's resources for types that the template
+        does not bind. The tool's section also declares the template's state. By default, `effect`
+        follows from the template's tools: `"at_most_once"` if one of them must not run twice,
+        `"undeclared"` if one declares no effect, and `"repeatable"` otherwise. Raises
+        `PromptValidationError` for a template that requires several params types.
         """
         registry = template.registry
         required = registry.required_params | ({params_type} if params_type else set())
@@ -304,16 +307,16 @@ class Tool[P, R](Parametrized):
     def params_schema(self) -> "serde.JsonSchema":
         """Returns the JSON Schema of the params; the dict is shared, so copy it to change it.
 
-        Raises `SerdeError` for a type that cannot cross JSON.
+        Raises `SerdeError` for a type that cannot be converted to and from JSON.
         """
         if self.schema is not None:
             return _load_schema(self.schema)
         return serde.json_schema(self.params_type)
 
     def parse_params(self, text: str) -> P:
-        """Returns the params in JSON `text`, of which none and `null` count as `{}`.
+        """Parses the params from JSON `text`; empty text and `null` are treated as `{}`.
 
-        Raises `SerdeError` with every issue of other text, and if a key appears twice.
+        Raises `SerdeError` with every issue in an invalid text, and if a key appears twice.
         """
         text = "{}" if text.strip() in ("", "null") else text
         serde.check_unique_keys("arguments", text)
@@ -325,19 +328,19 @@ class Tool[P, R](Parametrized):
         return cast(P, parse_object(self.schema, text))
 
     def __hash__(self) -> int:
-        return hash((self.name, self.handler))  # examples may hold values without a hash
+        return hash((self.name, self.handler))  # examples may contain unhashable values
 
 
 @dataclass(frozen=True)
 class PromptMessage:
-    """The params of a tool whose prompt requires none: the message to the agent."""
+    """The params of a tool whose prompt requires none: a message to the agent."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class PromptHandler[Out]:
-    """The handler of a tool made by `Tool.from_prompt`."""
+    """The handler of a tool created by `Tool.from_prompt`."""
 
     template: AgentTemplate[Out]
 
@@ -350,7 +353,7 @@ class PromptHandler[Out]:
         return ToolResult(response.text, response.output, exclude_value_from_context=True)
 
     def __hash__(self) -> int:
-        return hash((self.template.ns, self.template.key))  # sections may have no hash
+        return hash((self.template.ns, self.template.key))  # sections may be unhashable
 
 
 @lru_cache(maxsize=4096)
@@ -359,7 +362,7 @@ def _load_schema(text: str) -> "serde.JsonSchema":
     return schema
 
 
-# Any: a registry holds the tools of all sections, each with types of its own.
+# Any: a registry contains the tools of all sections, each with its own types.
 type AnyTool = Tool[Any, Any]
 type AnyToolHandler = ToolHandler[Any, object]
 
@@ -389,7 +392,7 @@ def _check_effect(
 
 
 def preview_problem(effect: Effect, handler: AnyHandler | None) -> str:
-    """Returns why a call must not run before its approval; `""` if it may, on forks."""
+    """Returns why a call must not run before its approval; `""` if it may run on forks."""
     if effect == "undeclared":
         return "the tool declares no effect"
     if effect in NON_REPEATABLE:
@@ -400,7 +403,7 @@ def preview_problem(effect: Effect, handler: AnyHandler | None) -> str:
 
 
 def check_description(name: str, description: object) -> None:
-    """Raises `PromptValidationError` unless it is 1-1,024 characters that UTF-8 can encode."""
+    """Raises `PromptValidationError` unless it is 1-1,024 characters and can be UTF-8-encoded."""
     if not isinstance(description, str):
         raise PromptValidationError(
             f"tool {name!r}: description must be a string, got {description!r}"

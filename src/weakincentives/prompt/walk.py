@@ -1,16 +1,16 @@
-"""The one walk over a prompt's sections: which are visible, and the text and tools that they give.
+"""Walks a prompt's sections to find the visible ones, and their texts and tools.
 
-A `PromptView` is a tree of sections as one conversation sees it: the tree, the bound params, the
-session, and `SectionDecisions`, which hold the visibility overrides and the answers that conditions
-gave. From these alone follow, in this order:
+A `PromptView` is one conversation's view of a tree of sections. It consists of the tree, the bound
+params, the session, and `SectionDecisions`, which have the visibility overrides and the results of
+conditions. Everything else is derived from these, in this order:
 
 1. `visible_sections` walks the tree. A disabled section hides its subtree; a summarized section is
-   visible and hides what is below it.
-2. `render` turns visible sections into texts and tools. A summarized section gives its summary and
-   a line that names the tool which discloses it, and no tools.
-3. `disclosure_tool` names that tool for one section.
+   visible and hides the sections below it.
+2. `render` turns visible sections into texts and tools. A summarized section becomes its summary
+   and a line that names the tool to open it, without the section's own tools.
+3. `disclosure_tool` returns the name of that tool for one section.
 
-Rendering, disclosure, analysis and snapshots all read a view; nothing else calls a condition.
+Rendering, disclosure, analysis and snapshots all use a view; nothing else calls conditions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ __all__ = [
     "tools_of",
 ]
 
-# Any: it stands for an empty mapping of any type.
+# Any: an empty mapping can have any type.
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 _MARKERS = tuple([f"[{kind.__name__.lower()} " for kind in (Image, Document)])
@@ -48,12 +48,12 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
 class Disclosure(Enum):
-    """Which tool the model calls to see a summarized section.
+    """The tool that the model calls to see a summarized section.
 
-    `READ`: `read_section`, which answers with the content. The section's tools are added to the
-    running conversation if the adapter supports that; otherwise a new evaluation starts. `OPEN`:
-    `open_sections`, after which a new evaluation always starts. `SPLIT`: `open_sections` for
-    sections with tools in their subtree, `read_section` for the others.
+    `READ`: `read_section`, which returns the content. The section's tools are added to the present
+    conversation if the adapter supports it; otherwise, a new evaluation starts. `OPEN`:
+    `open_sections`, which always starts a new evaluation. `SPLIT`: `open_sections` for sections
+    with tools in their subtree, and `read_section` for all other sections.
     """
 
     READ = "read"
@@ -62,11 +62,11 @@ class Disclosure(Enum):
 
 
 type VisibleSections = Mapping[SectionNode, SectionVisibility]
-"""The sections that are visible, in the order of the tree, and how each one is shown."""
+"""The visible sections in the order of the tree, and the visibility of each."""
 
 
 class RenderedParts(NamedTuple):
-    """One text for each visible section, the tools of the `FULL` ones, and the summarized ones."""
+    """A text for each visible section, the tools of `FULL` sections, and summarized sections."""
 
     texts: list[str]
     tools: list[AnyTool]
@@ -74,10 +74,11 @@ class RenderedParts(NamedTuple):
 
 
 class PromptView:
-    """The sections as one conversation sees them; see the module for what is derived from it.
+    """One conversation's view of the sections; see this module's docstring.
 
-    `decisions` stores the answers of conditions, so that a conversation calls each condition once.
-    In a `closable` view the model can close what it has read, so reading opens it.
+    `decisions` stores the results of conditions, so that a conversation calls each condition only
+    once. In a `closable` view, the model can close a section that it has read, so reading a section
+    opens it.
     """
 
     def __init__(
@@ -96,24 +97,25 @@ class PromptView:
         self.session = session
         self.disclosure = disclosure
         self.closable = closable
-        # params that nobody bound and that were built without arguments
+        # params that are not bound, and were built without arguments
         self._built: dict[ParamsType, object] = {}
 
     def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
-        """This view with `changes`, the sections that the model opened and closed.
+        """Returns this view with `changes`, the sections that the model opened and closed.
 
-        Both views share the stored answers of conditions, later ones included.
+        Both views share the stored results of conditions, including later ones.
         """
         return self._with_decisions(self.decisions.changed(changes))
 
     def copy(self) -> "PromptView":
-        """A copy for another conversation, which stores its own later answers of conditions."""
+        """Returns a copy for another conversation, which stores its own later results."""
         return self._with_decisions(self.decisions.copy())
 
     def for_event(self) -> "PromptView":
-        """This view without its session, if it does not read that.
+        """Returns this view, without its session if it does not read it.
 
-        A session keeps its events, which would otherwise keep it until the garbage collector comes.
+        A session keeps its events, so an event with a reference to the session would be a cycle,
+        which only the garbage collector can free.
         """
         if self.session is None or self.registry.reads_session:
             return self
@@ -122,20 +124,20 @@ class PromptView:
         return view
 
     def _with_decisions(self, decisions: SectionDecisions) -> "PromptView":
-        view = PromptView.__new__(PromptView)  # `copy` costs ten times as much
+        view = PromptView.__new__(PromptView)  # `copy` takes ten times as long
         view.__dict__.update(self.__dict__)
         view.decisions = decisions
         return view
 
     def fully_expanded(self) -> "PromptView":
-        """A copy in which the model has opened every section."""
+        """Returns a copy in which the model has opened every section."""
         return self.copy().with_visibility({node.path: _FULL for node in self.registry.sections})
 
     def minimal_expansions(self) -> list[tuple[SectionPath, ...]]:
-        """The smallest sets of sections to open that together show every text.
+        """Returns the smallest sets of sections to open that together show every text.
 
-        The first set is empty. Each other set holds a summarized section and the summarized ones
-        around it. Larger sets show no other texts and tools.
+        The first set is empty. Each other set contains a summarized section and its summarized
+        ancestors. Larger sets do not show any other texts and tools.
         """
         view = self.copy()
         paths = [
@@ -149,17 +151,17 @@ class PromptView:
         return [(), *with_ancestors]
 
     def visible_sections(self, root: SectionNode | None = None) -> VisibleSections:
-        """The visible sections of the whole tree, or of the subtree at `root`.
+        """Returns the visible sections of the whole tree, or of the subtree at `root`.
 
         Does not call conditions below a disabled or summarized section. Raises `PromptRenderError`
-        for a condition that fails, or that takes params which are missing.
+        for a condition that fails or whose params are missing.
         """
         nodes, overrides = self.registry.sections, self.decisions.overrides
         index, end = (0, len(nodes)) if root is None else (root.index, root.end)
         visible: dict[SectionNode, SectionVisibility] = {}
         while index < end:
             node = nodes[index]
-            # Most sections have no condition; without calls for them a render takes half the time.
+            # Most sections have no condition, and skipping the call halves the time of a render.
             if node.enabled is not True and not self._enabled(node):
                 index = node.end
                 continue
@@ -192,7 +194,7 @@ class PromptView:
                         tools += node.tools
                     template = node.template
                     if template is not None:
-                        # The registry has checked that the params have all placeholders as fields.
+                        # The registry has checked that params have all placeholders as fields.
                         text = (template.format % template.values(params)).rstrip()
                     else:
                         text = _full_text(node, params)
@@ -201,7 +203,7 @@ class PromptView:
                 if isinstance(error, PromptRenderError) and override is not None:
                     error.detail = error.detail or "The text is an override; correct the override."
                 raise
-            except Exception as error:  # the section's own code; its author needs the path
+            except Exception as error:  # raised by the section's code, whose author needs the path
                 raise PromptRenderError(
                     f"cannot render {type(node.section).__name__}: {type(error).__name__}: {error}",
                     section_path=node.path,
@@ -210,7 +212,7 @@ class PromptView:
         return RenderedParts(texts, tools, summarized)
 
     def media(self, sections: VisibleSections, text: str) -> tuple[Image | Document, ...]:
-        """Returns the images and documents among the params of `sections` that `text` names."""
+        """Returns the images and documents in the sections' params whose markers are in `text`."""
         if not any(marker in text for marker in _MARKERS):
             return ()
         media: list[Image | Document] = []
@@ -223,11 +225,11 @@ class PromptView:
         return shown_in(text, media)
 
     def is_enabled(self, node: SectionNode) -> bool:
-        """Whether the section and all sections above it are enabled, at whatever visibility."""
+        """Whether the section and all its ancestors are enabled, regardless of visibility."""
         return all(self._enabled(section) for section in (*self.registry.ancestors(node), node))
 
     def visibility_of(self, node: SectionNode) -> SectionVisibility:
-        """How an enabled section is shown unless a section above hides it."""
+        """Returns an enabled section's visibility, unless an ancestor hides it."""
         visibility = self.decisions.overrides.get(node.path, node.visibility)
         if not isinstance(visibility, BoundSelector):
             return visibility
@@ -243,16 +245,16 @@ class PromptView:
         return answers[node.path]
 
     def disclosure_tool(self, node: SectionNode) -> str:
-        """The name of the tool that discloses the section."""
+        """Returns the name of the tool that opens the section."""
         opens = self.disclosure is Disclosure.OPEN or (
             self.disclosure is Disclosure.SPLIT and self._has_tools(node)
         )
         return OPEN_SECTIONS if opens else READ_SECTION
 
     def missing_params(self, sections: VisibleSections) -> Mapping[SectionPath, ParamsType]:
-        """The params types that hidden sections need and that are not bound, by section.
+        """Returns the unbound params types that hidden sections need, by section.
 
-        Leaves out types that can be built without arguments. Calls no condition.
+        Omits types that can be built without arguments. Does not call conditions.
         """
         missing: dict[SectionPath, ParamsType] = {}
         required = self.registry.required_params - self.params.keys()
@@ -267,13 +269,13 @@ class PromptView:
         return missing
 
     def _has_tools(self, node: SectionNode) -> bool:
-        """Whether an enabled section of the subtree has tools, at whatever visibility."""
+        """Whether an enabled section of the subtree has tools, regardless of visibility."""
         if node.tools or not node.tools_in_subtree:
             return bool(node.tools)
         return any(section.tools for section in self._subsections(node))
 
     def _subsections(self, node: SectionNode, *, ask: bool = True) -> Iterator[SectionNode]:
-        """The enabled sections below `node`, at whatever visibility."""
+        """Yields the enabled sections below `node`, regardless of visibility."""
         for child in self.registry.children(node):
             if self._may_be_enabled(child, ask=ask):
                 yield child
@@ -301,7 +303,7 @@ class PromptView:
         return condition(params, self.session, node.path)
 
     def _params(self, node: SectionNode) -> object:
-        """The bound params, else the session's, the default, or an instance without arguments."""
+        """Returns the first of: bound params, the session's, the default, a new instance."""
         kind = node.params_type
         if kind is None:
             return None
@@ -314,7 +316,7 @@ class PromptView:
         if params is None:
             try:
                 params = self._built[kind] = build(kind)
-            except Exception as error:  # missing fields, or whatever __post_init__ raises
+            except Exception as error:  # fields are missing, or `__post_init__` raised something
                 unbound = PromptRenderError(
                     f"no {kind.__name__} is bound and it cannot be built without arguments "
                     f"({error}).",
@@ -330,7 +332,7 @@ class PromptView:
     ) -> object:
         try:
             params = params_from(session)
-        except Exception as error:  # the author's function; its author needs the path
+        except Exception as error:  # raised by the author's function; the author needs the path
             raise PromptRenderError(
                 f"params_from raised {type(error).__name__}: {error}", section_path=node.path
             ) from error
@@ -342,7 +344,7 @@ class PromptView:
         return params
 
     def _summary(self, node: SectionNode, params: object) -> str:
-        """Heading, summary, and the line that names the tool and the children it discloses."""
+        """Renders heading, summary, and the line that names the tool and the children it opens."""
         if node.summary_override is None:
             summary = node.section.render_summary(params, path=node.path)
         else:
@@ -363,18 +365,18 @@ class PromptView:
 
 
 def tools_of(sections: VisibleSections) -> list[AnyTool]:
-    """The tools of `sections`, without rendering their texts."""
+    """Returns the tools of `sections` without rendering their texts."""
     return [tool for node, how in sections.items() if how is _FULL for tool in node.tools]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
-    """The visibility overrides that `session` holds; none without a session."""
+    """Returns the visibility overrides in `session`; none without a session."""
     latest = None if session is None else session[VisibilityOverrides].latest()
     return EMPTY if latest is None else latest.overrides
 
 
 def _full_text(node: SectionNode, params: object) -> str:
-    """Heading, body and tool examples."""
+    """Renders heading, body and tool examples."""
     if node.body_override is None:
         body = node.section.render_body(params, path=node.path)
     else:
@@ -387,7 +389,7 @@ def _join(*blocks: str) -> str:
 
 
 def _trim(text: object) -> str:
-    """`text` without blank lines around it; the first line keeps its indentation.
+    """Returns `text` without surrounding blank lines; the first line keeps its indentation.
 
     Raises `TypeError` for another type, which a section's own code may return.
     """

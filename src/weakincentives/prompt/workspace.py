@@ -1,8 +1,8 @@
-"""The section that gives a prompt files: copies of the host's folders, or the author's filesystem.
+"""`WorkspaceSection` gives a prompt files: copies of host folders, or the author's filesystem.
 
-The section reaches the disk only through `weakincentives.filesystem`, when a tool first needs the
-files. That package takes as long to import as all of `weakincentives.prompt`, so functions import
-it.
+The section uses the disk only through `weakincentives.filesystem`, when a tool first needs the
+files. That package takes as long to import as all of `weakincentives.prompt`, so it is imported
+inside functions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,12 +34,12 @@ such as `src/app.py`;
 
 @dataclass(frozen=True, slots=True)
 class HostMount:
-    """A folder of the host, whose files the workspace copies to `mount_path`.
+    """A host folder whose files the workspace copies to `mount_path`.
 
-    It copies the files whose path below the folder matches a glob of `include` and none of
-    `exclude`, and enters no folder that `exclude` matches. It leaves out links, hard ones too, and
-    special files. `max_bytes` bounds the sum of the sizes. Raises `PromptValidationError` for
-    invalid paths and globs.
+    Copies each file whose path below the folder matches a glob in `include` and none in `exclude`,
+    and does not enter folders that match `exclude`. Skips special files and links, including hard
+    links. `max_bytes` limits the total size. Raises `PromptValidationError` for invalid paths and
+    globs.
     """
 
     host_path: "StrPath"
@@ -55,7 +55,7 @@ class HostMount:
         assign(self, "exclude", _normal_paths("exclude", self.exclude))
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yields paths in the workspace with contents. Raises what `HostFilesystem` raises."""
+        """Yields workspace paths with contents. Raises the same errors as `HostFilesystem`."""
         from ..filesystem import FilesystemLimitError, FilesystemLimits, HostFilesystem
 
         prefix = "" if self.mount_path == "." else f"{self.mount_path}/"
@@ -100,14 +100,14 @@ def _normal_paths(name: str, paths: Sequence[str]) -> tuple[str, ...]:
 
 
 class WorkspaceSection(Section[None]):
-    """A section with file tools over a `Filesystem`, which it also contributes as a resource.
+    """A section with file tools for a `Filesystem`, which it also contributes as a resource.
 
-    Each prompt gets its own copy of the `mounts`, in memory and made when a tool first needs it;
-    without mounts it starts empty. `filesystem` takes their place: a filesystem that prompts share
-    and that stays open, or a function that makes one for each prompt, such as `lambda:
-    HostFilesystem("docs", read_only=True)`, which copies nothing. `read_only` leaves out the tools
-    that write and makes the copy refuse changes. Raises `PromptValidationError` for mounts that
-    cannot work, and when it cannot copy a folder.
+    Each prompt gets its own copy of the `mounts` in memory, created when a tool first needs it;
+    without mounts, it starts empty. Instead of mounts, pass a `filesystem`: one that prompts share
+    and that stays open, or a function that creates one for each prompt. For example, `lambda:
+    HostFilesystem("docs", read_only=True)` does not copy any files. `read_only` omits the tools
+    that write, and makes the copy reject changes. Raises `PromptValidationError` for invalid
+    mounts, and if a folder cannot be copied.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class WorkspaceSection(Section[None]):
         super().__init__(title=title, **others)
 
     def body_text(self) -> str:
-        """Explains the workspace, what is where, and whether the model may change it."""
+        """Explains the workspace: the mounts, and whether the model may change files."""
         if self.mounts:
             places = ", ".join(f"`{mount.mount_path}`" for mount in self.mounts).replace("$", "$$")
             contents = f"It holds copies of the author's folders at {places}."
@@ -138,7 +138,7 @@ class WorkspaceSection(Section[None]):
         return substitute(self.body_text(), params, path)
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The file tools, those that write unless it is read-only, and the author's own tools."""
+        """The file tools, without tools that write if read-only, and the author's own tools."""
         from .workspace_tools import READING_TOOLS, WRITING_TOOLS
 
         return (*READING_TOOLS, *(WRITING_TOOLS if self._writable else ()), *super().tools())
@@ -194,7 +194,7 @@ class WorkspaceSection(Section[None]):
             raise self._refusal(
                 "pass either mounts= (copied into memory) or filesystem= (used directly), not both"
             )
-        # a path: prompts may not import os to name the type
+        # a path; prompts must not import os, which has its type
         if isinstance(filesystem, str) or hasattr(filesystem, "__fspath__"):
             path = str(filesystem)
             raise self._refusal(

@@ -1,4 +1,4 @@
-"""The file tools of a workspace: their parameters, and how the model sees files.
+"""The file tools of a workspace: their params, handlers and results.
 
 Handlers use the `Filesystem` resource; this module does not know where it comes from.
 """
@@ -21,9 +21,9 @@ from .tool import AnyTool, AnyToolHandler, Effect, Tool, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
-# the most characters of an answer, of a line of a file, and of a matching line
+# the maximum characters of an answer, of a line in a file, and of a matching line
 _MAX_ANSWER, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500
-_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # the lines around an edit, and the most in total
+_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # lines around an edit, and the maximum in total
 
 _FILE = {"description": "Path of the file below the root, such as 'src/app.py'."}
 _DIRECTORY = {"description": "Path of a directory below the root; '.' is the root."}
@@ -112,7 +112,7 @@ class RemoveParams:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Files and directories; the model sees one a line."""
+    """Files and directories; the model sees one per line."""
 
     entries: tuple[FileStat, ...]
 
@@ -122,7 +122,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines of a file without their ends, from line `offset` on; the model sees `cat -n`."""
+    """Lines of a file without line ends, from `offset` on; the model sees them as in `cat -n`."""
 
     path: str
     offset: int
@@ -135,7 +135,7 @@ class FileText:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Lines that match; the model sees them as by `grep -n`."""
+    """Matching lines; the model sees them as in `grep -n`."""
 
     matches: tuple[GrepMatch, ...]
 
@@ -145,7 +145,7 @@ class Matches:
 
 @contextmanager
 def _files(context: ToolContext) -> Generator[Filesystem]:
-    """Yields the filesystem; its errors become answers to the model, and nothing logs them."""
+    """Yields the filesystem; its errors become answers to the model and are not logged."""
     filesystem = context.resources.get(Filesystem)
     try:
         yield filesystem
@@ -216,7 +216,7 @@ def edit_file(params: EditFileParams, /, *, context: ToolContext) -> ToolResult[
     with _files(context) as files:
         text = _read_text(files, path)
         if "\r\n" in text and "\r" not in old + new and old.replace("\n", "\r\n") in text:
-            # the model does not see how lines end, so they end as before
+            # the model does not see line ends, so keep those of the file
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         count = text.count(old)
         occurrences = islice(re.finditer(re.escape(old), text), 10)
@@ -230,7 +230,7 @@ def edit_file(params: EditFileParams, /, *, context: ToolContext) -> ToolResult[
                 "until it is unique, or set replace_all"
             )
         size = len(text) + count * (len(new) - len(old))
-        if size > files.limits.file_bytes:  # checked before memory is spent
+        if size > files.limits.file_bytes:  # checked before memory is used
             raise ToolValidationError(
                 f"{path!r} would have {size:,} characters, which is too large for a file here; "
                 "replace fewer occurrences"
@@ -266,16 +266,16 @@ type _PageParams = ListDirectoryParams | ReadFileParams | GlobParams | GrepParam
 def _page[T](
     subject: str, items: Iterable[T], params: _PageParams, show: Callable[[T], str]
 ) -> tuple[str, tuple[T, ...]]:
-    """Returns a message about `items`, and those that `params` request and one answer can hold."""
-    start, room, more = params.offset, _MAX_ANSWER, ""
+    """Returns a message about `items`, and the requested ones that fit in one answer."""
+    start, remaining, more = params.offset, _MAX_ANSWER, ""
     if start < 1 or params.limit < 1:
         raise ToolValidationError(
             f"offset and limit must be at least 1, got {start} and {params.limit}"
         )
     page: list[T] = []
     for item in islice(items, min(start, 2**31) - 1, None):
-        room -= len(show(item)) + 1
-        if len(page) == params.limit or room < 0:
+        remaining -= len(show(item)) + 1
+        if len(page) == params.limit or remaining < 0:
             following = start + len(page)
             more = f"; more follow, go on with offset={following} or narrow what you ask for"
             break
@@ -289,7 +289,7 @@ def _page[T](
 
 
 def _visible_media(path: str, data: bytes, support: MediaSupport) -> Image | Document | None:
-    """Returns the image or the PDF that a file is, if the model can see it."""
+    """Returns a file as an image or PDF, if the model can see it."""
     name = path.rpartition("/")[2]
     try:
         media = Media.from_bytes(data, name=name if name.isprintable() else "")
@@ -316,7 +316,7 @@ def _text_of(path: str, data: bytes) -> str:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """Splits at line feeds, as `grep` does, and cuts long lines; a final line feed ends a line."""
+    """Splits at line feeds, like `grep`, and truncates long lines; no line follows a final one."""
     lines = text.removesuffix("\n").split("\n") if text else []
     return tuple(cut(line.removesuffix("\r"), _MAX_LINE) for line in lines)
 

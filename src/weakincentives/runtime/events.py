@@ -1,4 +1,4 @@
-"""The event bus, and the events that an evaluation publishes: the log of what happened.
+"""The event bus, and the events that an evaluation publishes.
 
 Events are frozen values. Publishing is synchronous and in order; a failing handler is logged.
 """
@@ -49,7 +49,7 @@ def new_id() -> str:
 
 
 class EventIds(TypedDict):
-    """The ids that the events of one run have in common."""
+    """The ids that all events of one run share."""
 
     session_id: str | None
     run_id: str | None
@@ -58,12 +58,12 @@ class EventIds(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the telemetry events; sessions keep them in LOG slices, which no rollback changes.
+    """Base of the telemetry events; sessions keep them in LOG slices, unchanged by rollbacks.
 
-    A run inside a tool call has the `run_id` of the run around it, and its place in it as
-    `run_path`: `"3/call_7/1:"` is the first run inside call `call_7` of turn 3. That of a run which
-    no call started is empty. A run that waits, and a chat's turn that was stopped, go on with their
-    `run_id`.
+    A nested run has the `run_id` of its parent run, and its place there as `run_path`:
+    `"3/call_7/1:"` is the first run nested in call `call_7` of turn 3. If no call started the run,
+    `run_path` is empty. A suspended run, and a chat's stopped turn, keep their `run_id` when they
+    continue.
     """
 
     event_id: str = field(default_factory=new_id)
@@ -77,11 +77,11 @@ class Event:
 class SectionTexts:
     """The texts of one enabled section, rendered to be measured.
 
-    `visibility` is `None` for a hidden section, `summary` for one that cannot be summarized.
-    `tools` has the section's tools as JSON, about as a provider receives them. Opening the section
-    shows the sections at `opens` in full. `expanded_size` is the number of characters of their
-    texts and tools. If one of them cannot be rendered, `full`, `opens` and `expanded_size` describe
-    what is shown now.
+    `visibility` is `None` for a hidden section, and `summary` is `None` for a section that cannot
+    be summarized. `tools` has the section's tools as JSON, approximately as a provider receives
+    them. Opening the section shows the sections at `opens` in full. `expanded_size` is the number
+    of characters of their texts and tools. If one of them cannot be rendered, `full`, `opens` and
+    `expanded_size` describe the section's present form.
     """
 
     path: SectionPath
@@ -94,7 +94,7 @@ class SectionTexts:
 
     @property
     def shown(self) -> str:
-        """The section's own part of the prompt now."""
+        """The section's own part of the present prompt."""
         match self.visibility:
             case SectionVisibility.FULL:
                 return self.full
@@ -106,12 +106,12 @@ class SectionTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRendered(Event):
-    """An evaluation begins with this text and the tools of these names.
+    """An evaluation starts with this text and the tools of these names.
 
-    In a conversation, `message` is what the user says now, and `changes` what the model is told of
-    sections that have changed since it last read them. `visibility` has every section of the
-    prompt, with `None` for hidden and disabled ones. `measure` renders the texts of all enabled
-    sections, hidden ones included. Call it only when you need these texts, since it costs more than
+    In a conversation, `message` is the user's new message, and `changes` tells the model which
+    sections have changed since it last saw them. `visibility` has every section of the prompt, with
+    `None` for hidden and disabled ones. `measure` renders the texts of all enabled sections,
+    including hidden ones. Call it only when you need these texts, because it costs more than
     rendering the prompt.
     """
 
@@ -134,7 +134,7 @@ class PromptRendered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverridesDropped(Event):
-    """A prompt was rendered without stale overrides: the code has changed their texts since."""
+    """A prompt was rendered without stale overrides: the code has changed their texts."""
 
     ns: str
     key: str
@@ -144,7 +144,7 @@ class OverridesDropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamsMissing(Event):
-    """The model cannot open the sections of these keys: their params are not bound."""
+    """The model cannot open the sections with these keys, because their params are not bound."""
 
     ns: str
     key: str
@@ -156,10 +156,10 @@ class ParamsMissing(Event):
 class ProviderCalled(Event):
     """A request to the provider ended, after `seconds` of wall-clock time.
 
-    `error` is the text of the failure, `None` without one. `text` is what the model wrote, as an
-    answer or beside tool calls. `model` is the model that answered, as the provider names it; else
-    the one that the request named. `cost` is in dollars, by `RunConfig.prices`; `None` if
-    unknown.
+    `error` is the text of the failure, or `None`. `text` is the model's text, as an answer or next
+    to tool calls. `model` is the name of the model that answered, as the provider reports it,
+    otherwise the name in the request. `cost` is in dollars according to `RunConfig.prices`, or
+    `None` if it is unknown.
     """
 
     adapter: str
@@ -178,14 +178,14 @@ class ProviderCalled(Event):
 class ToolInvoked(Event):
     """A tool call ended; `content` is exactly what the model receives.
 
-    `arguments` has the first 10,000 characters of what the model wrote. `params` is `None` when the
-    call was refused before its handler ran. `replayed` says that the executor repeated the answer
-    of an earlier evaluation without running the handler. `changes` is what the handler changed, as
-    `runtime.transactions.changes_since` describes it, if a handler of the evaluation's `Operation`
-    called `record_changes`; a call that failed was rolled back. Three fields are empty except for
-    disclosure tools: `requested_sections` are the keys that the model asked for, `reason` is the
-    model's reason, and `current_visibility_state` is the visibility of the shown sections before
-    the call.
+    `arguments` has the first 10,000 characters of the model's arguments. `params` is `None` if the
+    call was rejected before its handler ran. `replayed` means that the executor repeated the answer
+    of an earlier evaluation without running the handler. `changes` describes the handler's changes
+    in the form of `runtime.transactions.changes_since`, if a handler of the evaluation's
+    `Operation` called `record_changes`; a failed call's changes were rolled back. Three fields are
+    empty except for disclosure tools: `requested_sections` are the keys that the model requested,
+    `reason` is the model's reason, and `current_visibility_state` is the visibility of the shown
+    sections before the call.
     """
 
     name: str
@@ -213,7 +213,7 @@ class ToolInvoked(Event):
 
     @property
     def rendered(self) -> str:
-        """The result's value as the model receives it; empty when there is none."""
+        """The result's value as the model receives it; empty if there is none."""
         return self.content[len(self.result.message) :].removeprefix("\n\n")
 
 
@@ -236,9 +236,9 @@ class ToolsWithdrawn(Event):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRejected(Event):
-    """The model's last answer does not count; it reads `reason`, and is asked again if it may be.
+    """The answer was rejected; the model receives `reason` and retries while repairs remain.
 
-    A stream yields this event too: the text since the last request is void.
+    A stream also yields this event: discard the text since the last request.
     """
 
     reason: str
@@ -246,9 +246,9 @@ class AnswerRejected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibilityExpanded(Event):
-    """An evaluation ended, and another starts with these sections open.
+    """An evaluation ended, and another one starts with these sections open.
 
-    A stream tells its reader so by `Restarted`.
+    A stream yields `Restarted` instead.
     """
 
     section_keys: tuple[str, ...]
@@ -257,10 +257,11 @@ class VisibilityExpanded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalDecided(Event):
-    """A person decided on a tool call, `seconds` after being asked.
+    """The approver decided on a tool call, `seconds` after being asked.
 
-    `approval` says what was shown: the arguments, or the effects too. `preview` is the text that
-    was shown, with the difference that the call would make. `reason` is that of a denial.
+    `approval` is the kind of preview: only the arguments, or also the effects. `preview` is the
+    preview as text, including the changes that the call would make. `reason` is the reason for a
+    denial.
     """
 
     name: str
@@ -274,11 +275,11 @@ class ApprovalDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(Event):
-    """A conversation became shorter, since its next request was too long.
+    """A conversation was shortened, because its next request was too long.
 
-    Its first `dropped_turns` turns went, and `summary` stands for them if it is not empty; of the
-    last turn the first `dropped_calls` tool calls went. `tokens_before` and `tokens_after` are
-    estimates of the request.
+    Its first `dropped_turns` turns were removed and, if `summary` is not empty, replaced by it. In
+    the last turn, the first `dropped_calls` tool calls were removed. `tokens_before` and
+    `tokens_after` are estimates of the request's size.
     """
 
     ns: str
@@ -307,10 +308,10 @@ class PromptExecuted(Event):
 class EvaluationStopped(Event):
     """An evaluation ended without a response.
 
-    `reason` is `"limit"` for a limit of the caller, such as a deadline or a budget, `"suspended"`
-    for a run that waits for people, `"cancelled"` if the caller stopped it, and else `"failed"`.
-    `code` is that of a `PromptEvaluationError`, `error` the text of the exception. `pending` has
-    the previews of the calls that wait, as text.
+    `reason` is `"limit"` if a limit of the caller was reached, such as a deadline or a budget,
+    `"suspended"` for a suspended run, `"cancelled"` if the caller stopped the run, and otherwise
+    `"failed"`. `code` is that of a `PromptEvaluationError`, and `error` is the text of the
+    exception. `pending` has the previews of the pending calls, as text.
     """
 
     prompt_name: str
@@ -325,21 +326,22 @@ class EvaluationStopped(Event):
 
 
 type OperationKind = Literal["execution", "evaluation", "request", "tool"]
-"""A `MainLoop`'s execution, one evaluation, one request to the provider, or one tool call."""
+"""A `MainLoop` execution, an evaluation, a request to the provider, or a tool call."""
 
 type _EndHandler = Callable[[BaseException | None], object]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Operation:
-    """Something that takes time, such as a tool call; it publishes itself when it begins.
+    """A step that takes time, such as a tool call; it publishes itself when it starts.
 
-    A handler runs in the thread and the context of the operation, and calls `on_end` to learn how
-    it ends. Parts of an operation, such as an evaluation's requests and tool calls, are published
-    only if a handler called `on_end`. An operation is no `Event`: sessions and logs do not keep it.
-    `name` is that of the prompt, the model or the tool; `text` is the prompt's text or the call's
-    arguments; `result` is set before the end unless an exception ends the operation. `streamed`
-    says that the reader of the stream runs its own code during the operation, in the same context.
+    A handler runs in the thread and the context of the operation, and calls `on_end` to be notified
+    of its end. Parts of an operation, such as an evaluation's requests and tool calls, are
+    published only if a handler called `on_end`. An operation is not an `Event`, so sessions and
+    logs do not keep it. `name` is the name of the prompt, the model or the tool; `text` is the
+    prompt's text or the call's arguments. `result` is set before the end, unless an exception ends
+    the operation. `streamed` means that the reader of the stream runs its own code during the
+    operation, in the same context.
     """
 
     bus: EventBus = field(repr=False)
@@ -368,7 +370,7 @@ class Operation:
         self._end_handlers.append(handler)
 
     def record_changes(self) -> None:
-        """Asks an evaluation to describe in `ToolInvoked.changes` what each tool call changes."""
+        """Asks an evaluation to describe each tool call's changes in `ToolInvoked.changes`."""
         self.records_changes = True
 
     @property
@@ -385,7 +387,7 @@ class Operation:
         text: str = "",
         streamed: bool = False,
     ) -> AbstractContextManager[Callable[[object], None]]:
-        """Returns the context of a part of this operation; entering it gives `set_result`."""
+        """Returns a context manager for a part of this operation; it yields `set_result`."""
         if not self.observed:
             return _UNOBSERVED
         return replace(
@@ -393,13 +395,13 @@ class Operation:
         )
 
     def set_result(self, result: object, /) -> None:
-        """Stores the result for the handlers of the end."""
+        """Stores the result for the handlers that run at the end."""
         self.result = result
 
     def __enter__(self) -> Callable[[object], None]:
         try:
             self.bus.publish(self)
-        except BaseException as error:  # an interrupt; earlier handlers wait for the end already
+        except BaseException as error:  # an interrupt; earlier handlers already expect the end
             self.__exit__(None, error, None)
             raise
         return self.set_result
@@ -408,7 +410,7 @@ class Operation:
         for handler in reversed(self._end_handlers):
             try:
                 handler(error)
-            except Exception:  # it must not end the run that it watches
+            except Exception:  # a handler must not end the run that it observes
                 _log_failure(handler, self)
 
 
@@ -419,7 +421,7 @@ _UNOBSERVED = nullcontext(_ignore)
 
 
 def _log_failure(handler: object, event: object) -> None:
-    # the handler's `repr` may be long, contain secrets, or fail
+    # the handler's `repr` could be long, contain secrets, or fail
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
     event_type = type(event).__name__
     _log.exception("Event handler failed", extra={"event_type": event_type, "handler": name})
@@ -429,8 +431,8 @@ class InProcessEventBus:
     """The `EventBus` of one process: calls handlers in the publishing thread, in order."""
 
     def __init__(self) -> None:
-        # Single operations change and copy it, without a lock: the garbage collector may end a
-        # subscription anywhere.
+        # Changed and copied only by atomic operations instead of under a lock, because the garbage
+        # collector can end a subscription at any point.
         self._subscriptions: dict[object, tuple[type, Callable[..., object]]] = {}
 
     def subscribe[E](
@@ -438,7 +440,7 @@ class InProcessEventBus:
     ) -> Callable[[], None]:
         """Calls `handler` for each later event of `event_type`; returns a function that stops it.
 
-        An event of a subclass counts. Raises `TypeError` unless `event_type` is a class and
+        This includes events of subclasses. Raises `TypeError` unless `event_type` is a class and
         `handler` is callable.
         """
         try:
@@ -461,7 +463,7 @@ class InProcessEventBus:
         return unsubscribe
 
     def publish(self, event: object, /) -> None:
-        """Delivers `event` to its handlers before it returns, and logs a handler that raises."""
+        """Delivers `event` to its handlers before returning, and logs a handler that raises."""
         for event_type, handler in tuple(self._subscriptions.values()):
             if isinstance(event, event_type):
                 try:

@@ -1,9 +1,9 @@
 """Transactions over a session and resources; the executor runs each tool call in one.
 
-A snapshot covers the session's STATE slices and further parts, such as a prompt's resources. A
-rollback follows any `BaseException`. It restores the newest part first; a part that fails is
-reported, and the others are still restored. A part may have a method `release(snapshot)`, which a
-transaction calls once at its end.
+A snapshot covers the session's STATE slices and other parts, such as a prompt's resources. Any
+`BaseException` causes a rollback. It restores the newest part first; if a part fails, the failure
+is reported and the other parts are still restored. A part may have a `release(snapshot)` method,
+which a transaction calls once at its end.
 """
 
 import logging
@@ -43,7 +43,7 @@ def create_snapshot(
 ) -> CompositeSnapshot:
     """Takes a snapshot of the session and each resource; `tag` names the snapshot in logs.
 
-    Call `release_snapshot` when you do not need the snapshot any more.
+    Call `release_snapshot` when you no longer need the snapshot.
     """
     parts: _Parts = ()
     try:
@@ -58,7 +58,7 @@ def create_snapshot(
 def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     """Restores every part of `snapshot`, newest first.
 
-    Logs a part that fails, restores the others, and raises the failures as an `ExceptionGroup`.
+    If a part fails, logs it, restores the others, and raises the failures as an `ExceptionGroup`.
     After an interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises
     the interrupt.
     """
@@ -76,10 +76,10 @@ def release_snapshot(snapshot: CompositeSnapshot) -> None:
 
 
 def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
-    """Describes what has changed since `snapshot`, as far as its parts can tell.
+    """Describes the changes since `snapshot`, for parts that can report them.
 
-    Under `"state"` are the differences of the session's slices, under `"files"` unified diffs by
-    path; other parts may add more. A part that fails is logged and left out.
+    `"state"` has the differences of the session's slices, and `"files"` has unified diffs by path;
+    other parts can add more. A part that fails is logged and omitted.
     """
     changes: dict[str, dict[str, Json]] = {}
     for part, part_snapshot in snapshot.parts:
@@ -98,7 +98,7 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
 def _restore_parts(
     snapshot: CompositeSnapshot,
 ) -> tuple[ExceptionGroup[Exception] | None, BaseException | None]:
-    """Restores all parts, and all again after an interrupt; returns failures and the interrupt."""
+    """Restores all parts, and again after an interrupt; returns failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
     for _ in range(2):  # restoring twice has the same result as restoring once
@@ -113,7 +113,7 @@ def _restore_parts(
                     failures.append(error)
                 except BaseException as error:
                     interrupt, interrupted = error, True
-        except BaseException as error:  # between two parts, or in the log
+        except BaseException as error:  # an interrupt between two parts, or while logging
             interrupt, interrupted = error, True
         if not interrupted:
             break
@@ -124,7 +124,7 @@ def _restore_parts(
 
 
 def _release_all(snapshot: CompositeSnapshot) -> None:
-    """Releases every part, and logs those that fail."""
+    """Releases every part, and logs the ones that fail."""
     for part, part_snapshot in reversed(snapshot.parts):
         try:
             release(part, part_snapshot)
@@ -137,12 +137,12 @@ def _log_failure(message: str, part: Snapshotable, snapshot: CompositeSnapshot) 
 
 
 class CallTransaction:
-    """The changes of one tool call, kept exactly if the entry of the call has come into `log`.
+    """The changes of one tool call, which are kept exactly if the call's entry was added to `log`.
 
-    Call `begin`, `release` once the entry has come, and `settle` whatever happens: it restores
-    session and resources unless the log has grown. It may be called any number of times, so that an
-    interrupt can come at any moment. A part that cannot be restored is logged, and added as a note
-    to the exception that is being handled.
+    Call `begin`, then `release` after the entry was added, and always `settle`, which restores
+    session and resources unless the log has grown. `settle` can be called any number of times, so
+    it is safe if an interrupt comes at any moment. A part that cannot be restored is logged, and
+    added as a note to the exception that is being handled.
     """
 
     __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "tag")
@@ -151,7 +151,7 @@ class CallTransaction:
         self,
         session: SessionProtocol,
         resources: Iterable[Snapshotable],
-        log: list[Any],  # Any: entries of every kind
+        log: list[Any],  # Any: entries of every type
         tag: str,
     ) -> None:
         self._session, self._resources, self._log, self.tag = session, resources, log, tag
@@ -160,7 +160,7 @@ class CallTransaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has begun and not ended."""
+        """Whether the transaction has started and not ended."""
         return self._snapshot is not None
 
     def begin(self) -> None:
@@ -174,14 +174,14 @@ class CallTransaction:
         return self._snapshot.parts[0][1] if self._snapshot else None
 
     def changes(self) -> dict[str, dict[str, Json]]:
-        """Describes what has changed since `begin`, as `changes_since` does."""
+        """Describes the changes since `begin`, like `changes_since`."""
         return {} if self._snapshot is None else changes_since(self._snapshot)
 
     def undo(self, error: Exception | None = None) -> None:
-        """Restores the beginning of a call that has failed, whose entry may follow.
+        """Restores the state before a failed call, whose entry may follow.
 
-        Without an `error` that takes the note, raises an `ExceptionGroup` of the parts that could
-        not be restored.
+        Parts that cannot be restored are added to `error` as a note; without it, raises an
+        `ExceptionGroup` of their failures.
         """
         if self._snapshot is None:
             return
@@ -191,7 +191,7 @@ class CallTransaction:
             raise interrupt
 
     def release(self) -> Exception | None:
-        """Releases the snapshot of a call that has its entry, newest part first.
+        """Releases the snapshot of a call whose entry was added, newest part first.
 
         If a part cannot be released, undoes the call and its entry and returns the error.
         """
@@ -224,21 +224,22 @@ class CallTransaction:
 
 
 def _restore_for(error: BaseException | None, snapshot: CompositeSnapshot) -> BaseException | None:
-    """Restores all parts, notes in `error` those that fail, and returns an interrupt."""
+    """Restores all parts, adds failures to `error` as a note, and returns an interrupt, if any."""
     failure, interrupt = _restore_parts(snapshot)
     if failure is not None and error is not None:  # it must not replace a cancellation
         error.add_note(f"While undoing {snapshot.tag!r}, {failure}")
     return interrupt
 
 
-class tool_transaction(CallTransaction):  # noqa: N801 - a block that is called like a function, as in contextlib
-    """A block, `with` or `async with`, that restores session and resources when it raises.
+class tool_transaction(CallTransaction):  # noqa: N801 - used like a function, as in contextlib
+    """A `with` or `async with` block that restores session and resources if it raises.
 
-    Only `ControlFlow` leaves the changes. `resource_context` is a `ResourceContext`, such as
+    Only `ControlFlow` keeps the changes. `resource_context` is a `ResourceContext`, such as
     `prompt.resources`, or any `Snapshotable` parts; a rollback also removes the resources that the
-    context built inside the block. `tag` names the block in logs. Blocks nest. The exception leaves
-    the block as it was raised; parts that cannot be restored are logged and added to it as a note.
-    If releasing a part raises, the block fails and restores the parts that it has not released yet.
+    context created inside the block. `tag` names the block in logs. Blocks can be nested. The
+    original exception leaves the block; parts that cannot be restored are logged and added to it as
+    a note. If releasing a part raises, the block fails and restores the parts that it has not
+    released yet.
 
     >>> from weakincentives.runtime.session import Session
     >>> session = Session()
@@ -265,14 +266,14 @@ class tool_transaction(CallTransaction):  # noqa: N801 - a block that is called 
         try:
             self.begin()
             return self
-        except BaseException:  # an interrupt came just before the block
+        except BaseException:  # an interrupt just before the block
             self.settle()
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.end(error)
-        except BaseException as interrupt:  # it may have come before anything was restored
+        except BaseException as interrupt:  # it may come before anything is restored
             self.end(interrupt)
             raise
 
@@ -283,17 +284,18 @@ class tool_transaction(CallTransaction):  # noqa: N801 - a block that is called 
         self.__exit__(kind, error, trace)
 
     def rollback(self) -> None:
-        """Restores the start of the block, which then continues; outside the block, does nothing.
+        """Restores the state at the start of the block, which then continues.
 
-        Raises an `ExceptionGroup` of the parts that could not be restored.
+        Does nothing outside the block. Raises an `ExceptionGroup` for parts that could not be
+        restored.
         """
         self.undo()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the transaction like leaving the block with `error`; a second call does nothing.
+        """Ends the transaction as if the block ended with `error`; a second call does nothing.
 
         An interrupt can come before the first line of `__exit__` runs, which leaves the transaction
-        open. To exclude that, call `end()` as the last line of the block, and `end(error)` in an
+        open. To prevent this, call `end()` in the last line of the block, and `end(error)` in an
         `except BaseException` around the block's code.
         """
         if self.is_open and (error is None or isinstance(error, ControlFlow)):

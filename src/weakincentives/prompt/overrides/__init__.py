@@ -1,4 +1,4 @@
-"""Texts that replace an author's own without a change of code."""
+"""Overrides replace a prompt's texts without changing code."""
 
 from .model import (
     OverridesTag,

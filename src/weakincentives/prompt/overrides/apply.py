@@ -1,6 +1,6 @@
-"""Applies overrides to a tree: the result is a registry with the overriding texts in place.
+"""Applies overrides to a tree: the result is a registry with the overriding texts.
 
-Everything that renders reads the registry, so an override applies on every path.
+All rendering uses the registry, so an override applies everywhere.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ type Texts = Mapping[TextId, str]
 
 
 def inline_overrides(bodies: Mapping[SectionPath, str], tools: Mapping[str, ToolOverride]) -> Texts:
-    """Returns the texts of overrides that are passed directly rather than stored."""
+    """Returns the texts of overrides that are passed directly instead of stored."""
     overrides: list[Override] = [
         *(SectionOverride(path=path, body=body) for path, body in bodies.items()),
         *(override._replace(tool_name=name) for name, override in tools.items()),
@@ -53,7 +53,7 @@ def _section(node: SectionNode, texts: Texts) -> SectionNode:
         if (body := texts.get(TextId("body", key))) is not None:
             changed.body_override, changed.template = body, None
         if (summary := texts.get(TextId("summary", key))) is not None:
-            changed.summary_override = dedented(summary)  # as the author's own is
+            changed.summary_override = dedented(summary)  # like the author's own summary
         before = section.example_texts()
         ids = [TextId("task-example", f"{key}#{index}") for index in range(len(before))]
         after = tuple(map(texts.get, ids, before))

@@ -1,6 +1,6 @@
-"""Describes a prompt: every overridable text with its hash, for stores, staleness and rebases.
+"""Lists a prompt's overridable texts with their hashes, for stores, staleness and rebases.
 
-Hashes are SHA-256 over JSON with sorted keys, so that all processes and machines agree on them.
+Hashes are SHA-256 of JSON with sorted keys, so they are the same in all processes and machines.
 """
 
 import json
@@ -44,9 +44,9 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
 
 
 def param_texts(tool: AnyTool) -> dict[str, str]:
-    """Returns the descriptions of a tool's params by field name; empty for a param without one."""
+    """Returns the descriptions of a tool's params by field name; `""` for a param without one."""
     schema = tool.params_schema()
-    properties = resolved(schema, schema).get("properties", {})  # a type may hold itself
+    properties = resolved(schema, schema).get("properties", {})  # a type can contain itself
     return {name: param.get("description", "") for name, param in properties.items()}
 
 

@@ -1,6 +1,6 @@
-"""Overrides as values: texts by id, what they were written against, and the protocol of a store.
+"""Defines overrides as values: texts by id, their base texts, and the protocol of a store.
 
-This module speaks of descriptors and ids, never of templates and sections.
+This module uses descriptors and ids, but not templates and sections.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class SectionOverride(NamedTuple):
 class ToolOverride(NamedTuple):
     """Replaces a tool's description, and the descriptions of its params by field name.
 
-    A store needs `tool_name`; in a mapping by tool name it may be left out.
+    A store needs `tool_name`; it can be omitted in a mapping by tool name.
     """
 
     description: str | None = None
@@ -51,7 +51,7 @@ class ToolOverride(NamedTuple):
 class ToolExampleOverride(NamedTuple):
     """Replaces one example of a tool, counted from 0.
 
-    `text` is the list item that the prompt shows, without its `-`.
+    `text` is the list item in the prompt, without its `-`.
     """
 
     tool_name: str
@@ -76,7 +76,7 @@ def texts_of(override: Override) -> dict[TextId, str]:
     Raises `PromptValidationError` for an override without a text and for a path that is a string.
     """
     texts: dict[TextId, str | None]
-    if isinstance(getattr(override, "path", ()), str):  # its letters would pass for keys
+    if isinstance(getattr(override, "path", ()), str):  # its letters would be taken for keys
         raise PromptValidationError(f"{override!r}: path must be a tuple of keys, got a string")
     match override:
         case SectionOverride(path=path, body=body, summary=summary):
@@ -102,15 +102,14 @@ def texts_of(override: Override) -> dict[TextId, str]:
 
 
 def _accept(_text: str) -> None:
-    """Examples and the descriptions of params may be any text."""
+    """Accepts any text, for examples and descriptions of params."""
 
 
 class OverridableText(NamedTuple):
-    """A text as the code has it.
+    """A text in the code.
 
-    `hash` covers all texts of the section or tool that the text belongs to; an example has its own.
-    `check` raises `PromptValidationError` for a replacement that the prompt could not be rendered
-    with.
+    `hash` covers all texts of the section or tool that the text belongs to; an example has its own
+    hash. `check` raises `PromptValidationError` for a replacement that the prompt could not render.
     """
 
     text: str
@@ -136,9 +135,9 @@ class ToolDescriptor(NamedTuple):
 
 
 class PromptDescriptor(NamedTuple):
-    """Lists everything that an author can see of a prompt, with each text that can be overridden.
+    """Describes all sections and tools of a prompt, and each text that can be overridden.
 
-    `hash` is that of all of it.
+    `hash` covers all of them.
     """
 
     ns: str
@@ -149,13 +148,13 @@ class PromptDescriptor(NamedTuple):
     hash: str
 
     def check(self, text_id: TextId, text: str) -> None:
-        """Raises `PromptValidationError` for a text that the prompt could not be rendered with."""
+        """Raises `PromptValidationError` for a text that the prompt could not render."""
         if text_id in self.texts:
             self.texts[text_id].check(text)
 
 
 class HasDescriptor(Protocol):
-    """A template or a prompt as a store sees it."""
+    """A template or a prompt, for a store."""
 
     @property
     def descriptor(self) -> PromptDescriptor: ...
@@ -164,8 +163,8 @@ class HasDescriptor(Protocol):
 class StaleOverride(NamedTuple):
     """A stored text that does not apply.
 
-    The code's own text has changed, is gone or accepts no overrides (`"fixed"`). `base` is the text
-    that the override was written against, `current` the text that the code has now.
+    The code's own text has changed, was removed, or does not accept overrides (`"fixed"`). `base`
+    is the text that the override was written for, and `current` is the present text in the code.
     """
 
     id: TextId
@@ -176,9 +175,9 @@ class StaleOverride(NamedTuple):
 
 
 class PromptOverride(NamedTuple):
-    """The stored texts of one prompt and tag: those that apply and those that are stale.
+    """The stored texts of one prompt and tag: texts that apply, and stale texts.
 
-    It is false when it is empty.
+    It is falsy if it is empty.
     """
 
     tag: str
@@ -204,25 +203,25 @@ class PromptOverridesStore(Protocol):
     """
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        """Returns the stored texts; those written against other code are stale."""
+        """Returns the stored texts; texts that were written for other code are stale."""
         ...
 
     def upsert(
         self, descriptor: PromptDescriptor, override: Override, tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
-        """Stores the texts of `override` in place of those with the same ids.
+        """Stores the texts of `override`, replacing texts with the same ids.
 
-        Returns those that do not apply. Raises `PromptValidationError` for a text that the prompt
-        could not be rendered with.
+        Returns the stored texts that do not apply. Raises `PromptValidationError` for a text that
+        the prompt could not render.
         """
         ...
 
     def delete(self, stored: OverridesTag, text: TextId | None = None) -> bool:
-        """Deletes one text, by default all of them; returns whether any was stored."""
+        """Deletes one text, or all by default; returns whether any was stored."""
         ...
 
     def seed(self, prompt: HasDescriptor, tag: str = "latest") -> PromptOverride:
-        """Stores the code's own texts where none are stored, ready to be edited."""
+        """Stores the code's texts that are not stored yet, ready to be edited."""
         ...
 
     def list(self) -> tuple[OverridesTag, ...]:

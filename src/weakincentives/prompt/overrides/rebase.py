@@ -1,4 +1,4 @@
-"""Carries overrides over to a changed prompt: three-way merges, and conflicts to review."""
+"""Rebases overrides onto a changed prompt: three-way merges, and conflicts to review."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ __all__ = ["Conflict", "Rebase", "merge", "rebase"]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An override that could not be carried over, and why.
+    """An override that could not be rebased, and the reason.
 
-    `text` has conflict marks where a merge was tried.
+    If a merge was tried, `text` has conflict markers.
     """
 
     id: TextId
@@ -25,9 +25,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The stale overrides that apply again, and those that need a decision.
+    """The stale overrides that apply again, and the conflicts that need a decision.
 
-    `str` gives the conflicts as Markdown.
+    `str` returns the conflicts as Markdown.
     """
 
     merged: tuple[TextId, ...]
@@ -44,7 +44,7 @@ class Rebase:
 def rebase(
     descriptor: PromptDescriptor, overrides: Iterable[StaleOverride]
 ) -> tuple[dict[TextId, str], list[Conflict]]:
-    """Merges stale texts with the prompt's present texts; returns the merged ones and conflicts."""
+    """Merges stale texts with the prompt's present texts; returns merged texts and conflicts."""
     merged: dict[TextId, str] = {}
     conflicts: list[Conflict] = []
     for stale in overrides:
@@ -57,7 +57,7 @@ def rebase(
 
 
 def _merge_override(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, str]:
-    """Returns the text for the present prompt, and the obstacle; empty when there is none."""
+    """Returns the text for the present prompt, and the reason for a conflict, `""` if none."""
     if stale.current is None:
         return stale.text, "The prompt has no such text any more."
     if stale.reason == "fixed":
@@ -76,10 +76,10 @@ def _merge_override(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple
 def merge(
     base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> tuple[list[str], bool]:
-    """Merges the line changes of both sides; returns the lines and whether there was no conflict.
+    """Merges the line changes of both sides; returns the lines, and whether the merge was clean.
 
-    `ours` is the override, `theirs` the code; marks stand around a conflict. Changes to
-    neighbouring lines conflict, as they do in `diff3`.
+    `ours` is the override, and `theirs` is the code; markers surround a conflict. Changes to
+    adjacent lines conflict, as in `diff3`.
     """
     merged: list[str] = []
     clean = True
@@ -103,7 +103,10 @@ def merge(
 def _common_runs(
     base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> list[tuple[int, int, int, int]]:
-    """Runs of lines that all three have: three starts and a length; an empty run ends the list."""
+    """Returns the runs of lines that all three share, as three starts and a length.
+
+    An empty run ends the list.
+    """
     runs: list[tuple[int, int, int, int]] = []
     their_blocks = SequenceMatcher(None, base, theirs, autojunk=False).get_matching_blocks()
     for block in SequenceMatcher(None, base, ours, autojunk=False).get_matching_blocks():

@@ -1,8 +1,8 @@
-"""Stores overrides as JSON files of a repository, one for each prompt and tag.
+"""Stores overrides as JSON files in a repository, one for each prompt and tag.
 
-This is the only module of `prompt` that uses the disk. People read and compare the files: entries
-are sorted, texts are lists of lines. A write replaces the whole file under a lock; if anything goes
-wrong, the old file stays.
+This is the only module of `prompt` that uses the disk. So that people can read and compare the
+files, entries are sorted and texts are lists of lines. A write replaces the whole file under a
+lock; if it fails, the old file is kept.
 """
 
 import json
@@ -40,7 +40,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOverride:
-    """One entry of a file: a text, and hash and text of what it was written against, as lines."""
+    """One entry of a file: a text as lines, with the base text that it replaces and its hash."""
 
     kind: TextKind
     at: str
@@ -50,14 +50,14 @@ class StoredOverride:
 
     @classmethod
     def against(cls, descriptor: PromptDescriptor, text_id: TextId, text: str) -> "StoredOverride":
-        """Returns the entry for `text`, written against the prompt's present text."""
+        """Returns the entry for `text`, based on the prompt's present text."""
         current = descriptor.texts.get(text_id)
         base, hash_ = (tuple(current.text.split("\n")), current.hash) if current else ((), "")
         lines = tuple(text.split("\n"))
         return cls(kind=text_id.kind, at=text_id.at, hash=hash_, base=base, text=lines)
 
     def staleness(self, descriptor: PromptDescriptor) -> StaleOverride | None:
-        """Says why the text does not apply to the present prompt; `None` when it applies."""
+        """Returns why the text does not apply to the present prompt; `None` if it applies."""
         text_id, base, text = self.id, "\n".join(self.base), "\n".join(self.text)
         current = descriptor.texts.get(text_id)
         if current is None:
@@ -90,10 +90,10 @@ class _File(_Version):
 class LocalPromptOverridesStore(PromptOverridesStore):
     """Stores overrides in `.weakincentives/prompts/overrides/{ns}/{key}/{tag}.json` under `root`.
 
-    `root` is by default the nearest folder upwards that has `.weakincentives`, `.git` or
-    `pyproject.toml`. Parts of `ns`, key and tag follow the rules of section keys. The store reads
-    a file again only after a change. It can delete, as a whole, a file that it cannot read. Writing
-    needs the extra `overrides`, and raises `ImportError` without it.
+    `root` defaults to the nearest folder upwards that contains `.weakincentives`, `.git` or
+    `pyproject.toml`. Parts of `ns`, key and tag follow the rules of section keys. The store rereads
+    a file only after a change. If it cannot read a file, it can still delete the complete file.
+    Writing needs the `overrides` extra, and raises `ImportError` without it.
     """
 
     def __init__(self, root: "str | os.PathLike[str] | None" = None) -> None:
@@ -102,7 +102,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         self._cache: dict[tuple[Path, str], tuple[object, PromptOverride]] = {}
 
     def path(self, stored: OverridesTag, suffix: str = ".json") -> Path:
-        """Returns the place of a set of overrides, whether or not there is one."""
+        """Returns the path of a set of overrides, even if it does not exist."""
         parts = (*stored.ns.split("/"), stored.key, stored.tag)
         for part in parts:
             if re.fullmatch(KEY, part) is None:
@@ -133,7 +133,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def replace(
         self, descriptor: PromptDescriptor, texts: Mapping[TextId, str], tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
-        """Stores texts by id, as `upsert` does."""
+        """Stores texts by id, like `upsert`."""
         for text_id, text in texts.items():
             descriptor.check(text_id, text)
         changes = _to_entries(texts, descriptor)
@@ -165,10 +165,10 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         return _resolve(entries, descriptor, tag)
 
     def rebase(self, descriptor: PromptDescriptor, tag: str = "latest") -> Rebase:
-        """Carries stale overrides over to the present prompt.
+        """Rebases stale overrides onto the present prompt.
 
-        Conflicts leave their overrides as they are and are written to `{tag}.conflicts.md` beside
-        the file.
+        Overrides with conflicts are left unchanged, and the conflicts are written to
+        `{tag}.conflicts.md` next to the file.
         """
         stored = OverridesTag(descriptor.ns, descriptor.key, tag)
         review = self.path(stored, ".conflicts.md")
@@ -185,7 +185,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def list(self) -> tuple[OverridesTag, ...]:
         tags: list[OverridesTag] = []
         for path in self.folder.rglob("*.json"):
-            # a key may end in .json, too
+            # a key can also end in .json
             parts = path.relative_to(self.folder).with_suffix("").parts
             if path.is_file() and parts[2:] and all(re.fullmatch(KEY, part) for part in parts):
                 tags.append(OverridesTag("/".join(parts[:-2]), *parts[-2:]))
@@ -201,9 +201,9 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         with _reporting(stored, f"read '{path}'"):
             if not path.exists():
                 return {}
-            if not path.is_file():  # reading a pipe would wait for ever
+            if not path.is_file():  # reading a pipe would block forever
                 raise OSError("not a regular file")
-            text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # of editors on Windows
+            text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # written by editors on Windows
             schema = serde.parse_json(_Version, text, allow_extra=True).schema
             if schema != _SCHEMA:
                 what = f"'{path}' has schema {schema}, this version knows {_SCHEMA}"
@@ -230,12 +230,12 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
     @contextmanager
     def _locked(self, stored: OverridesTag) -> Generator[None]:
-        """Excludes every other writer under this folder."""
+        """Locks out all other writers in this folder."""
         try:
             from filelock import FileLock
         except ImportError as error:
             raise missing_extra("Writing overrides", "filelock", "overrides") from error
-        self.path(stored)  # nothing is made for names that are refused
+        self.path(stored)  # do not create anything for invalid names
         lock = self._inside(stored, self.folder / ".lock")
         with _reporting(stored, f"write in '{self.folder}'"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -247,7 +247,7 @@ def _write(path: Path, text: str) -> None:
     """Replaces the file at `path`; the lock reserves the name of the temporary file."""
     new = path.with_name(f"{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    new.unlink(missing_ok=True)  # what a killed writer left
+    new.unlink(missing_ok=True)  # left by a killed writer
     with replacing(path, temporary=new, sync=True) as file:
         file.write(text.encode() + b"\n")
 
@@ -256,7 +256,7 @@ def _write(path: Path, text: str) -> None:
 def _reporting(stored: OverridesTag, action: str) -> Generator[None]:
     try:
         yield
-    # a disk that knows no locks raises NotImplementedError
+    # a disk that does not support locks raises NotImplementedError
     except (OSError, NotImplementedError, SerdeError) as error:
         remedy = "remove the cause, or delete these overrides"
         raise _error(stored, f"cannot {action}: {error}; {remedy}") from error

@@ -1,4 +1,4 @@
-"""What has changed between two snapshots of a session, as differences of JSON values."""
+"""Describes the changes between two snapshots of a session as differences of JSON values."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,8 +19,8 @@ _DEEPEST = 50
 def state_differences(before: SessionSnapshot, after: SessionSnapshot) -> dict[str, Json]:
     """Returns the differences of each slice that has changed, by the slice's name.
 
-    Takes time for what has changed; unchanged values are recognized by identity. A value that JSON
-    cannot hold stands as `{"$repr": …}`.
+    The time depends only on the changed values; unchanged ones are recognized by identity. A value
+    that cannot be converted to JSON is represented as `{"$repr": …}`.
     """
     changes: dict[str, Json] = {}
     for kind, old, new, start in after.changed_since(before):
@@ -32,7 +32,7 @@ def state_differences(before: SessionSnapshot, after: SessionSnapshot) -> dict[s
         ]
         if differences := [*_differences(rows, new_rows, [])]:
             name = type_name(kind)
-            while name in changes:  # of another class, such as a local one
+            while name in changes:  # another class has the same name, such as a local one
                 name += "'"
             changes[name] = [*differences]
     return changes
@@ -46,7 +46,7 @@ def json_differences(before: Json, after: Json, path: list[Json]) -> Iterator[Di
         case (list(), list()) if (before or after) and len(path) < _DEEPEST:
             yield from _differences(dict(enumerate(before)), dict(enumerate(after)), path)
         case _:
-            if f"{before!r}" != f"{after!r}":  # `==` does not see that 1 becomes true or 1.0
+            if f"{before!r}" != f"{after!r}":  # `==` does not distinguish 1 from true and 1.0
                 yield {"path": path, "before": before, "after": after}
 
 

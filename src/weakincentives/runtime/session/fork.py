@@ -1,8 +1,9 @@
-"""A fork of a session: the state of one tool call while other calls of its turn run.
+"""A fork of a session isolates one tool call while other calls of its turn run.
 
-A fork records which slices the call read and what it changed. `Session.merge` uses that record to
-decide whether the call would have done the same after the other calls, and repeats the changes.
-Events wait until the merge. A call that needs more than a fork can isolate runs alone instead.
+A fork records the slices that the call read, and its changes. `Session.merge` uses that record to
+decide whether the call would have done the same after the other calls, and then repeats the
+changes. Events are deferred until the merge. A call that needs more than a fork can isolate runs by
+itself instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ type _Change = Callable[[SessionProtocol], None]
 
 
 class _Session(SessionProtocol, Protocol):
-    """What a fork needs of the session that made it."""
+    """The methods that a fork needs from its original session."""
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]: ...
 
@@ -32,7 +33,7 @@ class _Session(SessionProtocol, Protocol):
 
 
 class _Isolated:
-    """Base of the stand-ins for shared state: access to an unknown attribute refuses the fork."""
+    """Base of the replacements for shared state; using an unknown attribute refuses the fork."""
 
     _fork: "SessionFork"
 
@@ -64,17 +65,17 @@ class _DeferredBus(_Isolated):
         self._fork.refuse("a subscriber would receive events too late")
 
     def publish(self, event: object, /) -> None:
-        if isinstance(event, Operation):  # telemetry times it now, and it changes no state
+        if isinstance(event, Operation):  # telemetry must time it now, and it does not change state
             self._bus.publish(event)
         else:
             self._fork.defer(event, lambda _: self._bus.publish(event))
 
 
 class SessionFork(_Isolated):
-    """A session for one call, made by `Session.fork`; its bus defers events until the merge.
+    """A session for one call, created by `Session.fork`; its bus defers events until the merge.
 
-    `reducers` are those of the session when the fork was made. `refused` is true once the call
-    asked for something that a fork cannot isolate, and the call must run alone.
+    `reducers` are those of the session when it was forked. `refused` is true once the call has
+    requested something that a fork cannot isolate; the call must then run by itself.
     """
 
     def __init__(
@@ -88,16 +89,16 @@ class SessionFork(_Isolated):
         self._copy = copy
         self._origin = origin
         self.session_id = copy.session_id
-        self.runs = copy.runs  # of the call alone
+        self.runs = copy.runs  # only the runs of this call
         self.bus = _DeferredBus(self, origin.bus)
         self.content = origin.content
         self.lock = RLock()
         self.base = base
         self.reducers = reducers
         self.reads: set[SliceType] = set()
-        self.writes: set[SliceType] = set()  # also those that left a slice as it was
-        self.changes: list[_Change] = []  # of state, in order
-        self.deferred: list[tuple[object, _Change]] = []  # the call's events, with their publishing
+        self.writes: set[SliceType] = set()  # includes slices whose content did not change
+        self.changes: list[_Change] = []  # changes of state, in order
+        self.deferred: list[tuple[object, _Change]] = []  # events, and functions to publish them
         self.refused = False
         self.merged = False
         self.closed = False
@@ -109,7 +110,7 @@ class SessionFork(_Isolated):
 
     def dispatch(self, event: object, /) -> None:
         """Folds `event` into every slice that has a reducer for its type."""
-        if isinstance(event, Event):  # it goes to a LOG slice, which no rollback empties
+        if isinstance(event, Event):  # it belongs to a LOG slice, which a rollback does not restore
             self.defer(event, lambda session: session.dispatch(event))
         else:
             targets = self.reducers.get(type(event), ())
@@ -117,7 +118,7 @@ class SessionFork(_Isolated):
             self.change(lambda session: session.dispatch(event), *kinds)
 
     def declare(self, *state: DeclaredState) -> None:
-        """Changes nothing if the session has the `state` already; a fork adds no reducers."""
+        """Accepts `state` that the session already has; a fork cannot add reducers."""
         if self._copy.undeclared(state):
             self.refuse("the reducers of another prompt belong into the session")
 
@@ -127,7 +128,7 @@ class SessionFork(_Isolated):
             return _ForkSnapshot(self, self._copy.snapshot(), self.changes.copy())
 
     def restore(self, snapshot: _ForkSnapshot, /) -> None:
-        """Restores the state in `snapshot`; deferred events stay."""
+        """Restores the state in `snapshot`; deferred events are kept."""
         if not isinstance(snapshot, _ForkSnapshot) or snapshot.origin is not self:
             self.refuse("only the session or fork that made a snapshot can restore it")
         with self.lock:
@@ -136,10 +137,10 @@ class SessionFork(_Isolated):
             self.changes = snapshot.changes.copy()
 
     def state_changes(self) -> dict[str, Json]:
-        """Returns what the call changed, as `state_differences` does.
+        """Returns the call's changes, in the form of `state_differences`.
 
-        The slices count as read, so that a merge later changes them exactly so or not at all.
-        Raises `NotIsolatedError` for a value that JSON cannot hold or would change.
+        The slices are treated as read, so that a later merge makes exactly these changes or none.
+        Raises `NotIsolatedError` for a value that JSON cannot represent exactly.
         """
         with self.lock:
             state = self._copy.snapshot()
@@ -151,7 +152,7 @@ class SessionFork(_Isolated):
             return state_differences(self.base, state)
 
     def bus_for(self, bus: EventBus) -> EventBus:
-        """Returns the bus through which the call publishes on `bus`."""
+        """Returns a bus that defers the events that the call publishes on `bus`."""
         return self.bus if bus is self._origin.bus else _DeferredBus(self, bus)
 
     def check_mergeable(self, session: _Session) -> None:
@@ -164,7 +165,7 @@ class SessionFork(_Isolated):
             raise ValueError("this fork has already been merged; fork the session again")
 
     def change(self, change: _Change, *kinds: SliceType) -> None:
-        """Makes a change of the slices of `kinds` and records it; refuses the fork if it fails."""
+        """Changes the slices of `kinds` and records the change; refuses the fork if it fails."""
         with self.lock:
             self._check_open()
             self.writes.update(kinds)
@@ -176,7 +177,7 @@ class SessionFork(_Isolated):
             self.changes.append(change)
 
     def defer(self, event: object, publish: _Change) -> None:
-        """Publishes `event` at the merge; refuses one that a reducer would fold at once."""
+        """Publishes `event` at the merge; refuses one that a reducer would fold immediately."""
         if type(event) in self.reducers:
             self.refuse(f"a reducer folds {type(event).__name__} as soon as it is published")
         with self.lock:
@@ -185,11 +186,11 @@ class SessionFork(_Isolated):
 
     @property
     def events(self) -> list[object]:
-        """The events that the call has published, in order."""
+        """The events that the call published, in order."""
         return [event for event, _ in self.deferred]
 
     def discard(self) -> None:
-        """Publishes the requests of a call that does not count, since they were paid for."""
+        """Publishes the requests of a call that is not merged, because they incurred costs."""
         if not self.merged:
             self.merged = True
             for event, publish in self.deferred:
@@ -197,7 +198,7 @@ class SessionFork(_Isolated):
                     publish(self._origin)
 
     def close(self) -> None:
-        """Ends the call: a thread that it left running can change nothing and publish nothing."""
+        """Ends the call; a thread that it left running cannot change or publish anything."""
         with self.lock:
             self.closed = True
 
@@ -209,13 +210,13 @@ class SessionFork(_Isolated):
             )
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raises `NotIsolatedError`, so that the call runs alone."""
+        """Raises `NotIsolatedError`, so that the call runs by itself."""
         self.refused = True
         raise NotIsolatedError(reason)
 
 
 class _ForkedSlice[T](Slice[T]):
-    """A slice of a fork; a read makes the call depend on it, a write alone does not."""
+    """A slice of a fork; reading it makes the call depend on it, but only writing it does not."""
 
     __slots__ = ("_fork", "_slice")
 

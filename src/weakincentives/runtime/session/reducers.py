@@ -1,4 +1,4 @@
-"""Reducers: pure functions that return what an event does to a slice."""
+"""Reducers are pure functions that return an event's change to a slice."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 def append_all[T](_view: SliceView[T], event: T) -> SliceOp[T]:
-    """Keeps every event, as a slice without reducers does."""
+    """Keeps every event, like a slice without reducers."""
     return Append(event)
 
 
@@ -36,7 +36,7 @@ def replace_latest_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
 
 
 def upsert_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
-    """Keeps one event of each `key`; a newer one takes the place of the older."""
+    """Keeps one event of each `key`; a newer event replaces the older one in its position."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
         event_key = key(event)
@@ -53,7 +53,7 @@ _EVENT = "__weakincentives_event__"
 
 
 def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E], S]]:
-    """Marks a method of a frozen dataclass that returns the next state for an event of type `on`.
+    """Marks a method of a frozen dataclass that returns the next state after an event of type `on`.
 
     A subclass may override the method, with or without the mark. Raises `TypeError` for a second
     mark on one method.

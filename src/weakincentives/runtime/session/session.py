@@ -1,4 +1,4 @@
-"""The session: typed slices of state that reducers and explicit edits change under one lock."""
+"""`Session` has typed slices of state, which reducers and direct edits change under one lock."""
 
 import reprlib
 from collections.abc import Callable, Iterable
@@ -38,10 +38,11 @@ class Session:
 
     `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered
     for its type, in order; an event type without reducers is appended to its own slice. The session
-    records telemetry published on `bus` in LOG slices, also when reducers fold it, unless its own
-    slice has a reducer; everything else is STATE, which `restore` puts back. Many threads may use a
-    session, and one run at a time: `runs` refuses another. Neither a bus nor a slice keeps its
-    session alive. `content` keeps the bytes of images and documents, by default in memory.
+    records telemetry published on `bus` in LOG slices, even if reducers fold it, unless its own
+    slice has a reducer. Everything else is STATE, which snapshots contain and `restore` replaces.
+    Any number of threads can use a session, but only one run at a time: `runs` rejects another one.
+    Neither a bus nor a slice keeps its session alive. `content` keeps the bytes of images and
+    documents, by default in memory.
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class Session:
         content: ContentStore | None = None,
     ) -> None:
         self._lock = RLock()
-        # slices must not keep their session
+        # slices must not keep their session alive
         self._weak_register: Register = WeakMethod(self._register)
-        self._slices: dict[SliceType, AnySlice] = {}  # `__getitem__` gives each its type back
+        self._slices: dict[SliceType, AnySlice] = {}  # `__getitem__` restores each slice's type
         self._state: list[AnySlice] = []
         self._reducers: dict[SliceType, list[tuple[AnySlice, AnyReducer]]] = {}
         self._installed: set[SliceType] = set()
@@ -86,7 +87,7 @@ class Session:
                 return self[kind]
             raise TypeError(f"session[…] must get a class, such as session[Plan], got {given!r}")
         with self._lock:
-            if slice_type not in self._slices:  # no other thread was faster
+            if slice_type not in self._slices:  # another thread has not added it
                 added = Slice(slice_type, self._lock, self._weak_register)
                 self._slices[slice_type] = added
                 if not issubclass(slice_type, Event):
@@ -94,9 +95,9 @@ class Session:
             return self._slices[slice_type]
 
     def dispatch(self, event: object, /) -> None:
-        """Folds `event` into every slice that has a reducer for its type: into all, or into none.
+        """Folds `event` into every slice that has a reducer for its type: into all or none.
 
-        Raises `TypeError` for a class in place of an instance, and what a reducer raises.
+        Raises `TypeError` for a class instead of an instance, and any error of a reducer.
         """
         kind = type(event)
         if kind is type:
@@ -118,9 +119,10 @@ class Session:
     def install(self, state_type: SliceType) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
-        The first event starts from the seeded state, else from `state_type()`. Raises `TypeError`
-        for a type without reducers, and `ValueError` for one that is installed already: its events
-        would count twice. State of a prompt's sections is declared there, not installed.
+        The first event starts from the seeded state, otherwise from `state_type()`. Raises
+        `TypeError` for a type without reducers, and `ValueError` for one that is already installed,
+        because its events would be folded twice. A prompt's sections declare their own state, which
+        does not need to be installed.
         """
         declared = declared_reducers(state_type)
         if not declared:
@@ -140,15 +142,15 @@ class Session:
     def declare(self, *state: DeclaredState) -> None:
         """Adds the slices of `state` with their reducers; declaring one again changes nothing.
 
-        An evaluation declares the state of its prompt's sections. Call this before you read a
-        snapshot of such a session, so that `parse_snapshot` knows the types.
+        An evaluation declares the state of its prompt's sections. Call this method before you parse
+        a snapshot of such a session, so that `parse_snapshot` knows the types.
         """
         with self._lock:
             for add in self.undeclared(state):
                 add()
 
     def undeclared(self, state: Iterable[DeclaredState]) -> list[Callable[[], object]]:
-        """Returns functions that add what is missing of `state`."""
+        """Returns functions that add the missing parts of `state`."""
         missing: list[Callable[[], object]] = []
         for declared in state:
             if isinstance(declared, type):
@@ -179,21 +181,21 @@ class Session:
     def parse_snapshot(
         self, text: str | bytes, *, types: Iterable[SliceType] = ()
     ) -> SessionSnapshot:
-        """Parses a snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
+        """Parses the JSON of `SessionSnapshot.to_json`, for `restore`.
 
-        Its slices may be those that this session has, by use or by a registered reducer, and those
-        of `types`, also when a type of `types` has moved to another module. Raises `SerdeError` for
-        other slices and for values that do not fit.
+        It may contain slices that this session uses or has a reducer for, and slices of `types`,
+        even if a type of `types` has moved to another module. Raises `SerdeError` for other slices
+        and for invalid values.
         """
         with self._lock:
             known = {state.slice_type for state in self._state}
         return SessionSnapshot.from_json(text, types, known)
 
     def restore(self, snapshot: SessionSnapshot, /) -> None:
-        """Restores every STATE slice to `snapshot` and empties those it lacks; LOG slices stay.
+        """Restores every STATE slice to `snapshot`; slices that it lacks become empty.
 
-        The snapshot may be of another session; later changes in one do not show in the other.
-        Raises `TypeError` for the JSON of a snapshot.
+        LOG slices are unchanged. The snapshot can be from another session; later changes in one
+        session do not affect the other. Raises `TypeError` for the JSON of a snapshot.
         """
         try:
             slices = snapshot.slices
@@ -212,7 +214,7 @@ class Session:
                 )
 
     def fork(self) -> SessionFork:
-        """Makes a session for one of several parallel calls: equal state, deferred events."""
+        """Creates a session for one of several parallel calls: equal state, deferred events."""
         with self._lock:
             base = self.snapshot()
             copy = Session(session_id=self.session_id, content=self.content)
@@ -225,11 +227,11 @@ class Session:
             return SessionFork(copy, self, base, dict(self._reducers))
 
     def merge(self, fork: SessionFork, /) -> bool:
-        """Repeats the changes of `fork` here, in order, and then publishes its events.
+        """Repeats the changes of `fork` in this session, in order, and then publishes its events.
 
-        Returns `False` and changes nothing when reducers or a slice that the fork read have changed
-        since, or when a change fails. Raises `ValueError` for a fork that was merged already or is
-        of another session.
+        Returns `False`, without changes, if reducers or a slice that the fork read have changed
+        since, or if a change fails. Raises `ValueError` for a fork that was already merged or
+        belongs to another session.
         """
         with self._lock:
             fork.check_mergeable(self)
@@ -256,7 +258,7 @@ class Session:
         with self._lock:
             reducers = self._reducers.get(event_type)
             if reducers is None:
-                telemetry = issubclass(event_type, Event)  # which its own LOG slice keeps as well
+                telemetry = issubclass(event_type, Event)  # its own LOG slice also keeps it
                 reducers = [(self[event_type], _record)] if telemetry else []
             if target.slice_type is event_type:
                 reducers = [entry for entry in reducers if entry[1] is not _record]
@@ -264,12 +266,12 @@ class Session:
 
 
 def _record(_view: SliceView[Event], event: Event) -> SliceOp[Event]:
-    """Appends telemetry to its own slice, until that gets a reducer of its own."""
+    """Appends telemetry to its own slice, until that slice has another reducer."""
     return Append(event)
 
 
 def _record_events(session: Session) -> None:
-    """Dispatches the telemetry of the session's bus to the session, by a weak reference."""
+    """Dispatches the bus's telemetry to the session through a weak reference."""
 
     def record(event: Event) -> None:
         session = weak_session()

@@ -1,7 +1,7 @@
 """One slice of a session: its values, and the operations that change them.
 
-A slice is a linked list of nodes that never change, newest first. Appending adds a node; a snapshot
-is the head node. Neither depends on the length of the history, and branches share their past.
+A slice is a linked list of immutable nodes, newest first. Appending adds a node, and a snapshot is
+the head node, so both take constant time, and branches share their history.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Append[T](Parametrized):
-    """Adds `value` to the slice as the newest."""
+    """Adds `value` to the slice as the newest value."""
 
     value: T
 
@@ -46,16 +46,16 @@ class Replace[T](Parametrized):
 
 
 type SliceOp[T] = Append[T] | Replace[T]
-"""What a reducer returns."""
+"""The return type of reducers."""
 
 type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
-"""Returns what an event does to a slice; it must not change anything itself."""
+"""Returns an event's change to a slice; it must not change anything itself."""
 
 # Any: as for `SliceType`
 type AnySlice = Slice[Any]
 type AnyReducer = Reducer[Any, Any]
 
-# Any: a slice gives its values their type; the empty list has neither a value nor a tail.
+# Any: `Slice` adds the type of the values; the empty list has neither a value nor a tail.
 type AnyValue = Any
 type Values = list[AnyValue]
 type Node = tuple[AnyValue, AnyValue, int]
@@ -86,7 +86,7 @@ type Register = WeakMethod[Callable[[SliceType, AnySlice, AnyReducer], None]]
 class Slice[T]:
     """All values of one type in a session, as `session[T]` returns it.
 
-    Iteration and `all` see the values of that moment. Length and `latest` take constant time.
+    Iteration and `all` use the values at that moment. Length and `latest` take constant time.
     """
 
     __slots__ = ("_lock", "_register", "head", "slice_type")
@@ -102,7 +102,7 @@ class Slice[T]:
         return tuple(read(self.head))
 
     def latest(self) -> T | None:
-        """Returns the newest value, or `None` when there is none."""
+        """Returns the newest value, or `None` if there is none."""
         newest: T | None = self.head[0]
         return newest
 
@@ -111,7 +111,7 @@ class Slice[T]:
         return tuple(value for value in self.all() if predicate(value))
 
     def append(self, value: T, /) -> None:
-        """Adds `value` as the newest, without calling reducers."""
+        """Adds `value` as the newest value, without calling reducers."""
         with self._lock:
             head = self.head
             self.head = value, head, head[2] + 1
@@ -127,7 +127,7 @@ class Slice[T]:
             self.seed(*([] if predicate is None else [v for v in self if not predicate(v)]))
 
     def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
-        """Folds later events of exactly `event_type` into this slice by `reducer`.
+        """Folds later events of exactly `event_type` into this slice with `reducer`.
 
         Raises `TypeError` unless `event_type` is a class and `reducer` is callable.
         """
@@ -139,7 +139,7 @@ class Slice[T]:
                 f"append_all, got {reducer!r}"
             )
         register = self._register()
-        if register is not None:  # else nobody has the session any more, which folds events
+        if register is not None:  # otherwise, the session no longer exists and folds no events
             register(event_type, self, reducer)
 
     def __len__(self) -> int:
@@ -155,13 +155,13 @@ class Slice[T]:
         return f"<Slice of {len(self)} {self.slice_type.__name__}>"
 
     def apply(self, op: SliceOp[T]) -> None:
-        """Carries out the operation that a reducer returned; raises `TypeError` for others."""
+        """Applies the operation that a reducer returned; raises `TypeError` for other values."""
         match op:
             case Append(value):
                 self.append(value)
             case Replace(values):
                 self.seed(*values)
-            # users write reducers, and a type checker does not see all of them
+            # users write reducers, and a type checker may not have checked them
             case _:
                 raise TypeError(
                     f"a reducer of slice {self.slice_type.__name__} must return Append(…) or "

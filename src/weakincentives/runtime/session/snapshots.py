@@ -1,8 +1,8 @@
-"""A session's state captured as a value, and that value as JSON.
+"""Captures a session's state as a value, and converts that value to and from JSON.
 
-In JSON a slice has its type's name. A reader looks names up only among the types that its caller
-passes, so a file can name a type but never import one. A snapshot that is written can be read back
-as equal values; otherwise writing raises `SerdeError`.
+In JSON, a slice has its type's name. Reading looks up names only among the types that the caller
+passes, so a file can name a type but never import one. A written snapshot can always be read back
+as equal values; otherwise, writing raises `SerdeError`.
 """
 
 import json
@@ -35,29 +35,29 @@ __all__ = [
 ]
 
 type Changes = dict[str, dict[str, Json]]
-"""New values by slice name, under `"added"`, and whole new contents, under `"set"`."""
+"""Changes by slice name: `"added"` has new values, and `"set"` has complete new contents."""
 
 _VERSION = 1
 _library_types: set[SliceType] = set()
 
 
 def library_state[T](kind: type[T]) -> type[T]:
-    """Marks a state of the library itself: users need not name its type to read a snapshot."""
+    """Marks state of the library itself, which users can read without passing its type."""
     _library_types.add(kind)
     return kind
 
 
 live_types: set[SliceType] = set()
-"""The types of values that go on changing, such as a chat's turn; no tool call changes them.
+"""The types of values that keep changing, such as a chat's turn; tool calls do not change them.
 
-Such a value has a `name`. A snapshot has what its `fixed()` returns, the value as it is now. A
-session's `restore` spares it while it `is_running`, and leaves out others of its name. If a
-snapshot was made inside an open tool call, `before_call` is the snapshot to which it belongs.
+Such a value has a `name`. A snapshot contains its present value, which `fixed()` returns. A
+session's `restore` keeps the value while it `is_running`, and omits other values with its name. If
+a snapshot was taken during a tool call, `before_call` is the snapshot from before that call.
 """
 
 
 def with_running(now: Node, restored: Node) -> Node:
-    """Returns the values of `restored`, but those of `now` that are running stay."""
+    """Returns the values of `restored`, but keeps the values of `now` that are running."""
     running = [value for value in read(now) if value.is_running]
     if not running:
         return restored
@@ -66,9 +66,9 @@ def with_running(now: Node, restored: Node) -> Node:
 
 
 class _StoredForm(NamedTuple):
-    """The type that JSON has in place of another one, and the ways to it and back."""
+    """The type that replaces another one in JSON, and the conversions in both directions."""
 
-    kind: AnyType  # made at run time
+    kind: AnyType  # created at run time
     dump: Callable[[AnyValue], AnyValue]
     parse: Callable[[AnyValue], AnyValue]
 
@@ -79,12 +79,12 @@ _stored_forms: dict[SliceType, _StoredForm] = {}
 def stored_as[T, S](
     kind: type[T], form: type[S], dump: Callable[[T], S | None], parse: Callable[[S], T]
 ) -> None:
-    """Lets snapshots write values of `kind` as those of `form`, but not where `dump` has none."""
+    """Makes snapshots write values of `kind` as `form`; omits a value if `dump` returns `None`."""
     _stored_forms[kind] = _StoredForm(form, dump, parse)
 
 
 class _History(NamedTuple):
-    """How snapshots name a class, under which names they had it, and fields that it had."""
+    """The name of a class in snapshots, its earlier names, and its removed fields."""
 
     name: str
     renamed_from: tuple[str, ...]
@@ -97,12 +97,12 @@ _HISTORY = "__weakincentives_state__"
 def state[T](
     *, name: str, renamed_from: Iterable[str] = (), removed: Iterable[str] = ()
 ) -> Callable[[type[T]], type[T]]:
-    """Marks a class of state: snapshots call it `name`, whatever its module and its own name.
+    """Marks a class of state: snapshots call it `name`, regardless of its module and its own name.
 
-    A snapshot that has one of the names `renamed_from` is read as this class; such a name is one of
-    an earlier mark, or `module:qualified name` for a class that had none. Fields of the names
-    `removed` are left out when a snapshot still has them. A field that a snapshot does not have yet
-    needs a default. Raises `ValueError` for a name with other characters than letters, digits, `.`,
+    Snapshots that use one of the names in `renamed_from` are read as this class; such a name comes
+    from an earlier `@state`, or is `module:qualified name` for a class without one. The fields
+    `removed` are ignored if a snapshot still has them. A field that older snapshots do not have
+    needs a default. Raises `ValueError` for a name with characters other than letters, digits, `.`,
     `_` and `-`.
     """
     if re.fullmatch(r"[\w.-]+", name) is None:
@@ -122,7 +122,7 @@ def _history(kind: SliceType) -> _History | None:
 
 
 class SessionSnapshot:
-    """The head of every STATE slice of a session at one moment; made in O(number of slices)."""
+    """The head of every STATE slice of a session at one moment; takes O(number of slices)."""
 
     __slots__ = ("slices",)
 
@@ -135,7 +135,7 @@ class SessionSnapshot:
         return _of_values, ({kind: read(head) for kind, head in slices.items()},)
 
     def committed(self) -> "SessionSnapshot":
-        """Returns the snapshot without what a tool call has done that was open then."""
+        """Returns the snapshot without the changes of a tool call that was running then."""
         for kind in live_types:
             turns = self.slices.get(kind, EMPTY)
             for value in read(turns):
@@ -144,10 +144,10 @@ class SessionSnapshot:
         return self
 
     def to_json(self) -> str:
-        """Returns JSON text from which `from_json` makes equal slices.
+        """Returns JSON text from which `from_json` restores equal slices.
 
-        Raises `SerdeError` with slice, path and type for a value that JSON cannot hold or would
-        change, and for two types of one name, such as local classes.
+        Raises `SerdeError` with slice, path and type for a value that JSON cannot represent
+        exactly, and for two types with the same name, such as local classes.
         """
         slices: dict[str, str] = {}
         for kind, head in self.committed().slices.items():
@@ -164,7 +164,7 @@ class SessionSnapshot:
     def since(self, before: "SessionSnapshot") -> Changes:
         """Returns the changes since `before`, a snapshot of the same session, as JSON values.
 
-        Takes time for what has changed, not for the whole. Raises `SerdeError` as `to_json` does.
+        The time depends only on the changed values. Raises `SerdeError` like `to_json`.
         """
         changes: Changes = {}
         for kind, old, head, start in self.changed_since(before):
@@ -176,10 +176,10 @@ class SessionSnapshot:
     def changed_since(
         self, before: "SessionSnapshot"
     ) -> Iterator[tuple[SliceType, Node, Node, int]]:
-        """Yields each slice that has changed since `before`, with its content then and now.
+        """Yields each slice that has changed since `before`, with its old and new content.
 
-        The last number says how many of its first values are certainly the same ones: all that it
-        had, or none.
+        The last number is how many of the first values are certainly unchanged: either all old
+        values or none.
         """
         for kind, new in self.slices.items():
             old = before.slices.get(kind, EMPTY)
@@ -194,11 +194,11 @@ class SessionSnapshot:
     def from_json(
         cls, text: str | bytes, types: Iterable[SliceType], known: Iterable[SliceType] = ()
     ) -> "SessionSnapshot":
-        """Parses what `to_json` wrote; the slices may be of `types` and of `known` ones.
+        """Parses the JSON of `to_json`, whose slices may have types in `types` and `known`.
 
-        Finds a class by its name, by an earlier one that `@state` tells, and one of `types` also
-        when it has moved to another module. Raises `SerdeError` for a slice of another type,
-        another version and values that do not fit.
+        Finds a class by its name or by an earlier name given to `@state`. A class in `types` is
+        found even if it has moved to another module. Raises `SerdeError` for a slice of another
+        type, another version, and invalid values.
         """
         moved = frozenset(types)
         # typeshed does not know that every class has a hash
@@ -227,7 +227,7 @@ def _types_of_unknown_slices(
     known: Collection[SliceType],
     moved: Collection[SliceType],
 ) -> dict[str, SliceType]:
-    """Finds types for the slices that `error` says are unknown, or raises a clearer error."""
+    """Finds types for the unknown slices reported in `error`, or raises a clearer error."""
     unknown = {
         issue.path[1]: issue
         for issue in error.issues
@@ -252,7 +252,7 @@ def parse_changes(
 ) -> Iterator[tuple[str, SliceType, Values]]:
     """Yields each change of `SessionSnapshot.since`: `"added"` or `"set"`, the type, the values.
 
-    Raises `SerdeError` for a type that is not one of `types` and for values that do not fit.
+    Raises `SerdeError` for a type that is not in `types`, and for invalid values.
     """
     types = frozenset(types)
     for how, slices in changes.items():
@@ -263,9 +263,9 @@ def parse_changes(
 
 
 def types_by_name(names: Iterable[str], types: Iterable[SliceType]) -> dict[str, SliceType]:
-    """Finds the type of each name, also when it has moved to another module.
+    """Finds the type for each name, even if the type has moved to another module.
 
-    Raises `SerdeError` for names that stand for none of `types`.
+    Raises `SerdeError` for names that do not match any of `types`.
     """
     known = frozenset(types)
     by_name, issues = _find_types(names, known, known)
@@ -277,7 +277,7 @@ def types_by_name(names: Iterable[str], types: Iterable[SliceType]) -> dict[str,
 def _find_types(
     names: Iterable[str], known: Collection[SliceType], moved: Collection[SliceType]
 ) -> tuple[dict[str, SliceType], tuple[ValidationIssue, ...]]:
-    """Finds each name in `known`, else its qualified name in `moved`; returns types and issues."""
+    """Finds each name in `known`, or its qualified name in `moved`; returns types and issues."""
     by_name = _by_name(known)
     types: dict[str, SliceType] = {}
     issues: list[ValidationIssue] = []
@@ -295,7 +295,7 @@ def _find_types(
 
 
 def _by_name(types: Iterable[SliceType]) -> dict[str, SliceType]:
-    """Returns types by their names and earlier names; a present name beats an earlier one."""
+    """Returns types by their present and earlier names; present names take precedence."""
     types = [*types]
     earlier = {
         name: kind
@@ -316,7 +316,7 @@ def _drop_removed(text: str | bytes, types: Mapping[str, SliceType]) -> str | by
         for name in slices.keys() & types.keys():
             slices[name] = _without_removed(types[name], slices[name])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return text  # the parser explains better what is wrong with it
+        return text  # the parser gives a better error message
     return json.dumps(content)
 
 
@@ -333,14 +333,14 @@ def _without_removed(kind: SliceType, rows: Json) -> Json:
 
 
 def _rows_type(kind: SliceType) -> AnyType:
-    """The type of a slice in JSON."""
+    """Returns the type of a slice in JSON."""
     form = _stored_forms.get(kind)
     return GenericAlias(list, kind if form is None else form.kind)
 
 
 @lru_cache(maxsize=1024)
 def _is_readable(kind: SliceType) -> bool:
-    """Whether a slice of this type can be read from JSON; a session may hold others, too."""
+    """Whether a slice of this type can be read from JSON; a session may also have other slices."""
     try:
         serde.parse_json(_rows_type(kind), "[]")
     except SerdeError:
@@ -354,8 +354,8 @@ def _parse(types: Mapping[str, SliceType], text: str | bytes) -> AnyValue:
 
 @lru_cache(maxsize=256)
 def _text_type(types: tuple[tuple[str, SliceType], ...]) -> AnyType:
-    """The type of the whole text, with an optional key for each slice that may be in it."""
-    make: AnyType = TypedDict  # a checker reads the functional form only where its keys are literal
+    """Returns the type of the whole text, with an optional key for each slice."""
+    make: AnyType = TypedDict  # type checkers require literal keys in the functional form
     slices = {name: _rows_type(kind) for name, kind in types}
     return make("snapshot", {"version": Literal[1], "slices": make("slices", slices, total=False)})
 
@@ -367,14 +367,14 @@ def _values(kind: SliceType, rows: Values) -> Values:
 
 
 def type_name(kind: SliceType) -> str:
-    """Returns the name of a type in JSON: that of its `@state`, else module and qualified name."""
+    """Returns a type's name in JSON: the one in `@state`, otherwise module and qualified name."""
     if (history := _history(kind)) is not None:
         return history.name
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _dump(kind: SliceType, values: Values) -> str:
-    """Writes the values of a slice; raises `SerdeError` with the slice's name before each path."""
+    """Writes the values of a slice as JSON; a `SerdeError` has the slice's name in each path."""
     rows = values
     if (form := _stored_forms.get(kind)) is not None:
         rows = [row for value in values if (row := form.dump(value)) is not None]
@@ -387,7 +387,7 @@ def _dump(kind: SliceType, values: Values) -> str:
 
 
 def _to_decisions(overrides: VisibilityOverrides) -> list[SetVisibilityOverride]:
-    """Returns a form without paths as keys, which JSON cannot have."""
+    """Returns the overrides as a list, because JSON cannot have paths as keys."""
     return [
         SetVisibilityOverride(path=path, visibility=visibility)
         for path, visibility in overrides.overrides.items()
