@@ -253,7 +253,7 @@ def _provider_prefixes(provider: str) -> tuple[str, ...]:
 
 
 def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Returns a provider's variables, except values of several words, which are no keys."""
+    """Returns a provider's variables, except values of several words, which cannot be keys."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -3,8 +3,7 @@
     OpenAIAdapter("llama-3.3-70b-versatile", profile=profiles.GROQ)
 
 The comments name the sources as of 2026-11-26: documentation or public issues of other libraries.
-Nothing was tested with the live services. UNVERIFIED marks a cautious value for which there is no
-documentation.
+Nothing was tested with the live services. UNVERIFIED marks a cautious, undocumented value.
 """
 
 from dataclasses import replace

@@ -47,7 +47,7 @@ class ServerProfile:
     *Connection.* The server's URL is the adapter's `base_url`, otherwise the value of
     `base_url_variable`, otherwise `base_url`. A URL without a path gets the path of `base_url`, or
     `path`. The key is the value of `key_variable`, which is read only for the profile's own server;
-    with `needs_key=False`, a placeholder is used if there is no key. A profile without these fields
+    with `needs_key=False`, a placeholder replaces a missing key. A profile without these fields
     uses `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
     Raises `ValueError` for an unknown value and for an invalid regular expression.

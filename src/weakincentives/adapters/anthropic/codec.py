@@ -271,8 +271,8 @@ class MessagesCodec(Codec):
     ) -> list[JsonObject]:
         """Moves references to deferred tools into the result of the call that opened them.
 
-        Returns that result's own blocks, which must follow all results. If there is no such result,
-        the tools are listed like any others from then on.
+        Returns that result's own blocks, which must follow all results. Without such a result, the
+        tools are listed like any others from then on.
         """
         if not references:
             return []

@@ -1,4 +1,4 @@
-"""Writes a prompt as skills: imported ones byte for byte, sections of its own as a new skill."""
+"""Exports a prompt as skills: imported skills byte for byte, other sections as a new skill."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +19,7 @@ from .skill_sections import FILES, SkillSection, first_sentence
 
 __all__ = ["SkillExport", "export_skills"]
 
-type _Prompt = Prompt[Any]  # Any: prompts of every output
+type _Prompt = Prompt[Any]  # Any: prompts with any output type
 type _Rendered = RenderedPrompt[Any]
 
 _LIMITS = FilesystemLimits(file_bytes=100_000_000)
@@ -28,9 +28,9 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 @dataclass(frozen=True, slots=True)
 class SkillExport:
-    """The folder of one skill: its name and its files; `notes` say what a skill cannot hold.
+    """The folder of one skill: its name and files; `notes` list parts that were not exported.
 
-    `source` is the folder that other files are copied from.
+    `source` is the folder of an imported skill, from which file modes are copied.
     """
 
     name: str
@@ -39,10 +39,10 @@ class SkillExport:
     source: Path | None = None
 
     def write(self, folder: StrPath, *, replace: bool = False) -> None:
-        """Writes the skill into `folder`, by its name.
+        """Writes the skill to a folder of its own name in `folder`.
 
-        Raises `FileExistsError` when it is there already, unless with `replace`, which leaves other
-        files in place.
+        Raises `FileExistsError` if that folder already exists, unless `replace` is set, which keeps
+        unrelated files.
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         with closing(HostFilesystem(folder, limits=_LIMITS)) as host:
@@ -58,12 +58,13 @@ class SkillExport:
 def export_skills(
     prompt: _Prompt, *, description: str = "", session: Session | None = None
 ) -> tuple[SkillExport, ...]:
-    """Returns the skills of `prompt` as folders, with its overrides written into their places.
+    """Returns the skills of `prompt` as folders, with its overrides applied to their texts.
 
-    A `SkillSection` becomes its own files again. The other sections become one new skill, named by
-    the prompt's key: a summarized section is a file in `references/`, which its summary names.
-    `description` is that skill's, by default its first sentence. Raises `PromptRenderError` for
-    params that are missing, and `SkillError` for two skills of one name.
+    Each `SkillSection` is exported as its original files. The other sections become one new skill,
+    named after the prompt's key; a summarized section becomes a file in `references/`, which its
+    summary refers to. `description` describes the new skill, by default with its first sentence.
+    Raises `PromptRenderError` for missing params, and `SkillError` for two skills with the same
+    name.
     """
     rendered = prompt.render(session=session or Session())
     registry, view = rendered.registry, rendered.view
@@ -84,7 +85,7 @@ def export_skills(
 
 
 def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> SkillExport:
-    """The files of an imported skill, with overridden texts in place of the ranges they replace."""
+    """Returns the files of an imported skill, with overridden texts in their original places."""
     skill, notes = section.skill, list[str]()
     edits: list[tuple[int, int, str]] = []
     spans = {node.key + key: span for key, span in section.spans.items()}
@@ -93,14 +94,14 @@ def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> 
         body, summary, (start, end) = own.body_override, own.summary_override, spans[own.key]
         if body is not None and body.strip("\n") != own.section.body_text().strip("\n"):
             text = body.strip("\n")
-            # An empty section has no line of its own yet.
+            # The text of an empty section does not have its own line yet.
             edits.append((start, end, text if start < end else f"\n{text}\n"))
         if summary is None or summary == own.section.summary:
             continue
         description = skill.fields.get("description")
         if own is node and description is not None:
             before = skill.source[description.start : description.end]
-            line_end = before[len(before.rstrip()) :]  # of a block over several lines
+            line_end = before[len(before.rstrip()) :]  # after a multi-line block
             edits.append((description.start, description.end, _quoted(summary) + line_end))
         else:
             notes.append(f"{own.key}: the summary is left out, since SKILL.md has no place for it")
@@ -120,15 +121,15 @@ def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> 
 
 
 def _quoted(text: str) -> str:
-    """A YAML string in double quotes, on one line."""
-    import yaml  # here, so that `front_matter` is first and names the extra
+    """Returns a YAML string in double quotes, on one line."""
+    import yaml  # imported late, so that `front_matter` reports a missing extra
 
     quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**30).strip()
     return quoted.replace("---", r"\x2D--")  # the validator ends the front matter at any ---
 
 
 class _Writer:
-    """Writes sections that are no skills as the files of a new skill."""
+    """Writes sections that are not skills as the files of a new skill."""
 
     def __init__(self, rendered: _Rendered) -> None:
         self.view = rendered.view
@@ -148,7 +149,7 @@ class _Writer:
         return SkillExport(name, {"SKILL.md": source.encode(), **self.files}, self.notes)
 
     def _blocks(self, node: SectionNode, level: int) -> Iterator[str]:
-        """Yields heading and text of a section and of those below it that it shows."""
+        """Yields the heading and text of a section and of its children that are shown in it."""
         yield f"{'#' * min(level, 6)} {node.section.title.strip()}"
         if isinstance(node.section, SkillSection):
             name = node.section.skill.folder.resolve().name
@@ -169,4 +170,4 @@ class _Writer:
 
     def _summary(self, node: SectionNode) -> str:
         text = self.expanded.render({node: _SUMMARY}).texts[0].removeprefix(node.heading)
-        return text.rpartition("\n\n---\n")[0].strip("\n")  # without the line that opens it
+        return text.rpartition("\n\n---\n")[0].strip("\n")  # without the note on how to open it
