@@ -72,13 +72,13 @@ def test_a_person_decides_on_the_terminal(folder: Path) -> None:
 def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None:
     done = process(folder, *RUN, "notes:model", "--suspend", "run.json")
     assert done.returncode == 3
-    assert "waits for approval of 2 calls: wink approve run.json" in done.stderr
+    assert "pending approval of 2 calls: wink approve run.json" in done.stderr
     assert (folder / "run.json").stat().st_mode & 0o077 == 0
     done = process(folder, "approve", "run.json")
     assert "call_1: note" in done.stderr
     assert "2 calls without a decision" in done.stderr
     done = process(folder, "approve", "run.json", "--yes", "call_1", "--no", "call_2=not two")
-    assert "0 calls without a decision; go on by wink run TARGET --resume run" in done.stderr
+    assert "0 calls without a decision; continue with wink run TARGET --resume run" in done.stderr
     kinds = {
         call_id: decision.kind
         for call_id, decision in Suspension.from_json(
@@ -122,7 +122,7 @@ def ending():
     )
     run = "run", "notes:boss", "--adapter"
     done = process(folder, *run, "notes:delegating", "--suspend", "run.json")
-    assert "waits for approval of 1 call: wink approve run.json" in done.stderr
+    assert "pending approval of 1 call: wink approve run.json" in done.stderr
     process(folder, "approve", "run.json", "--yes", "call_1")
     options = "--resume", "run.json", "--suspend", "run.json"
     done = process(folder, *run, "notes:writing", *options)
