@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .testing.recorded_events import RecordedEvents
 
 _LIVE_MARKER = (
-    "wink_live: talks to a real provider; runs, and may use the network, with --wink-live only"
+    "wink_live: uses a real provider; runs, and may use the network, only with --wink-live"
 )
 _OVERRIDES_MARKER = (
     'wink_overrides(tag="latest", root=None): the fixture wink_overrides applies the overrides '
     "stored under this tag, in the repository at root, by default pytest's rootdir; "
-    "fails when one of them is stale, or none is stored"
+    "fails if one of them is stale or none is stored"
 )
 _FIXTURES = frozenset(
     {
@@ -53,12 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run tests marked wink_live, which reach real providers",
     )
     network = (
-        "which tests may not reach other machines: those that use a fixture of weakincentives "
+        "tests that may not reach other machines: those that use a fixture of weakincentives "
         "(fixtures, the default), all (loopback), or none (any)"
     )
     parser.addini("wink_network", network, type="string", default="fixtures")
     parser.addini(
-        "wink_coverage", "tell which sections tests have opened", type="bool", default=True
+        "wink_coverage", "report which sections tests have opened", type="bool", default=True
     )
 
 
@@ -123,8 +123,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         item, "fixturenames", ()
     ):
         pytest.fail(
-            "marked wink_overrides, but it does not take the fixture of that name; "
-            "make its prompts by that",
+            "marked wink_overrides, but it does not use the fixture of that name; "
+            "create its prompts with the fixture",
             pytrace=False,
         )
     if _is_confined(item):

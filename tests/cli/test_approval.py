@@ -134,11 +134,11 @@ def ending():
     assert [line.partition(":")[0] for line in shown] == [
         "notes/boss",
         "turn 1",
-        "desk was asked about, decision approve",
+        "approval of desk: approve",
         "notes/write",
         "turn 1",
-        "waits for approval after 1 turn",
-        "waits for approval after 1 turn",
+        "suspended for approval after 1 turn",
+        "suspended for approval after 1 turn",
     ]
     assert process(folder, "report", "run.json").stdout == "run.html\n"
     done = process(folder, "approve", "run.json", "--yes", "call_1/1/call_1")

@@ -106,7 +106,9 @@ def test_a_tool_whose_schema_is_none_is_named(wink: Wink) -> None:
     change(wink, inputSchema={"type": "object", "properties": {"a": {"type": "objekt"}}})
     done = lock(wink)
     assert done.returncode == 0
-    assert "tool 'append' cannot be called, since its input is no JSON Schema" in done.stdout
+    assert (
+        "tool 'append' cannot be called because its input is not a valid JSON Schema" in done.stdout
+    )
 
 
 # --- secrets

@@ -395,7 +395,7 @@ def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
     assert [" ".join(line.split()) for line in shown] == [
         "?[2J 00:00 ?c",
         "?[/k: 0 characters, tools: ?[31m, ?2J, ?, [bold]x[/]",
-        "the log has no end of this evaluation",
+        "the log ends before this evaluation does",
     ]
     assert wink("advise", "log").returncode == 0
 

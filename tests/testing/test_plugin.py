@@ -337,7 +337,7 @@ def test_forgotten():
     template.bind()
 """)
     ran.assert_outcomes(failed=1)
-    assert "marked wink_overrides, but it does not take the fixture of that name" in text(ran)
+    assert "marked wink_overrides, but it does not use the fixture of that name" in text(ran)
 
 
 # --------------------------------------------------------------------------------------------------

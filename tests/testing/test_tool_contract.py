@@ -365,7 +365,9 @@ def test_a_value_of_another_type_than_declared_is_found(declared: Any, value: An
         return ToolResult("Here.", value)
 
     tool = Tool(name="other", handler=other, params_type=Text, result_type=declared)
-    with pytest.raises(ToolContractError, match=r"its result has the value .*; let it be of the"):
+    with pytest.raises(
+        ToolContractError, match=r"its result has the value .*; return the result type"
+    ):
         assert_tool_contract(tool)
 
 
@@ -432,13 +434,13 @@ def test_a_pure_tool_that_answers_in_two_ways_is_found() -> None:
     def roll(params: Text, *, context: ToolContext) -> ToolResult[int]:
         return ToolResult("Rolled.", next(count))
 
-    assert "yet it answered the same call in two ways; " in breach(roll, "pure")
+    assert "but it answered the same call in two different ways; " in breach(roll, "pure")
     assert_tool_contract(Tool(name="roll", handler=roll))
 
 
 def test_a_repeatable_tool_that_does_more_when_it_is_run_again_is_found() -> None:
     message = breach(sell, resources=tills)
-    problem = "its effect is 'repeatable', yet the same call run again changed resource Till"
+    problem = "its effect is 'repeatable', but repeating the same call changed resource Till"
     assert f"{problem}; declare 'at_most_once'" in message
     assert 'arguments: {"text": "0"}' in message
 
@@ -450,7 +452,7 @@ def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
             context.resources.get(Till).sold.append(params.text)
         return ToolResult("Sold.")
 
-    assert "the same call run again changed resource Till" in breach(note_and_sell, resources=tills)
+    assert "repeating the same call changed resource Till" in breach(note_and_sell, resources=tills)
 
 
 def test_a_tool_without_a_handler_is_refused() -> None:
@@ -513,7 +515,7 @@ def test_a_reader_of_the_state_finds_changes_that_savepoints_do_not_show() -> No
         return message
 
     assert "its effect is 'pure', yet it changed resource Database" in check("pure")
-    assert "the same call run again changed resource Database" in check("repeatable")
+    assert "repeating the same call changed resource Database" in check("repeatable")
     assert "a failed call changed resource Database" in check("at_most_once", Stuck)
 
 

@@ -37,14 +37,14 @@ type _AnyJson = Any
 
 _REMEDIES = {
     "authentication": "check the API key",
-    "bad_request": "the request does not suit this model or server; read the message",
+    "bad_request": "this model or server does not accept the request; see the message",
     "client_error": "check the adapter's options",
     "connection": "check base_url and the network",
     "context_length": "shorten the prompt, summarize sections, or pass MainLoop(compaction=…)",
-    "content_filter": "change the text that the filter objects to",
-    "malformed": "try again; if it stays so, this server's replies are not those of the API",
+    "content_filter": "change the text that the filter rejects",
+    "malformed": "try again; if the error persists, this server does not implement the API",
     "not_found": "check the model's name and base_url",
-    "permission": "this key may not use this model",
+    "permission": "use a key that has access to this model",
     "provider_failed": "try again later",
     "quota": "check the plan and billing of this account",
     "redirect": "set base_url to the address that serves this API",

@@ -98,12 +98,14 @@ def lock(
         try:
             check_schema(upgrade_dialect(tool.input_schema))
         except SerdeError as error:
-            problem = f"its input is no {error}; leave it out with exclude="
-            _print([f"tool {tool.name!r} cannot be called, since {problem}"])
+            problem = f"its input is not a valid {error}; exclude it with exclude="
+            _print([f"tool {tool.name!r} cannot be called because {problem}"])
         if (length := len(tool.description.strip())) > MAX_DESCRIPTION:
-            limit = f"of which a tool's description takes {MAX_DESCRIPTION:,}"
-            place = "the model reads the whole description in the text of the section"
-            _print([f"tool {tool.name!r} is described in {length:,} characters, {limit}; {place}"])
+            limit = f"and the limit for a tool is {MAX_DESCRIPTION:,}"
+            place = "the section's text contains the full description"
+            _print(
+                [f"tool {tool.name!r} has a description of {length:,} characters, {limit}; {place}"]
+            )
     _print([f"{count_of(len(live.tools), 'tool')} of {name} in {path}"])
 
 

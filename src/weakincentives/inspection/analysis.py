@@ -163,9 +163,9 @@ def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
         # an external JSON Schema keeps its descriptions
         length = 0 if tool is None or tool.schema is not None else len(tool.description)
         if length > _LONG_DESCRIPTION:
-            size = f"{length:,} characters, which every request sends"
+            size = f"{length:,} characters, which every request contains"
             message = f"the description of its tool `{name}` has {size}"
-            remedy = f"say it in {_LONG_DESCRIPTION}, and the rest in the section's text"
+            remedy = f"shorten it to {_LONG_DESCRIPTION}, and move the rest to the section's text"
             yield _finding("description-too-long", path, message, remedy)
 
 
@@ -182,7 +182,7 @@ def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterat
         values = [*used.globals.values(), *used.nonlocals.values()]
         for kind in unforkable:
             if any(value is kind for value in values):
-                message = f"its tool `{name}` runs before the approval of its effects and uses "
+                message = f"its tool `{name}` runs before its effects are approved, and uses "
                 message += f"{kind_name(kind)}, which has no fork()"
                 yield _finding("effects-not-isolated", path, message, remedy)
 
@@ -199,7 +199,7 @@ def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
         texts = () if node.section.literal else texts
         for name in dict.fromkeys(_BRACES.findall("\n".join(filter(None, texts)))):
             if name in names:
-                message = f"its text has {{{name}}}, which the model reads as it is"
+                message = f"its text has {{{name}}}, which is not replaced"
                 remedy = f"write ${name}" if kind else f"write ${name} in a section with the params"
                 yield _finding("param-in-braces", node.path, message, remedy)
         if kind is not None:
@@ -250,10 +250,10 @@ def _failures(view: PromptView, placeholders: ParamsByType) -> Iterator[Finding]
                 reason = error.message.rstrip(".")
                 message = f"it cannot be checked, so the prompt was not checked: {reason}"
                 kind = failed.params_type.__name__ if failed.params_type else ""
-                remedy = f"analyze a prompt that has a {kind} bound"
+                remedy = f"analyze a prompt to which a {kind} is bound"
                 yield _finding("cannot-check", failed.path, message, remedy)
             else:
-                remedy = "correct the section, or bind params that it can take"
+                remedy = "correct the section, or bind params that it accepts"
                 yield _finding("cannot-render", failed.path, str(error), remedy)
 
 
@@ -299,11 +299,11 @@ def _summaries(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
         own_code = type(node.section).render_summary is not Section.render_summary
         if node.section.summary is None and not own_code:
             message = "it can be summarized but has no summary"
-            remedy = "say in summary= when the section is needed"
+            remedy = "describe in summary= when the section is needed"
             yield _finding("summary-missing", node.path, message, remedy)
         elif len(section.summary) >= section.expanded_size:
-            summary = f"its summary and the line that opens it take {len(section.summary):,}"
-            message = f"{summary} characters, and what it hides takes {section.expanded_size:,}"
+            summary = f"its summary and the line on opening it have {len(section.summary):,}"
+            message = f"{summary} characters, and the hidden text has {section.expanded_size:,}"
             remedy = "shorten it, or show the section in full"
             yield _finding("summary-too-long", node.path, message, remedy)
 
@@ -326,8 +326,8 @@ def _prefix(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
     after = [node for node in nodes if node.index > changing.index and not _reads_session(node)]
     stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
     if stable:
-        message = f"it depends on the session and stands before {stable:,} characters that do not"
-        remedy = f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
+        message = f"it depends on the session and precedes {stable:,} characters that do not"
+        remedy = f"move it after {after[-1].key!r}, so that the provider can reuse its cache"
         yield _finding("session-first", changing.path, message, remedy)
 
 

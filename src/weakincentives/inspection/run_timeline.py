@@ -26,8 +26,8 @@ __all__ = [
     "read_run",
 ]
 
-NO_END = "the log has no end of this evaluation"
-_STOPS = {"limit": "stopped by a limit", "suspended": "waits for approval"}
+NO_END = "the log ends before this evaluation does"
+_STOPS = {"limit": "stopped by a limit", "suspended": "suspended for approval"}
 
 
 class Line(NamedTuple):
@@ -372,12 +372,12 @@ def _headline_of_change(record: Record) -> str:
             return f"restarts with {', '.join(record['section_keys'])} open: {record['reason']}"
         case "ApprovalDecided":
             reason = f": {record['reason']}" if record["reason"] else ""
-            return f"  {record['name']} was asked about, decision {record['decision']}{reason}"
+            return f"  approval of {record['name']}: {record['decision']}{reason}"
         case "Compacted":
             if not record["tokens_before"]:  # a stored run does not record the tokens
-                return "shorter conversation"
+                return "compacted conversation"
             sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
-            return f"shorter conversation: {sizes}"
+            return f"compacted conversation: {sizes}"
         case "OverridesDropped":
             return f"stale overrides: {', '.join(record['texts'])}"
         case "ParamsMissing":

@@ -71,7 +71,7 @@ class ScriptedAdapters:
             if lines := [event_line(reply) for reply in islice(adapter.replies, _MAX_DESCRIBED)]:
                 return (
                     f"the script has replies left after request {len(adapter.requests)}, "
-                    "which was the last; shorten it. Left over:\n  " + "\n  ".join(lines)
+                    "which was the last; shorten it. Remaining:\n  " + "\n  ".join(lines)
                 )
         return None
 

@@ -46,7 +46,7 @@ _MAX_SHOWN = 2_000
 _REFUSE = "answer with success=False, raise ToolValidationError, or name the exception in raises="
 _RETURN = "return a ToolResult with a value that is JSON or has render(), and let no restore() fail"
 _RESTORE = "let restore() restore what snapshot() copied, and keep the values of slices frozen"
-_KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is known already"
+_KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is already known"
 
 # Any: resources with the types that they are bound to, handlers of any tool, and events
 type _Any = Any
@@ -236,7 +236,7 @@ class _Contract:
                 yield f"a failed call changed {changes}", _RESTORE
             return
         if value is not None and not _is_instance(value, kind):
-            remedy = f"let it be of the result type {kind!r}, or declare another"
+            remedy = f"return the result type {kind!r}, or declare another"
             yield f"its result has the value {value!r:.200}", remedy
         if effect in NON_REPEATABLE:
             return
@@ -246,10 +246,10 @@ class _Contract:
         trial.session.restore(snapshot)
         _, again, _ = trial.call()
         if effect == "pure" and again.content != event.content:
-            problem = "its effect is 'pure', yet it answered the same call in two ways"
-            yield problem, "answer by params and context alone, or declare 'repeatable'"
+            problem = "its effect is 'pure', but it answered the same call in two different ways"
+            yield problem, "use only params and context, or declare 'repeatable'"
         if changes := _changes(after, trial.state(), "resource"):
-            yield f"its effect is {effect!r}, yet the same call run again changed {changes}", _KEY
+            yield f"its effect is {effect!r}, but repeating the same call changed {changes}", _KEY
 
     def breach(self, problem: str, remedy: str, arguments: str | None = None) -> ToolContractError:
         message = f"tool {self.tool.name!r}: {problem}; {remedy}"

@@ -278,7 +278,7 @@ def test_a_worker_takes_up_runs_that_it_has_claimed_without_hearing_of_it(store:
     run_ids = [f"run-{number}" for number in range(8)]
     with processes(store, ["deaf"], run_ids) as (asking, _):
         finish(store, asking, run_ids)
-        assert "Taking up a lost run" in (store.folder / "deaf.log").read_text()
+        assert "Recovering a lost run" in (store.folder / "deaf.log").read_text()
         gather(store, "deaf")
         assert sum(check(store, run_id) for run_id in run_ids) == 0
 

@@ -121,7 +121,7 @@ def test_an_edited_description_is_what_the_next_reader_reads(source: str, text: 
         read = read_skill(Path(place, "pdf"))
         if "description" not in section.skill.fields:
             assert export.notes == [
-                "pdf: the summary is left out, since SKILL.md has no place for it"
+                "pdf: the summary is omitted because SKILL.md has no field for it"
             ]
         elif text.strip():
             assert read.text("description") == " ".join(text.split())
@@ -136,10 +136,10 @@ def test_what_a_skill_cannot_hold_is_noted(tmp_path: Path) -> None:
     [export] = export_skills(
         overridden(template(section), {TextId("summary", "pdf.a"): "When."}, tmp_path)
     )
-    assert [note.partition(",")[0] for note in export.notes] == [
-        "pdf.a: the summary is left out",
-        "pdf: its tools are left out",
-        "pdf.tip: it is left out",
+    assert [note.partition(" because")[0] for note in export.notes] == [
+        "pdf.a: the summary is omitted",
+        "pdf: its tools are omitted",
+        "pdf.tip: it is omitted",
     ]
 
 
@@ -191,7 +191,7 @@ def test_a_prompt_becomes_a_skill_with_a_file_for_each_closed_section(tmp_path: 
         ),
         "references/known.deep.md": "# Deep\n\nDeep text.\n",
     }
-    assert export.notes == ["role: its tools are left out (look)"]
+    assert export.notes == ["role: its tools are omitted (look)"]
     export.write(tmp_path)
     assert refusals(tmp_path / "the-guide-2") == []
 

@@ -570,7 +570,7 @@ class _CLIConnection(Connection):
             await self._client.disconnect()
         except Exception as error:  # the evaluation has its result, or a more important failure
             text = self._adapter.redactor()(str(error))
-            _log.warning("The CLI did not end well", extra={"error": text})
+            _log.warning("Stopping the CLI failed", extra={"error": text})
         finally:
             if self._reader is not None:
                 self._reader.cancel()

@@ -49,8 +49,8 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     defaults to the profile's variable, or to `OPENAI_API_KEY`. `timeout` is in seconds for one
     request; the SDK does the retries, at most `max_retries`. Clients that you pass as `client` and
     `async_client` keep their own key, timeout, retries and base URL. `max_reply_bytes` limits a
-    reply after decompression. `options` are added to every request, for example `{"temperature":
-    0}`. The other arguments are those of `CodecOptions` and `LoopAdapter`.
+    reply after decompression. `options` are added to every request, such as
+    `{"temperature": 0}`. The other arguments are the same as for `CodecOptions` and `LoopAdapter`.
 
     Raises `ImportError` without the `openai` extra, and `ValueError` if the profile's server needs
     a base URL or a key and it is missing.

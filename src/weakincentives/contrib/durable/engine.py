@@ -183,7 +183,7 @@ class DurableRuns(WaitingRuns):
             and status.app_version not in (None, self.version)
         ):
             _log.warning(
-                "Run %r waits for a process of version %s, and this one is of version %s: "
+                "Run %r is waiting for a process of version %s, but this one has version %s: "
                 "keep the old code running until the run is over, or cancel it",
                 run_id,
                 status.app_version,

@@ -240,6 +240,6 @@ class WorkerFailover:
             }
         )
         for run_id in [run_id for run_id, checks in self._lost.items() if checks >= _CHECKS]:
-            _log.warning("Taking up a lost run", extra={"run_id": run_id})
+            _log.warning("Recovering a lost run", extra={"run_id": run_id})
             instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], ANY_WORKER)  # noqa: SLF001 - as above
             del self._lost[run_id]  # a later claim is counted from zero

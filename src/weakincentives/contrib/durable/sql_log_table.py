@@ -239,7 +239,9 @@ class SqlLogTable:
                 broken = error.code == _BROKEN  # in a handler, which fails with this error
                 if not (broken or isinstance(error, errors.TimeoutError) or retriable(error)):
                     raise
-                _log.warning("The database of runs is away; trying again", exc_info=pause >= 1)
+                _log.warning(
+                    "The database of runs is unavailable; trying again", exc_info=pause >= 1
+                )
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
 

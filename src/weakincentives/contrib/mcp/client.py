@@ -221,7 +221,7 @@ class OpenServer:
             case ElicitRequestFormParams(requested_schema=form):
                 problem = form_problem(form)
             case _:
-                form, problem = {}, "it wants a person to visit a URL"
+                form, problem = {}, "it asks the user to visit a URL"
         if problem:
             self._notify(replace(event, reason=problem))
             return ElicitResult(action="decline")

@@ -104,11 +104,13 @@ def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> 
             line_end = before[len(before.rstrip()) :]  # after a multi-line block
             edits.append((description.start, description.end, _quoted(summary) + line_end))
         else:
-            notes.append(f"{own.key}: the summary is left out, since SKILL.md has no place for it")
+            notes.append(f"{own.key}: the summary is omitted because SKILL.md has no field for it")
     for other in nodes:
         if other.key not in {*spans, f"{node.key}.{FILES}"} or (other is node and node.tools):
             what = "its tools are" if other is node else "it is"
-            notes.append(f"{other.key}: {what} left out, since the skill's files do not hold them")
+            notes.append(
+                f"{other.key}: {what} omitted because the skill's files do not contain them"
+            )
     source = skill.source
     for start, end, text in sorted(edits, reverse=True):
         lines = text.replace("\n", "\r\n") if "\r\n" in skill.source else text
@@ -141,7 +143,7 @@ class _Writer:
         text = "\n\n".join(block for node in roots for block in self._blocks(node, 2))
         name = slug(prompt.key) or "prompt"
         if prompt.output_type is not None:
-            self.notes.append("the output type is left out: a skill has none")
+            self.notes.append("the output type is omitted because a skill has none")
         description = description.strip() or first_sentence(text.partition("\n\n")[2], prompt.name)
         fields = {"name": name, "description": description}
         front_matter = "".join(f"{key}: {_quoted(value[:1024])}\n" for key, value in fields.items())
@@ -161,7 +163,7 @@ class _Writer:
         else:
             if node.tools:
                 names = ", ".join(tool.name for tool in node.tools)
-                self.notes.append(f"{node.key}: its tools are left out ({names})")
+                self.notes.append(f"{node.key}: its tools are omitted ({names})")
             text = self.expanded.render({node: _FULL}).texts[0].removeprefix(node.heading)
             yield from filter(None, [text.strip("\n")])
             for child in self.view.registry.children(node):

@@ -95,7 +95,7 @@ class FrontMatterReader:
             self.add(1, f"the front matter has {size}", "move text to the Markdown")
             return match.end(), {}
         if "---" in text:
-            message = "a value holds three dashes (---), where some readers end the front matter"
+            message = "a value contains three dashes (---), where some readers end the front matter"
             self.add(
                 source.count("\n", 0, source.index("---", offset)) + 1, message, "write a dash"
             )
@@ -103,7 +103,7 @@ class FrontMatterReader:
         try:
             for name, field in self._yaml_fields(text, offset):
                 if name in fields:
-                    self.add(field.line, f"field {name!r} is there twice", "remove one")
+                    self.add(field.line, f"field {name!r} occurs twice", "remove one")
                 fields[name] = field
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
@@ -111,7 +111,7 @@ class FrontMatterReader:
             self.add(
                 1 if mark is None else mark.line + 2,
                 f"the front matter is invalid YAML ({problem}) and is read line by line",
-                "put the value in quotes if it holds ': ' or '#'",
+                "put the value in quotes if it contains ': ' or '#'",
             )
             fields = dict(_plain_fields(text, offset))
         return match.end(), fields
@@ -125,15 +125,15 @@ class FrontMatterReader:
                 if len(lines) > _MAX_REFUSED:  # PyYAML takes quadratic time if they are nested
                     raise yaml.YAMLError
         for construct, (line, *_) in refused.items():
-            message = f"the front matter holds {construct}, which the validator refuses"
-            self.add(line, message, "write it out in lines of its own")
+            message = f"the front matter contains {construct}, which the validator rejects"
+            self.add(line, message, "write it on separate lines")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
-            self.add(2, "the front matter is no mapping", "write lines of `name: value`")
+            self.add(2, "the front matter is not a mapping", "write lines of `name: value`")
             return
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self.add(key.start_mark.line + 2, "a name is no text", "write `name: value`")
+                self.add(key.start_mark.line + 2, "a name is not a string", "write `name: value`")
                 continue
             line, start, end = value.start_mark.line, value.start_mark.index, value.end_mark.index
             is_text = isinstance(value, yaml.ScalarNode)
@@ -146,8 +146,8 @@ class FrontMatterReader:
     def check(self, fields: Mapping[str, Field], folder: str) -> None:
         """Adds findings for field values that violate the standard."""
         for field in sorted(fields.keys() - _FIELDS):
-            message = f"unexpected field {field!r}: the standard has none of this name"
-            remedy = "nothing here obeys it: remove it, or exclude the skill if it must be obeyed"
+            message = f"unexpected field {field!r}: it is not in the standard"
+            remedy = "it is ignored: remove it, or exclude the skill if it is essential"
             self.add(fields[field].line, message, remedy)
         for field, most in _MAX_LENGTHS.items():
             text, line = fields[field][:2] if field in fields else ("", 1)

@@ -109,7 +109,7 @@ def read_skill(path: StrPath, *, strict: bool = False) -> Skill:
         reader.add(1, message, "move parts of it to files in references/")
     for entry in entries:
         if entry.kind == "other":
-            message = f"{entry.path!r} is a link or a special file and is left out"
+            message = f"{entry.path!r} is a link or a special file, so it is skipped"
             reader.add(1, message, "copy the file to this place")
     files = tuple(entry for entry in entries if entry.kind == "file" and entry.path != file)
     if strict and reader.findings:

@@ -160,8 +160,8 @@ def skills(
         ):
             continue
         if entry.kind == "other":
-            remedy = "give the folder that it leads to, or exclude it"
-            findings.append(SkillFinding(str(path), 1, "it is a link, so it is left out", remedy))
+            remedy = "pass the folder that it leads to, or exclude it"
+            findings.append(SkillFinding(str(path), 1, "it is a link, so it is skipped", remedy))
             continue
         try:
             section = SkillSection(path, split=split, strict=strict)
@@ -170,7 +170,7 @@ def skills(
             continue
         first = sections.setdefault(section.key, section)
         if first is not section:
-            message = f"the skill in {str(first.skill.folder)!r} has the name {section.key!r} too"
+            message = f"the skill in {str(first.skill.folder)!r} also has the name {section.key!r}"
             findings.append(SkillFinding(str(path), 1, message, "rename or exclude one of them"))
     if strict and findings:
         raise SkillError(*findings)
