@@ -474,8 +474,8 @@ _FINISH: Mapping[str, Finish] = {
 def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Finish:
     """Returns why the model stopped, from the reason that a server of any format reports.
 
-    Some servers report `"tool_calls"` without sending calls. Raises `PromptEvaluationError` for a
-    reason that is unknown or reports a failure.
+    The result is `"tool_calls"` without calls if a server announces calls but sends none. Raises
+    `PromptEvaluationError` for a reason that is unknown or reports a failure.
     """
     if not isinstance(reason, str | None):
         raise error_from_reply(provider, "the finish reason is not a string")

@@ -54,7 +54,7 @@ class StrictLimits:
     unions: int = 16
 
     def fit(self, schema: JsonSchema, *, tool: bool) -> JsonSchema | None:
-        """Returns the strict form of `schema` and subtracts it from the limits.
+        """Returns the strict form of `schema` and subtracts its size from the limits.
 
         Returns `None`, and subtracts nothing, if a schema cannot be strict or exceeds the remaining
         limits. An optional field stays optional. A keyword that the API rejects is moved into the

@@ -83,7 +83,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     determines, by tool name, which calls of built-in tools need approval: `"arguments"`, or a
     function of the arguments as in `Tool(approval=)`. Such runs require `approver=`, because a call
     of the CLI cannot wait for days. With `dynamic_tools`, the tools of an opened section are added
-    to the running conversation; without it, the conversation starts again. `options` are further
+    to the running conversation; otherwise the evaluation starts again. `options` are further
     `ClaudeAgentOptions`. For tests, `transport` replaces the process: a function from these options
     to the SDK's `Transport`.
 

@@ -1,7 +1,7 @@
 """The bridge offers a prompt's tools to the CLI as in-process MCP servers and tracks its calls.
 
-Tools do not run in this module. The CLI's call to a tool waits until the inner loop has run the
-tool and passes the result.
+This module does not run any tools. When the CLI calls a tool, the call waits until the inner loop
+has run it and passes on the result.
 """
 
 import asyncio

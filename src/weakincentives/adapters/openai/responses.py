@@ -195,8 +195,9 @@ class ResponsesCodec(Codec):
     def _with_valid_ids(self, items: list[JsonObject]) -> list[JsonObject]:
         """Returns items without ids that the request already contains or the server cannot know.
 
-        Reasoning must have an id. If the server does not store reasoning, its encrypted content is
-        required; without it, the ids of later items are unknown to the server.
+        Reasoning must have an id. If the server does not store items, reasoning also needs its
+        encrypted content. Reasoning without that content is dropped, and later items lose their
+        ids, because they refer to it.
         """
         stateless = self.options.extra.get("store") is False
         valid: list[JsonObject] = []

@@ -96,7 +96,7 @@ class SqlLogTable:
 
     @property
     def engine(self) -> Extra:
-        """SQLAlchemy's engine; creates the tables on first use."""
+        """SQLAlchemy's engine, once the tables exist."""
         if self._engine is None:
             raise RuntimeError("call DurableRuns.config, which knows the database, before launch")
         if not self._is_ready:
@@ -275,7 +275,7 @@ def _append(
         raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
     path, position, _ = rows[0]
     if first and path:
-        # paths of nested runs begin with the path and a colon; a semicolon comes after the colon
+        # a nested run's path begins with this path and a colon, which sorts before the semicolon
         end = path if position else f"{path[:-1]};"
         _execute(connection, _REPLACE, run_id=run_id, path=path, position=position, end=end)
     for row in rows:  # one by one, because psycopg's pipeline turns off the server's timeout

@@ -263,7 +263,7 @@ class StoredLog:
 
 
 def read_rows(rows: Iterable[Row], record: LoggedRun | None = None) -> LoggedRun:
-    """Returns `record` extended by the stored rows, for example for `wink runs show`."""
+    """Returns `record` with the entries of stored rows added, for example for `wink runs show`."""
     return _with_rows(record or LoggedRun(), "", _parsed(rows))
 
 
@@ -282,7 +282,7 @@ def _apply(session: Session, changes: Changes, types: Collection[type[object]]) 
 
 
 def _with_rows(log: LoggedRun, path: str, lines: Iterable[tuple[Row, _Line]]) -> LoggedRun:
-    """Returns the log extended by later entries, including those of nested runs."""
+    """Returns the log with later entries added, including those of nested runs."""
     own: dict[int, LoggedEntry] = {}
     deeper: dict[str, dict[int, list[tuple[Row, _Line]]]] = {}
     for row, line in lines:

@@ -65,8 +65,8 @@ class Elicitation:
     """A question of an MCP server to the user, with the form to fill in.
 
     `message`, at most 4,000 characters, and `schema`, a JSON Schema of an object with flat
-    properties, are the server's own, unmodified words. `str()` marks them as the server's and
-    escapes characters that control a terminal.
+    properties, are the server's own words, with credentials masked. `str()` marks them as the
+    server's and escapes characters that control a terminal.
     """
 
     server: str
