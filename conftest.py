@@ -68,6 +68,10 @@ _SLOW = frozenset(_SLOW_TESTS.read_text(encoding="utf-8").splitlines())
 """Slow files, and the slow functions of files that also have quick ones."""
 
 
+_STARTED = set[str]()
+"""The files whose tests have begun."""
+
+
 def _function_of(nodeid: str) -> str:
     """The test function without its parameters, or a code block's file, which runs as a whole."""
     return re.split(r"\[|::line:", nodeid)[0]
@@ -85,9 +89,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Starts the garbage collector again, which is to read all that was collected less often."""
+    """Starts the garbage collector again, which never reads what was collected: it all stays."""
+    gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """At the start of a file, leaves to the collector only what its own tests will make."""
+    if (file := _file_of(nodeid)) not in _STARTED:
+        _STARTED.add(file)
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -178,7 +191,7 @@ def _run_commands(example: Example) -> str | None:
 
     In the block, `...` matches any text.
     """
-    assert isinstance(example.document, _Page)  # noqa: S101 - only pages have these parsers
+    assert isinstance(example.document, _Page)  # only pages have these parsers
     python = f'python() {{ "{sys.executable}" "$@"; }}; '
     wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
     path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])

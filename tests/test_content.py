@@ -74,15 +74,18 @@ def test_a_file_gives_its_name_and_by_it_the_type_of_a_text(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Image.from_bytes(b""), "no bytes; pass those of a whole file"),
-        (lambda: Image.from_bytes(b"hello"), "do not tell their type; pass mime="),
+        (lambda: Image.from_bytes(b""), "no bytes; pass the bytes of a whole file"),
+        (lambda: Image.from_bytes(b"hello"), "cannot detect the type from the bytes; pass mime="),
         (lambda: Image.from_bytes(PDF, name="a.pdf"), "'a.pdf': .* are application/pdf; use Doc"),
         (lambda: Document.from_bytes(PNG), "are image/png; use Image"),
-        (lambda: Image.from_bytes(PNG, "image/jpeg"), "image/png and not image/jpeg; leave mime"),
+        (lambda: Image.from_bytes(PNG, "image/jpeg"), "image/png, not image/jpeg; omit mime"),
         (lambda: Document.from_bytes(b"hi", "application/pdf"), "are not application/pdf; pass"),
         (lambda: Document.from_bytes(b"\xff\xfe", "text/plain"), "not text/plain in UTF-8"),
         (lambda: Document.from_bytes(b"hi", "plain"), "'plain' is no media type; pass mime="),
-        (lambda: Image.from_base64("a", "image/png"), "is not base64 .*; pass the encoded bytes"),
+        (
+            lambda: Image.from_base64("a", "image/png"),
+            "is not base64 .*; pass only the encoded bytes",
+        ),
         (lambda: Image.from_base64("data:image/png;base64,aaaa"), "without 'data:"),
         (lambda: Image.from_url("file:///etc/passwd"), "no address of HTTP; pass https:"),
         (lambda: Image.from_url("data:image/png;base64,aaaa"), "the bytes by from_base64"),
@@ -142,7 +145,7 @@ def test_missing_bytes_name_the_digest_and_the_remedy(store: ContentStore) -> No
     image = Image.from_bytes(PNG, name="cat.png")
     with pytest.raises(ContentError, match=rf"cat\.png.*{image.digest}.*Session\(content=…\)"):
         store.load(image.reference)
-    with pytest.raises(ContentError, match="only providers read"):
+    with pytest.raises(ContentError, match="only providers download URLs"):
         store.load(Image.from_url("https://example.com/cat.png"))
 
 

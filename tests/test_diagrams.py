@@ -35,7 +35,8 @@ def test_each_figure_stands_on_one_page() -> None:
 
 def test_each_picture_belongs_to_a_figure() -> None:
     pictures = [name for name in DRAWING if isinstance(DRAWING[name](), Picture)]
-    assert sorted(file.stem for file in (ROOT / "docs/figures").glob("*.svg")) == sorted(pictures)
+    files = {file.stem for file in (ROOT / "docs/figures").glob("*.svg")}
+    assert files - {"icon"} == set(pictures)  # the site's icon is drawn by hand
 
 
 @pytest.mark.parametrize("name", DRAWING)

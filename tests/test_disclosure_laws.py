@@ -141,7 +141,7 @@ def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
 # --- L2: reading shows what the prompt would
 
 
-@pytest.mark.claim("C-20", "DT-11", "DT-13")
+@pytest.mark.claim("C-20", "DT-11", "DT-13", "C-21", "DT-12", "DT-16", "PS-29", "DT-24", "U-11")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(

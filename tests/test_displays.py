@@ -158,18 +158,6 @@ def test_a_hostile_preview_shows_as_text_in_a_notebook() -> None:
     markdown.encode()
 
 
-def test_a_long_conversation_shows_its_prompt_and_its_last_messages() -> None:
-    prompt = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="T", template="Go.")])
-    chat = Chat(MainLoop(ScriptedAdapter([say("Yes.")] * 40)), prompt.bind(), session=Session())
-    for at in range(40):
-        chat.send(f"Question {at}?")
-    shown = chat._repr_markdown_()
-    assert "Go." in shown
-    assert "… 30 more messages" in shown
-    assert "Question 14?" not in shown
-    assert "Question 15?" in shown
-
-
 @given(st.text(alphabet=st.sampled_from("`~<>a &\n\r\\$#\u2028\ud800"), max_size=60) | st.text())
 def test_no_text_leaves_its_code_block(text: str) -> None:
     [block, *rest] = MarkdownIt("commonmark", {"html": True}).parse(f"{code_block(text)}\n\nend")

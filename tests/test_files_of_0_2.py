@@ -83,7 +83,7 @@ def test_suspension_of_0_2_is_refused_with_the_remedy(name: str) -> None:
 
 
 def test_event_log_of_0_2_is_refused_with_the_remedy() -> None:
-    remedy = "line 1 begins a log of version 4, .*; read it with weakincentives 0.2"
+    remedy = "line 1 starts a log of version 4, .*; read it with weakincentives 0.2"
     with pytest.raises(ValueError, match=remedy):
         list(read_events(read("events.jsonl").splitlines()))
 

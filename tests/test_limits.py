@@ -39,9 +39,11 @@ def test_a_deadline_without_a_zone_is_refused_with_the_remedy() -> None:
 
 def test_a_deadline_of_another_type_is_refused_with_the_remedy() -> None:
     wrong: Any = "3"
-    with pytest.raises(TypeError, match=r"Deadline got '3'; .* use Deadline\.after\(seconds\)"):
+    with pytest.raises(
+        TypeError, match=r"Deadline must get a datetime, got '3'; .* use Deadline\.after\(seconds\)"
+    ):
         Deadline(wrong)
-    with pytest.raises(TypeError, match=r"Deadline\.after is '3'; pass seconds or a timedelta"):
+    with pytest.raises(TypeError, match=r"Deadline\.after must be seconds or a timedelta, got '3'"):
         Deadline.after(wrong)
 
 
@@ -95,7 +97,9 @@ def test_a_bound_that_bounds_nothing_is_refused_by_name(name: str, bound: float)
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("bound", ["3", True])
 def test_a_bound_that_is_no_number_is_refused_by_name(name: str, bound: Any) -> None:
-    with pytest.raises(TypeError, match=rf"Budget\.{name} is {bound!r}; pass a number, or None"):
+    with pytest.raises(
+        TypeError, match=rf"Budget\.{name} must be a number, or None for no limit, got {bound!r}"
+    ):
         budget(name, bound)
 
 

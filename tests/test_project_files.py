@@ -203,3 +203,15 @@ def quick_test_files() -> list[str]:
 def test_make_test_fast_runs_tests_of_every_package(package: Path) -> None:
     name = ".".join(package.parent.relative_to(ROOT / "src").parts)
     assert any(f"from {name}" in text for text in quick_test_files())
+
+
+def test_tests_import_nothing_from_each_other() -> None:
+    """What two of them need is in tests/support."""
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"support"}
+    pattern = rf"^from (?:{'|'.join(sorted(folders))})\.(?:\w+\.)*test_\w+ import"
+    importing = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert importing == []

@@ -291,7 +291,7 @@ def test_a_resource_that_asks_for_another_while_it_closes_is_refused(
     context = of(Binding(Late, lambda _: Late()), Binding(Clock, lambda _: Clock()))
     with context:
         context.get(Late)
-    assert "outside of `with prompt.resources:`" in caplog.text
+    assert "outside `with prompt.resources:`" in caplog.text
     with context:
         assert len(list(context)) == 1  # nothing is left from before
 
@@ -305,7 +305,7 @@ def test_a_resource_is_refused_outside_of_the_block() -> None:
     asked = prompt().bind(resources={Clock: Clock()})
     for _ in range(2):
         with pytest.raises(
-            RuntimeError, match=r"Clock was asked for outside of `with prompt\.resources:`"
+            RuntimeError, match=r"Clock was requested outside `with prompt\.resources:`"
         ):
             asked.resources.get(Clock)
         with asked.resources:
@@ -335,7 +335,7 @@ def test_the_error_for_an_unbound_type_names_the_chain_and_the_bound_types() -> 
     with of(Binding(Store, store)) as resources, pytest.raises(ResourceError) as caught:
         resources.get(Store)
     assert str(caught.value) == (
-        "nothing is bound for Store → Clock; bound: Store. Bind it with bind(resources=…)"
+        "no resource is bound for Store → Clock; bound: Store. Add it with bind(resources=…)"
     )
     assert isinstance(caught.value, LookupError)
 
@@ -352,7 +352,10 @@ def test_a_resource_that_needs_itself_is_refused_with_the_chain(scope: Scope) ->
     )
     with context, context.for_call() as resources, pytest.raises(ResourceError) as caught:
         resources.get(Index)
-    assert str(caught.value) == "a resource needs itself: Index → Store → Clock → Index"
+    assert (
+        str(caught.value)
+        == "resources must not depend on themselves, got the cycle Index → Store → Clock → Index"
+    )
 
 
 def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
@@ -373,7 +376,7 @@ def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
     [
         (
             {"eager": True, "scope": Scope.TOOL_CALL},
-            "the binding of Clock has eager=True and Scope.TOOL_CALL",
+            "the binding of Clock cannot have eager=True with Scope.TOOL_CALL",
         ),
         ({"eager": True, "scope": Scope.PROTOTYPE}, "use Scope.SINGLETON"),
     ],
@@ -386,7 +389,8 @@ def test_an_eager_binding_of_another_scope_is_refused(how: dict[str, Any], said:
 def test_a_scope_that_is_a_word_is_refused() -> None:
     word: Any = "tool_call"
     with pytest.raises(
-        TypeError, match=r"the binding of Clock has scope 'tool_call'; use Scope\.SINGLETON"
+        TypeError,
+        match=r"scope of the binding of Clock must be Scope\.SINGLETON, .*, got 'tool_call'",
     ):
         Binding(Clock, lambda _: Clock(), scope=word)
 
@@ -394,7 +398,8 @@ def test_a_scope_that_is_a_word_is_refused() -> None:
 def test_a_binding_in_the_place_of_a_value_is_refused_with_the_remedy() -> None:
     binding = Binding(Clock, lambda _: Clock())
     with pytest.raises(
-        TypeError, match=r"the value for Clock is a Binding; pass it to ResourceRegistry\.of"
+        TypeError,
+        match=r"value for Clock must not be a Binding; pass the binding to ResourceRegistry\.of",
     ):
         _ = ResourceRegistry() | {Clock: binding}
 
@@ -404,18 +409,16 @@ def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_
         return Clock()
 
     provider: Any = no_argument
-    with pytest.raises(
-        ValueError, match="the provider of Clock cannot be called with the resources"
-    ):
+    with pytest.raises(ValueError, match="cannot call the provider of Clock with the resources"):
         Binding(Clock, provider)
 
 
 @pytest.mark.parametrize(
     ("resources", "words"),
     [
-        ([Clock()], r"resources are \[.*\]; pass \{Type: value\} or ResourceRegistry\.of\("),
-        ({"clock": Clock()}, "'clock' is no type; bind by the type that handlers ask for"),
-        ({Clock: Clock(), 5: 5}, "5 is no type; bind by the type that handlers ask for"),
+        ([Clock()], r"resources must be \{Type: value\} or ResourceRegistry\.of\(.*, got \["),
+        ({"clock": Clock()}, "a binding must be for a type, got 'clock'"),
+        ({Clock: Clock(), 5: 5}, "a binding must be for a type, got 5"),
     ],
     ids=["list", "name", "number"],
 )
@@ -529,7 +532,7 @@ def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> Non
 def test_a_call_resource_is_refused_outside_of_a_call() -> None:
     with (
         of(Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL)) as resources,
-        pytest.raises(ResourceError, match="asked for outside of a tool call"),
+        pytest.raises(ResourceError, match="can only be requested inside a tool call"),
     ):
         resources.get(Clock)
 
@@ -877,7 +880,9 @@ def test_wrong_resources_of_a_section_are_refused_when_the_template_is_built() -
     wrong: Any = {Clock: Clock()}
     with pytest.raises(PromptValidationError, match="resources"):
         PromptTemplate(ns="tests", key="wrong", sections=[Supplying("wrong", wrong)])
-    with pytest.raises(PromptValidationError, match=r"use ResourceRegistry\.of"):
+    with pytest.raises(
+        PromptValidationError, match=r"must be a ResourceRegistry, such as ResourceRegistry\.of"
+    ):
         PromptTemplate(ns="tests", key="wrong", resources=wrong)
 
 
@@ -889,7 +894,7 @@ def test_binding_while_resources_are_open_is_refused_and_changes_nothing() -> No
             sections=[MarkdownSection(title="T", key="t", template="$a", params_type=Args)],
         )
     ).bind(Args(1))
-    with asked.resources, pytest.raises(RuntimeError, match="bind them before"):
+    with asked.resources, pytest.raises(RuntimeError, match="call bind before"):
         asked.bind(Args(2), resources={Clock: Clock()})
     assert asked.params[Args] == Args(1)
 

@@ -213,7 +213,7 @@ def disclosure_states() -> Picture:
     adapter.evaluate(template.bind(), session=Session())
     tools_of = [{tool.name for tool in state.tools} for state in (*states, *states[-2::-1])]
     requested = [{*request.tool_names} for request in adapter.requests]
-    assert requested == tools_of, "the arrows lead elsewhere"  # noqa: S101
+    assert requested == tools_of, "the arrows lead elsewhere"
     return picture
 
 
@@ -504,9 +504,10 @@ def inner_loop() -> Picture:
         for name in names
     }
     for (source, target), points in _ARROWS.items():
-        assert (source, target) in drawn_arrows, f"{source} leads nowhere near {target}"  # noqa: S101 - else a false arrow
+        # else a false arrow
+        assert (source, target) in drawn_arrows, f"{source} leads nowhere near {target}"
         picture.line(*points, arrow=True)
-    assert drawn_arrows == _ARROWS.keys(), "an arrow is missing"  # noqa: S101 - likewise
+    assert drawn_arrows == _ARROWS.keys(), "an arrow is missing"
     inputs = [
         (what, " or ".join(names))
         for leads in steps_by_input.values()

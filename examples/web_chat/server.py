@@ -92,7 +92,7 @@ class _Chats:
             text, message = new_message(asked), asked.messages[-1]
         except ValueError as error:
             raise _Refusal(422, "Send a message of the user's.") from error
-        assert isinstance(message, UserMessage)  # noqa: S101 - `new_message` checks it
+        assert isinstance(message, UserMessage)  # `new_message` checks it
         chat.send(message, text)
         return _stream(chat.follow(replay=False))
 

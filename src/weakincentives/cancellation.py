@@ -9,11 +9,14 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["cancel_scope", "is_foreign", "shielded"]
+__all__ = ["AnyScope", "cancel_scope", "is_foreign", "shielded"]
 
 
 # Any: anyio is optional, and its CancelScope is known at run time only
-def cancel_scope() -> Any:
+type AnyScope = Any
+
+
+def cancel_scope() -> AnyScope:
     """Returns a new scope of anyio, `None` if nobody has imported anyio."""
     anyio = sys.modules.get("anyio")
     return None if anyio is None else anyio.CancelScope()

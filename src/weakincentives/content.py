@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from .errors import WeakIncentivesError
 
@@ -93,10 +93,10 @@ class Media:
             mime = _check_bytes(data, mime)
         except ContentError as error:
             raise ContentError(f"{_subject(cls, name)}: {error}") from None
-        kind: Any = Image if mime.startswith("image/") else Document  # Any: as the next line checks
+        kind: type[Media] = Image if mime.startswith("image/") else Document
         if not issubclass(kind, cls):
             raise ContentError(f"{_subject(cls, name)}: the bytes are {mime}; use {kind.__name__}")
-        media: Self = kind(mime=mime, name=name, digest=_digest(data), size=len(data))
+        media = kind(mime=mime, name=name, digest=_digest(data), size=len(data))
         object.__setattr__(media, "data", data)
         return media
 
@@ -126,8 +126,8 @@ class Media:
             data = a2b_base64(text, strict_mode=True)
         except (Error, ValueError) as error:
             raise ContentError(
-                f"{_subject(cls, name)}: the text is not base64 ({error}); "
-                "pass the encoded bytes alone, without line breaks and without 'data:…,'"
+                f"{_subject(cls, name)}: the text is not base64 ({error}); pass only the encoded "
+                "bytes, without line breaks and without 'data:…,'"
             ) from None
         return cls.from_bytes(data, mime, name=name)
 
@@ -139,7 +139,10 @@ class Media:
         `ContentError` for any other address.
         """
         if cls is Media:
-            raise TypeError("Media.from_url cannot tell what stands there; use Image or Document")
+            raise TypeError(
+                "Media.from_url cannot tell whether the URL is an image or a document; call "
+                "Image.from_url or Document.from_url"
+            )
         return cls(mime=mime, name=name, url=url)
 
     @property
@@ -184,16 +187,16 @@ def to_content(message: str | Sequence[Part]) -> Content:
     elif isinstance(message, Sequence):
         parts = tuple(message)
     else:
-        raise TypeError(f"message is {message!r:.200}; pass the user's text, or a list of parts")
+        raise TypeError(f"message must be a string or a list of parts, got {message!r:.200}")
     for part in parts:
         if not isinstance(part, str | Image | Document):
             raise TypeError(
-                f"message has the part {part!r:.200}; pass texts, and media as "
+                f"message parts must be strings or media, got {part!r:.200}; create media with "
                 "Image.from_path(…) or Document.from_path(…)"
             )
     parts = tuple([part for part in parts if not isinstance(part, str) or part.strip()])
     if not parts:
-        raise ValueError("message is empty; leave it out to send the prompt alone")
+        raise ValueError("message is empty; omit it to send only the prompt")
     return parts if media_in(parts) else text_of(parts)
 
 
@@ -276,18 +279,19 @@ class ContentStore(ABC):
         media at a URL.
         """
         if media.url:
-            raise ContentError(f"{media} stands at a URL, which only providers read")
+            raise ContentError(f"{media} has only a URL, and only providers download URLs")
         data = self.read(media.digest) if media.data is None else media.data
         subject = f"{media}: the bytes of digest {media.digest}"
         if data is None:
             raise ContentError(
-                f"{subject} are not in {type(self).__name__}; pass Session(content=…) the store "
-                "that has them, or store the file again: session.content.put(Image.from_path(…))"
+                f"{subject} are not in {type(self).__name__}; pass the store that has them as "
+                "Session(content=…), or store the file again with "
+                "session.content.put(Image.from_path(…))"
             )
         if _digest(data) != media.digest:
             raise ContentError(
-                f"{subject} have changed in {type(self).__name__}; "
-                "remove that entry and store the file again"
+                f"{subject} have changed in {type(self).__name__}; remove this entry and store "
+                "the file again"
             )
         return data
 
@@ -375,18 +379,20 @@ def _problem(media: Media) -> str:
 def _check_bytes(data: bytes, mime: str) -> str:
     """Returns the media type of the bytes; raises `ContentError` unless it is `mime`, if given."""
     if not data:
-        raise ContentError("there are no bytes; pass those of a whole file")
+        raise ContentError("there are no bytes; pass the bytes of a whole file")
     if len(data) > MAX_CONTENT_BYTES:
         raise ContentError(f"it has more than {MAX_CONTENT_BYTES:,} bytes; make it smaller")
     detected = _detected(data)
     if mime in ("", detected):
         if not detected:
-            raise ContentError("the bytes do not tell their type; pass mime= such as 'text/plain'")
+            raise ContentError(
+                "cannot detect the type from the bytes; pass mime=, such as 'text/plain'"
+            )
         return detected
     if detected:
-        raise ContentError(f"the bytes are {detected} and not {mime}; leave mime out")
+        raise ContentError(f"the bytes are {detected}, not {mime}; omit mime")
     if mime in {*_SIGNATURES.values(), "image/webp"}:
-        raise ContentError(f"the bytes are not {mime}; pass the file's own type as mime=")
+        raise ContentError(f"the bytes are not {mime}; pass the file's actual type as mime=")
     if mime.startswith("text/"):
         try:
             data.decode()

@@ -172,8 +172,7 @@ def run_to_end(work: AnyCoroutine[None], /) -> None:
         raise
 
 
-# Any: futures of all results
-async def wait_for_all(futures: Iterable[asyncio.Future[Any]]) -> None:
+async def wait_for_all[T](futures: Iterable[asyncio.Future[T]]) -> None:
     """Waits until all futures are done, however often the waiting task is cancelled meanwhile."""
     with shielded():
         while pending := [future for future in futures if not future.done()]:

@@ -44,12 +44,13 @@ class Deadline:
     def __post_init__(self) -> None:
         if not isinstance(self.expires_at, datetime):
             raise TypeError(
-                f"Deadline got {self.expires_at!r}; pass a datetime, or use Deadline.after(seconds)"
+                f"Deadline must get a datetime, got {self.expires_at!r}; for a number of seconds, "
+                "use Deadline.after(seconds)"
             )
         if self.expires_at.utcoffset() is None:
             raise ValueError(
-                f"Deadline needs a timezone-aware datetime, got {self.expires_at!r}; "
-                "use datetime.now(UTC) + …"
+                f"Deadline must get a timezone-aware datetime, got {self.expires_at!r}; use "
+                "datetime.now(UTC) + …"
             )
 
     @classmethod
@@ -168,11 +169,11 @@ class Budget:
             bound = getattr(self, name)
             if name == "run_usage" or bound is None:
                 continue
-            _check_number(f"Budget.{name}", bound, "a number, or None for no bound")
+            _check_number(f"Budget.{name}", bound, "a number, or None for no limit")
             if not 0 <= bound < inf:  # NaN fails this too
                 raise ValueError(
-                    f"Budget.{name} must be finite and not negative, got {bound!r}; "
-                    "None means unbounded"
+                    f"Budget.{name} must be finite and not negative, got {bound!r}; use None for "
+                    "no limit"
                 )
 
     def exceeded(
@@ -342,13 +343,13 @@ class Meter:
 
 def _check_number(name: str, value: object, remedy: str) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; pass {remedy}")
+        raise TypeError(f"{name} must be {remedy}, got {value!r}")
 
 
 def check_count(name: str, count: object) -> None:
     """Raises `TypeError` unless `count` is a whole number and `ValueError` if it is negative."""
     if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{name} is {count!r}; pass a whole number")
+        raise TypeError(f"{name} must be an int, got {count!r}")
     if count < 0:
         raise ValueError(f"{name} must not be negative, got {count}")
 
@@ -356,6 +357,10 @@ def check_count(name: str, count: object) -> None:
 def check_limits(deadline: object, budget: object) -> None:
     """Raises `TypeError` unless both are limits or `None`; a number of seconds is no deadline."""
     if deadline is not None and not isinstance(deadline, Deadline):
-        raise TypeError(f"deadline is {deadline!r}; pass a Deadline, such as Deadline.after(30)")
+        raise TypeError(
+            f"deadline must be a Deadline, such as Deadline.after(30), got {deadline!r}"
+        )
     if budget is not None and not isinstance(budget, Budget):
-        raise TypeError(f"budget is {budget!r}; pass a Budget, such as Budget(max_tokens=50_000)")
+        raise TypeError(
+            f"budget must be a Budget, such as Budget(max_tokens=50_000), got {budget!r}"
+        )

@@ -54,9 +54,9 @@ def _refuse_others(event: str, args: tuple[object, ...]) -> None:
     if isinstance(host, str) and not _is_this_machine(host):
         hosts.append(host)
         raise NetworkRefusedError(
-            f"a test tried to reach {host!r}, but may reach this machine only; mark it "
-            "@pytest.mark.wink_live and run pytest with --wink-live, "
-            'or set wink_network = "any" in pytest\'s configuration'
+            f"tests can connect only to this machine, got host {host!r}; mark the test "
+            "@pytest.mark.wink_live and run pytest with --wink-live, or set wink_network = "
+            '"any" in pytest\'s configuration'
         )
 
 

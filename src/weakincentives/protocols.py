@@ -14,6 +14,7 @@ __all__ = [
     "EventBus",
     "Fork",
     "Forkable",
+    "KindOf",
     "Resources",
     "Response",
     "SessionProtocol",
@@ -127,11 +128,15 @@ class Forkable(Snapshotable, Protocol):
         ...
 
 
+# A callable, so that type checkers accept abstract classes and protocols too.
+type KindOf[T] = Callable[..., T]
+"""The type by which a resource of type `T` is bound."""
+
+
 class Resources(Protocol):
     """Gives access to resources by type."""
 
-    # The type is a callable here, so that type checkers accept abstract classes and protocols too.
-    def get[T](self, kind: Callable[..., T], /) -> T:
+    def get[T](self, kind: KindOf[T], /) -> T:
         """Returns the resource bound for the type `kind`; raises `ResourceError` without one."""
         ...
 

@@ -67,7 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     network = config.getini("wink_network")
     if network not in _NETWORKS:
-        raise pytest.UsageError(f"wink_network is {network!r}; use 'fixtures', 'loopback' or 'any'")
+        raise pytest.UsageError(
+            f"wink_network must be 'fixtures', 'loopback' or 'any', got {network!r}"
+        )
     config.stash[_COUNTS] = {}
 
 

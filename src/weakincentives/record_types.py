@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECORD_TYPES",
+    "AnyType",
     "build",
     "field_names",
     "is_instance",
     "is_record",
     "is_record_type",
     "is_typed_dict",
+    "origin_of",
     "record_class",
     "requires",
     "unaliased",
@@ -36,7 +38,7 @@ def unaliased(kind: AnyType) -> AnyType:
     An alias of something that is not defined yet is returned as it is, too.
     """
     for _ in range(_MAX_ALIASES):
-        alias: AnyType = _origin(kind) or kind
+        alias: AnyType = origin_of(kind) or kind
         if isinstance(alias, NewType):
             kind = alias.__supertype__
         elif type(alias).__name__ == "TypeAliasType":  # of typing or of typing_extensions
@@ -61,7 +63,8 @@ def _with_arguments(kind: AnyType, arguments: Mapping[object, AnyType]) -> AnyTy
     return kind[tuple([arguments.get(parameter, parameter) for parameter in parameters])]
 
 
-def _origin(kind: AnyType) -> AnyType:  # get_origin of `Any` is a ParamSpec to type checkers
+def origin_of(kind: AnyType) -> AnyType:
+    """Like `get_origin`, which is a `ParamSpec` for `Any` to type checkers."""
     return get_origin(kind)
 
 
@@ -73,9 +76,9 @@ def record_class(kind: AnyType) -> AnyType:
     if isinstance(kind, type):
         return kind
     kind = unaliased(kind)
-    while _origin(kind) is Annotated:
+    while origin_of(kind) is Annotated:
         kind = unaliased(get_args(kind)[0])
-    origin = _origin(kind)
+    origin = origin_of(kind)
     return origin if _is_record_class(origin) else kind
 
 
@@ -117,7 +120,7 @@ def field_names(record: object) -> frozenset[str]:
     if is_dataclass(record):
         # `fields` leaves out ClassVar and InitVar, which instances do not hold.
         return frozenset([field.name for field in fields(record)])
-    kind: Any = record if isinstance(record, type) else type(record)  # Any: see `RecordType`
+    kind: AnyType = record if isinstance(record, type) else type(record)
     if _is_model(kind):
         return frozenset(kind.__pydantic_fields__)
     # Not `__annotations__`: they may name what is not defined yet.
@@ -151,5 +154,5 @@ def build(kind: RecordType) -> object:
     return kind()
 
 
-def _is_model(kind: Any) -> bool:  # Any: see `RecordType`
+def _is_model(kind: AnyType) -> bool:
     return hasattr(kind, "__pydantic_fields__") and not is_dataclass(kind)

@@ -5,16 +5,17 @@ import sys
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
-from typing import Any
 
-__all__ = ["is_coroutine_function", "selector_form", "signature_of"]
+__all__ = ["AnyFunction", "is_coroutine_function", "selector_form", "signature_of"]
 
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _NAMEABLE = {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 
+type AnyFunction = Callable[..., object]
+"""A function that users pass, whose signature is read before it is called."""
 
-# Any: functions of every signature
-def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+
+def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspect.Signature:
     """Like `inspect.signature`, but annotations may name what is not defined.
 
     Python 3.14 evaluates them here for the first time, and a module may import the names for type
@@ -34,9 +35,8 @@ def is_coroutine_function(function: object) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-# Any: as above
 def selector_form(
-    selector: Callable[..., Any], names: AbstractSet[str], *, keyword_only: bool = False
+    selector: AnyFunction, names: AbstractSet[str], *, keyword_only: bool = False
 ) -> tuple[bool, frozenset[str]]:
     """Returns whether `selector` takes params by position, and which of `names` it takes by name.
 

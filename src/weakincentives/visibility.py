@@ -74,7 +74,8 @@ class SetVisibilityOverride:
     def __post_init__(self) -> None:
         if not isinstance(self.path, tuple):
             raise TypeError(
-                f"path is {self.path!r}; pass a tuple of keys, such as ('guide', 'details')"
+                "path must be a tuple of section keys, such as ('guide', 'details'), got "
+                f"{self.path!r}"
             )
 
 

@@ -208,6 +208,7 @@ def test_a_deadline_that_has_passed_asks_nothing() -> None:
     with pytest.raises(DeadlineExceededError) as caught:
         adapter.evaluate(prompt(), session=Session(), deadline=Deadline(START))
     assert (caught.value.phase, caught.value.code, caught.value.turns) == ("limit", "deadline", 0)
+    assert (caught.value.usage, caught.value.remedy) == (TokenUsage(), "allow more time")
     assert len(caught.value.transcript) == 1
 
 
@@ -225,6 +226,17 @@ def test_a_call_that_outlasts_the_deadline_is_recorded_and_the_next_is_not_run()
         ("Not run: the evaluation ended.", False),
     ]
     assert (caught.value.turns, caught.value.usage) == (1, TokenUsage(10, 5))
+
+
+def test_a_finished_answer_counts_even_after_the_deadline() -> None:
+    watch = Watch()
+
+    def slow(_: SeenRequest) -> AssistantMessage:
+        watch.passes(3600)
+        return say("done")
+
+    adapter, deadline = ScriptedAdapter([slow], clock=watch), Deadline.after(5, now=START)
+    assert adapter.evaluate(prompt(), session=Session(), deadline=deadline).text == "done"
 
 
 @pytest.mark.parametrize("where", ["argument", "rendered", "config", "budget", "config's budget"])
@@ -525,7 +537,7 @@ def test_tools_of_the_provider_that_need_approval_need_an_approver(run: Any) -> 
 
     adapter, session = Asking(say("done")), Session()
     heard = recorded(session.bus, object)
-    with pytest.raises(ValueError, match=r"provider runs \['theirs'\].*pass approver="):
+    with pytest.raises(ValueError, match=r"provider itself runs \['theirs'\].*pass approver="):
         run(adapter, session)
     assert heard == []
     response = adapter.evaluate(prompt(), session=session, approver=lambda preview: Deny())

@@ -88,11 +88,11 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour
 @apis
 def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
     def attempt(seconds: float) -> list[tuple[str, int]] | None:
-        with HostileServer(retry_later(seconds + 4)) as server:
+        with HostileServer(retry_later(seconds + 2)) as server:
             ends = at_once(DOORS, sdk_adapter(api, server.url, api_key="test"), seconds)
             if len(server.requests) < len(DOORS):
                 return None
-            assert not server.asked(len(DOORS) + 1, timeout=4.5)
+            assert not server.asked(len(DOORS) + 1, timeout=2.5)
         return ends
 
     assert with_growing_limit(attempt) == [("deadline", 1)] * len(DOORS)

@@ -14,7 +14,6 @@ from support.agents import Args, Note, recorded, tool
 from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -25,9 +24,8 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
-from weakincentives.runtime.events import ToolInvoked, ToolsInjected
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
-from weakincentives.visibility import VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
@@ -144,99 +142,6 @@ type Run = Callable[..., PromptResponse[Any]]
 # --- Injection
 
 
-@pytest.mark.claim("DT-04", "DT-17", "DT-18", "DT-19", "DT-23", "DT-36")
-@apis
-@drivers
-def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversation(
-    api: Any, run: Run
-) -> None:
-    session = Session()
-    with ScriptedServer(
-        Say(calls=(read("more"),)), Say(calls=(Call("late"), Call("deep"))), Say("done")
-    ) as server:
-        adapter = connect(server, api=api)
-        assert adapter.supports_dynamic_tools
-        assert run(adapter, manual(), session).text == "done"
-        first, second, third = server.requests
-    assert tool_names(first) == ["probe", "read_section"]
-    assert second.json["tools"] == [*first.json["tools"], *second.json["tools"][2:]]
-    assert tool_names(second)[2:] == ["late", "deep"]
-    assert third.json["tools"] == second.json["tools"]
-    assert history(second)[: len(history(first))] == history(first)
-    assert history(third)[: len(history(second))] == history(second)
-    content = (
-        "Content of section 'more':\n\n## 2. More\n\nAll about more.\n\n### 2.1. Deep\n\nDeeper."
-    )
-    assert outputs(third) == [content, "ok", "ok"]
-    latest = session[VisibilityOverrides].latest()
-    assert latest is not None
-    assert latest.overrides == {("more",): FULL, ("more", "deep"): FULL}
-
-
-@pytest.mark.claim("DT-16")
-@apis
-def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
-    session = Session()
-    with ScriptedServer(Say(calls=(read("prose"),)), Say("done")) as server:
-        connect(server, api=api).evaluate(manual(), session=session)
-        first, second = server.requests
-    assert second.json["tools"] == first.json["tools"]
-    assert session[VisibilityOverrides].all() == ()
-
-
-@pytest.mark.claim("DT-20")
-@apis
-def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
-    session = Session()
-    injected = recorded(session.bus, ToolsInjected)
-    with ScriptedServer(
-        Say(calls=(read("more"), read("more"))), Say(calls=(read("more"),)), Say("done")
-    ) as server:
-        connect(server, api=api).evaluate(manual(), session=session)
-        _, second, third = server.requests
-    assert tool_names(second) == ["probe", "read_section", "late", "deep"]
-    assert tool_names(third) == tool_names(second)
-    assert outputs(third)[2].startswith("Section is already expanded.")
-    assert [event.tool_names for event in injected] == [("late", "deep")]
-
-
-@pytest.mark.claim("U-17")
-@apis
-def test_a_tool_revealed_in_a_turn_exists_from_the_next_request_on(api: Any) -> None:
-    with ScriptedServer(
-        Say(calls=(read("more"), Call("late"))), Say(calls=(Call("late"),)), Say("done")
-    ) as server:
-        connect(server, api=api).evaluate(manual(), session=Session())
-        last = outputs(server.requests[-1])
-    assert last[1].startswith("Unknown tool 'late'.")
-    assert last[2] == "ok"
-
-
-def test_tools_in_the_conversation_leave_the_list_and_all_before_them_as_it_was() -> None:
-    with ScriptedServer(
-        Say(calls=(read("prose"),)),
-        Say(calls=(read("more"),)),
-        Say(calls=(Call("deep"),)),
-        Say("done"),
-    ) as server:
-        connect(server, tools_in_conversation=True).evaluate(manual(), session=Session())
-        first, second, third, fourth = server.requests
-    assert (
-        first.json["tools"] == second.json["tools"] == third.json["tools"] == fourth.json["tools"]
-    )
-    assert tool_names(first) == ["probe", "read_section"]
-    added = history(third)[len(history(second)) :]
-    assert [item["type"] for item in added] == [
-        "function_call",
-        "function_call_output",
-        "additional_tools",
-    ]
-    assert [tool["name"] for tool in added[-1]["tools"]] == ["late", "deep"]
-    assert history(fourth)[: len(history(third))] == history(third)
-    assert outputs(fourth)[-1] == "ok"
-    assert not any(item.get("type") == "additional_tools" for item in history(second))
-
-
 # --- Closing
 
 
@@ -320,20 +225,3 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
     }
     assert session[Note].all() == (Note("noted"),)
     assert (caught.value.run_usage.calls, caught.value.run_usage.usage.total_tokens) == (1, 15)
-
-
-@pytest.mark.claim("DT-26", "DT-29")
-@apis
-def test_the_main_loop_opens_a_new_conversation_with_the_section_in_it(api: Any) -> None:
-    session = Session()
-    with ScriptedServer(
-        Say(calls=(read("more"),)), Say(calls=(Call("late"),)), Say("done")
-    ) as server:
-        execution = MainLoop(connect(server, Static, api=api)).execute(manual(), session=session)
-        first, second, third = server.requests
-    assert (execution.text, execution.restarts, execution.usage.total_tokens) == ("done", 1, 45)
-    assert tool_names(first) == ["probe", "read_section"]
-    assert tool_names(second) == ["probe", "late", "deep", "read_section"]
-    assert len(history(second)) == 1
-    assert "All about more." in str(history(second)[0])
-    assert outputs(third) == ["ok"]

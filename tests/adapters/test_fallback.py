@@ -298,9 +298,19 @@ def test_nested_fallbacks_come_before_the_next_adapter() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "match"),
     [
-        ([ScriptedAdapter([])], {}, ValueError, "two adapters or more"),
-        ([ScriptedAdapter([]), "gpt"], {}, TypeError, "pass adapters"),
-        ([ScriptedAdapter([])] * 2, {"on": {"throtled"}}, ValueError, "'throtled'; pass some of"),
+        ([ScriptedAdapter([])], {}, ValueError, "at least two adapters"),
+        (
+            [ScriptedAdapter([]), "gpt"],
+            {},
+            TypeError,
+            "must get adapters of this library, got 'gpt'",
+        ),
+        (
+            [ScriptedAdapter([])] * 2,
+            {"on": {"throtled"}},
+            ValueError,
+            "on must contain error codes from .*, got 'throtled'",
+        ),
     ],
 )
 def test_mistakes_are_refused_when_the_adapter_is_made(

@@ -346,7 +346,8 @@ def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
 @pytest.mark.parametrize("key", ["input", "messages", "stream"])
 def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"the adapter sets options \['{key}'\] itself; leave them out"
+        ValueError,
+        match=rf"options \['{key}'\] cannot be passed because the adapter sets them; remove them",
     ):
         OpenAIAdapter("m", api=api, options={"temperature": 0, key: []})
 
@@ -354,20 +355,20 @@ def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str)
 def test_an_unknown_role_of_the_prompt_is_refused() -> None:
     wrong: Any = "assistant"
     with pytest.raises(
-        ValueError, match="prompt_role is 'assistant'; use 'user', 'system' or 'developer'"
+        ValueError, match="prompt_role must be 'user', 'system' or 'developer', got 'assistant'"
     ):
         OpenAIAdapter("m", prompt_role=wrong)
 
 
 def test_an_unknown_api_is_refused() -> None:
     wrong: Any = "completions"
-    with pytest.raises(ValueError, match="use 'responses' or 'chat'"):
+    with pytest.raises(ValueError, match="must be 'responses' or 'chat', got"):
         OpenAIAdapter("m", api=wrong)
 
 
 def test_an_unknown_way_to_ask_for_typed_output_is_refused() -> None:
     wrong: Any = "json"
-    with pytest.raises(ValueError, match="use 'native' or 'prompted'"):
+    with pytest.raises(ValueError, match="must be 'native' or 'prompted', got"):
         OpenAIAdapter("m", structured_output=wrong)
 
 

@@ -578,7 +578,7 @@ def test_ready_client_beside_another_server_is_rejected(api: str, name: str) -> 
     client = sdk_client(api, "http://127.0.0.1:9", api_key="unused")
     other: dict[str, Any] = {name: "http://127.0.0.1:8"}
     adapter_class = AnthropicAdapter if api == "messages" else OpenAIAdapter
-    with pytest.raises(ValueError, match=f"{name} cannot be passed with a ready client"):
+    with pytest.raises(ValueError, match=f"{name} cannot be combined with a ready client"):
         adapter_class("m", client=client, **other)
 
 

@@ -22,7 +22,7 @@ import pytest
 
 from support.agents import Args, answers, prompt, tool
 from support.deadlines import NEVER, SOON, with_growing_limit
-from support.hostile_server import HostileServer, retry_later
+from support.hostile_server import HostileServer
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step
 from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -31,7 +31,7 @@ from weakincentives.evaluation.errors import (
     PromptEvaluationError,
     ThrottleError,
 )
-from weakincentives.limits import Deadline, TokenUsage, utc_now
+from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.runtime.events import Event, ProviderCalled
 from weakincentives.runtime.session import Session
@@ -345,45 +345,6 @@ def test_a_deadline_passes_during_a_request(api: Any, run: Run) -> None:
     assert (error.phase, error.code, error.turns) == ("limit", "deadline", 2)
     assert error.usage == TokenUsage(10, 5)
     assert [message.content for message in answers(error.transcript)] == ["ok"]
-
-
-def test_the_asynchronous_driver_keeps_a_deadline_over_the_sdk_s_retries() -> None:
-    def attempt(seconds: float) -> DeadlineExceededError | None:
-        with HostileServer(retry_later(SOON)) as server:
-            adapter, deadline = connect(server, max_retries=2), Deadline.after(seconds)
-            with pytest.raises(DeadlineExceededError) as caught:
-                evaluate_async(adapter, prompt(), Session(), deadline=deadline)
-        return caught.value if server.requests else None
-
-    with_growing_limit(attempt)
-
-
-@apis
-def test_a_deadline_before_the_start_sends_nothing(api: str) -> None:
-    with ScriptedServer() as server, pytest.raises(DeadlineExceededError):
-        evaluate(connect(server, api), prompt(), Session(), deadline=Deadline.after(-1))
-    assert server.requests == ()
-
-
-def test_a_deadline_between_two_calls_stops_before_the_second() -> None:
-    ran, late = list[str](), timedelta()
-
-    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        nonlocal late
-        ran.append(context.call_id)
-        late = timedelta(hours=1)
-        return ToolResult("late")
-
-    calls = Say(calls=(Call("probe", id="c1"), Call("probe", id="c2")))
-    with ScriptedServer(calls) as server:
-        adapter = connect(server, clock=lambda: utc_now() + late)
-        with pytest.raises(DeadlineExceededError) as caught:
-            evaluate(adapter, prompt(tool(handler)), Session(), deadline=Deadline.after(600))
-    assert ran == ["c1"]
-    assert [(message.call_id, message.content) for message in answers(caught.value.transcript)] == [
-        ("c1", "late"),
-        ("c2", "Not run: the evaluation ended."),
-    ]
 
 
 @apis

@@ -71,7 +71,7 @@ def test_base_url_without_a_scheme_is_told_what_it_lacks() -> None:
 
 def test_name_of_a_profile_is_no_profile() -> None:
     wrong: Any = "llama_cpp"
-    with pytest.raises(TypeError, match="pass a ServerProfile, such as"):
+    with pytest.raises(TypeError, match="must be a ServerProfile, such as"):
         OpenAIAdapter("m", profile=wrong)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import process
+from support.commands import Wink, process
 from support.terminals import Terminal
 from weakincentives.evaluation.suspension import Suspension
 
@@ -50,6 +50,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def wink(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wink:
+    return Wink(folder, monkeypatch, capsys)
+
+
 def test_a_person_decides_on_the_terminal(folder: Path) -> None:
     screen = Terminal(folder, *RUN, "notes:model", "--log", "log.jsonl")
     try:
@@ -69,15 +74,15 @@ def test_a_person_decides_on_the_terminal(folder: Path) -> None:
     assert '"decision": "approve"' in log
 
 
-def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None:
+def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path, wink: Wink) -> None:
     done = process(folder, *RUN, "notes:model", "--suspend", "run.json")
     assert done.returncode == 3
     assert "pending approval of 2 calls: wink approve run.json" in done.stderr
     assert (folder / "run.json").stat().st_mode & 0o077 == 0
-    done = process(folder, "approve", "run.json")
+    done = wink("approve", "run.json")
     assert "call_1: note" in done.stderr
     assert "2 calls without a decision" in done.stderr
-    done = process(folder, "approve", "run.json", "--yes", "call_1", "--no", "call_2=not two")
+    done = wink("approve", "run.json", "--yes", "call_1", "--no", "call_2=not two")
     assert "0 calls without a decision; continue with wink run TARGET --resume run" in done.stderr
     kinds = {
         call_id: decision.kind
@@ -90,14 +95,14 @@ def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path) -> None
     assert (done.returncode, json.loads(done.stdout)["text"]) == (0, "done")
     assert not (folder / "run.json").exists()
     assert re.search("note.*1 notes", done.stderr)
-    done = process(folder, *RUN, "notes:finishing", "--resume", "run.json")
+    done = wink(*RUN, "notes:finishing", "--resume", "run.json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "wink: run.json: no run is stored there; the file goes when its run has ended\n"
-    )
+    assert done.stderr == ("wink: run.json does not exist; it is deleted when its run has ended\n")
 
 
-def test_a_call_inside_an_agent_is_decided_on_after_the_call_around_it(folder: Path) -> None:
+def test_a_call_inside_an_agent_is_decided_on_after_the_call_around_it(
+    folder: Path, wink: Wink
+) -> None:
     (folder / "notes.py").write_text(
         NOTES
         + """
@@ -121,16 +126,16 @@ def ending():
 """
     )
     run = "run", "notes:boss", "--adapter"
-    done = process(folder, *run, "notes:delegating", "--suspend", "run.json")
+    done = wink(*run, "notes:delegating", "--suspend", "run.json")
     assert "pending approval of 1 call: wink approve run.json" in done.stderr
-    process(folder, "approve", "run.json", "--yes", "call_1")
+    wink("approve", "run.json", "--yes", "call_1")
     options = "--resume", "run.json", "--suspend", "run.json"
-    done = process(folder, *run, "notes:writing", *options)
+    done = wink(*run, "notes:writing", *options)
     assert done.returncode == 3
-    done = process(folder, "approve", "run.json")
+    done = wink("approve", "run.json")
     assert "A call of note, inside desk, waits for approval of its effects." in done.stderr
     assert "1 call without a decision" in done.stderr
-    shown = [line.strip() for line in process(folder, "show", "run.json").stdout.splitlines()]
+    shown = [line.strip() for line in wink("show", "run.json").stdout.splitlines()]
     assert [line.partition(":")[0] for line in shown] == [
         "notes/boss",
         "turn 1",
@@ -140,15 +145,15 @@ def ending():
         "suspended for approval after 1 turn",
         "suspended for approval after 1 turn",
     ]
-    assert process(folder, "report", "run.json").stdout == "run.html\n"
-    done = process(folder, "approve", "run.json", "--yes", "call_1/1/call_1")
+    assert wink("report", "run.json").stdout == "run.html\n"
+    done = wink("approve", "run.json", "--yes", "call_1/1/call_1")
     assert "0 calls without a decision" in done.stderr
-    done = process(folder, *run, "notes:ending", "--resume", "run.json")
+    done = wink(*run, "notes:ending", "--resume", "run.json")
     assert (done.returncode, json.loads(done.stdout)["text"]) == (0, "done")
 
 
-def test_a_run_without_a_file_says_what_to_do(folder: Path) -> None:
-    done = process(folder, *RUN, "notes:model")
+def test_a_run_without_a_file_says_what_to_do(wink: Wink) -> None:
+    done = wink(*RUN, "notes:model")
     assert done.returncode == 2
     assert "--suspend FILE, then wink approve FILE" in done.stderr
 
@@ -156,16 +161,19 @@ def test_a_run_without_a_file_says_what_to_do(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--yes", "call_9"], "call 'call_9' does not wait; there are call_1, call_2"),
-        ([], "is no run that waits"),
+        (
+            ["--yes", "call_9"],
+            "call 'call_9' is not pending approval; the pending calls are call_1, call_2",
+        ),
+        ([], "is not a suspended run"),
     ],
 )
 def test_what_cannot_be_decided_is_refused(
-    folder: Path, arguments: list[str], problem: str
+    folder: Path, wink: Wink, arguments: list[str], problem: str
 ) -> None:
-    process(folder, *RUN, "notes:model", "--suspend", "run.json")
+    wink(*RUN, "notes:model", "--suspend", "run.json")
     if not arguments:
         (folder / "run.json").write_text("{}")
-    done = process(folder, "approve", "run.json", *arguments)
+    done = wink("approve", "run.json", *arguments)
     assert done.returncode == 2
     assert problem in done.stderr

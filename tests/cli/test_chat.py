@@ -284,10 +284,13 @@ def test_a_chat_is_logged(folder: Path, wink: Wink) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--save", "taken.json"], "taken.json exists; go on with --resume taken.json, or delete"),
+        (
+            ["--save", "taken.json"],
+            "taken.json exists; continue it with --resume taken.json, or",
+        ),
         (["--save", "no/where.json"], "No such file or directory"),
         (["--resume", "none.json"], "No such file or directory: 'none.json'"),
-        (["--resume", "taken.json"], "taken.json is no chat of talk:template"),
+        (["--resume", "taken.json"], "taken.json is not a chat of talk:template"),
         (["--resume", "empty.json"], "empty.json has no chat of shop/talk"),
         (["--resume", "foreign.json"], "no type of that name is known here"),
     ],

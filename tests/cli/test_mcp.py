@@ -123,21 +123,21 @@ def test_a_secret_is_referred_to_by_the_name_of_its_variable(wink: Wink) -> None
     assert VALUE not in lock_file(wink).read_text() + done.stdout + again.stdout
     missing = wink("mcp", "check")
     assert missing.returncode == 1
-    assert "needs the environment variable SHOP_TOKEN" in missing.stdout
+    assert "requires the environment variable SHOP_TOKEN" in missing.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--", "server", VALUE], "value of SHOP_TOKEN; write '${SHOP_TOKEN}'"),
-        (["--", "server", "--api-key", "abcdefghijkl"], "'--api-key' names a secret"),
-        (["--", "server", "--token=abcdefghijkl"], "'--token' names a secret"),
-        (["--", "env", "API_KEY=abcdefghijkl", "server"], "'API_KEY' names a secret"),
+        (["--", "server", "--api-key", "abcdefghijkl"], "must not contain the secret '--api-key'"),
+        (["--", "server", "--token=abcdefghijkl"], "must not contain the secret '--token'"),
+        (["--", "env", "API_KEY=abcdefghijkl", "server"], "must not contain the secret 'API_KEY'"),
         (
             ["--url", "http://127.0.0.1:9", "--header", "Authorization: Bearer abcdefghijkl"],
-            "'Authorization' names a secret",
+            "must not contain the secret 'Authorization'",
         ),
-        (["--url", "http://me:hush@127.0.0.1:9"], "--url holds a password"),
+        (["--url", "http://me:hush@127.0.0.1:9"], "--url must not contain a password"),
         (["--url", "http://127.0.0.1:9", "--header", "Authorization"], "NAME: VALUE"),
         ([], "no lock file"),
         (["--url", "http://127.0.0.1:9", "--", "server"], "either command or url"),
@@ -158,7 +158,7 @@ def test_a_server_that_repeats_a_secret_is_not_locked(wink: Wink) -> None:
     change(wink, description=f"Uses {VALUE}.")
     done = lock(wink, SHOP_TOKEN=VALUE)
     assert done.returncode == 2
-    assert "would hold the value of SHOP_TOKEN" in done.stderr
+    assert "must not contain the value of SHOP_TOKEN" in done.stderr
     assert not lock_file(wink).exists()
 
 
@@ -238,7 +238,7 @@ def test_an_override_of_a_locked_text_is_stale_once_the_lock_has_another(wink: W
         ('append {"text": "x"}', "lines", 0, "undone: the server reads the folder"),
         ('remember {"text": "x"}', "recall", 1, "cached: the server keeps in memory"),
         ('append {"text": "x"}', "echo", 1, "unseen: what it reads shows no change"),
-        ("append {", "lines", 2, "--change is written 'TOOL {JSON}'"),
+        ("append {", "lines", 2, "--change must be 'TOOL {JSON}'"),
     ],
 )
 def test_a_probe_says_whether_a_rollback_of_the_folder_reaches_the_server(

@@ -177,7 +177,7 @@ def test_the_editor_is_the_users_own(wink: Wink) -> None:
         "wink: 'false' exited with 1; nothing was changed\n",
     )
     assert wink(*arguments, EDITOR="", VISUAL="").stderr.startswith(
-        "wink: no editor is known; set EDITOR"
+        "wink: cannot find an editor; set EDITOR"
     )
     assert (
         wink(*arguments, EDITOR='vi "', VISUAL="").stderr
@@ -197,16 +197,16 @@ def test_a_text_that_the_editor_leaves_alone_is_not_stored(wink: Wink) -> None:
 def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> None:
     (wink.folder / "text").write_bytes(b"\xff")
     done = wink("overrides", "edit", "shop:template", "body:task", "--file", "text")
-    assert (done.returncode, done.stderr[:32]) == (2, "wink: text is no text in UTF-8: ")
+    assert (done.returncode, done.stderr[:30]) == (2, "wink: text is not UTF-8 text: ")
     assert wink("overrides", "list").stdout == ""
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("body:nope", "x", "'body:nope' is no text that can be replaced; there are body:task,"),
-        ("task", "x", "'task' is no text that can be replaced"),
-        ("body:task", "$nope", "no params field for a placeholder"),
+        ("body:nope", "x", "'body:nope' is not a text that can be replaced; use one of body:task,"),
+        ("task", "x", "'task' is not a text that can be replaced"),
+        ("body:task", "$nope", "the params have no field for a placeholder"),
     ],
 )
 def test_an_unknown_text_or_placeholder_is_refused_and_nothing_is_stored(
@@ -223,7 +223,7 @@ def test_a_folder_outside_any_repository_is_a_usage_error(wink: Wink) -> None:
     (wink.folder / ".git").rmdir()
     done = wink("overrides", "list")
     assert done.returncode == 2
-    assert done.stderr.startswith("wink: no folder from ")
+    assert done.stderr.startswith("wink: cannot find a project: neither ")
 
 
 def test_byte_order_mark_of_an_edited_text_does_not_reach_the_model(wink: Wink) -> None:

@@ -51,9 +51,7 @@ def test_a_folder_without_skills_is_no_target(wink: Wink, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     done = wink("tree", "empty")
     assert done.returncode == 2
-    assert (
-        done.stderr == "wink: 'empty' holds no skill that can be read: no folder has a SKILL.md\n"
-    )
+    assert done.stderr == "wink: cannot find a skill in 'empty': no folder has a SKILL.md\n"
 
 
 def test_export_writes_what_was_imported_and_overridden(wink: Wink, tmp_path: Path) -> None:
@@ -63,7 +61,10 @@ def test_export_writes_what_was_imported_and_overridden(wink: Wink, tmp_path: Pa
     for path in ("pdf/SKILL.md", "pdf/run.sh", "xlsx/SKILL.md"):
         assert (tmp_path / "out" / path).read_bytes() == (tmp_path / "skills" / path).read_bytes()
     again = wink("skill", "export", "skills", "--to", "out")
-    assert (again.returncode, again.stderr) == (2, "wink: 'pdf' is in 'out' already; replace it\n")
+    assert (again.returncode, again.stderr) == (
+        2,
+        "wink: 'pdf' already exists in 'out'; replace it\n",
+    )
     store = LocalPromptOverridesStore(tmp_path)
     override = SectionOverride(path=("pdf",), body="Mine.")
     store.upsert(load_prompt(str(tmp_path / "skills")).descriptor, override, "mine")

@@ -106,21 +106,21 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
     [
         ("module", "write it as package.module:name"),
         (":x", "write it as package.module:name"),
-        ("app/desk.py:main", "names a file; name its module, as in app.desk:main"),
+        ("app/desk.py:main", "is a file; pass its module, as in app.desk:main"),
         (
             "no_such_module:x",
             "importing 'no_such_module' failed: .*; run wink where it can be imported",
         ),
         ("json.nothing:x", "importing 'json.nothing' failed: ModuleNotFoundError"),
-        (name("nothing"), "there is no 'nothing'; prompts there are template, bound, plain"),
-        (name("number"), "is int; name a PromptTemplate"),
+        (name("nothing"), "cannot find 'nothing'; prompts there are template, bound, plain"),
+        (name("number"), "must be a PromptTemplate, .*, got int"),
         (name("failing"), "OSError: no file"),
         (
             name("of_question"),
-            r"needs question, limit, and wink calls .*; pass them by --set Question\.text=…, or by",
+            r"because it requires question, limit; .*; pass them by --set Question\.text=…, or by",
         ),
-        (name("params.nothing"), "there is no 'nothing'"),
-        (name("template.nothing"), "there is no 'nothing'"),
+        (name("params.nothing"), "cannot find 'nothing'"),
+        (name("template.nothing"), "cannot find 'nothing'"),
         (name("leaving"), "SystemExit: 3"),
     ],
 )
@@ -174,13 +174,13 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("text", "write Type.field=value"),
+        ("text", "must be Type.field=value"),
         (
             "limit=3",
-            "2 params types have a field 'limit'; there are Filter.tags, .*, Question.limit",
+            "2 params types have a field 'limit'; use one of Filter.tags, .*, Question.limit",
         ),
-        ("nothing=3", "0 params types have a field 'nothing'; there are Filter.tags"),
-        ("Nothing.x=3", "no params type 'Nothing'; it has Filter, Question"),
+        ("nothing=3", "0 params types have a field 'nothing'; use one of Filter.tags"),
+        ("Nothing.x=3", "no params type 'Nothing'; use one of Filter, Question"),
     ],
 )
 def test_a_setting_that_names_no_single_field_is_refused(setting: str, message: str) -> None:
@@ -241,8 +241,8 @@ def test_params_come_from_a_file_and_settings_beat_it(
     [
         (".json", '{"Question": {"te', "Expecting|Unterminated"),
         (".yaml", "Question: [", "while parsing a flow node"),
-        (".json", "[]", "params are written as"),
-        (".json", '{"Question": 1}', "params are written as"),
+        (".json", "[]", "params must be {Type: {field: value}}"),
+        (".json", '{"Question": 1}', "params must be {Type: {field: value}}"),
         (".yaml", "Nothing: {}", "no params type 'Nothing'"),
     ],
 )
@@ -274,7 +274,7 @@ def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match=f"params{suffix} is no text in UTF-8"):
+    with pytest.raises(UsageError, match=f"params{suffix} is not UTF-8 text"):
         params(file=file)
 
 
@@ -293,7 +293,7 @@ def test_opening_a_section_opens_those_around_it() -> None:
 def test_an_unknown_section_is_refused_with_the_known_keys() -> None:
     with pytest.raises(
         UsageError,
-        match=r"no section has the key 'nope'; there are question, filter, filter\.inner",
+        match=r"no section has the key 'nope'; use one of question, filter, filter\.inner",
     ):
         visibility_overrides(factory(), ["nope"], None)
 
@@ -329,9 +329,9 @@ def test_module_that_imports_lazily_can_be_searched_for_prompts(
 ) -> None:
     (tmp_path / "lazy_parts.py").write_text(LAZY)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match=r"there is no 'x'; prompts there are template$"):
+    with pytest.raises(UsageError, match=r"cannot find 'x'; prompts there are template$"):
         load("lazy_parts:x", "prompt")
-    with pytest.raises(UsageError, match=r"there is no 'x'$"):
+    with pytest.raises(UsageError, match=r"cannot find 'x'$"):
         load("lazy_parts:x", "adapter")
     with pytest.raises(UsageError, match="failed: ImportError: optional needs missing"):
         load("lazy_parts:optional", "adapter")

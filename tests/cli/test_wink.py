@@ -38,12 +38,10 @@ def lines(text: str) -> list[str]:
 # prompts
 
 
-def test_render_prints_the_text_and_its_parts(shop: Path) -> None:
+def test_render_prints_the_text_and_its_parts(shop: Path, wink: Wink) -> None:
     plain = process(shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds")
     assert plain.returncode == 0, plain.stderr
-    done = process(
-        shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json"
-    )
+    done = wink("render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json")
     rendered = json.loads(done.stdout)
     assert plain.stdout == rendered["text"] + "\n"
     parts = {
@@ -296,9 +294,9 @@ def test_every_answer_that_is_rejected_is_shown(shop: Path, wink: Wink) -> None:
     ] * 3
 
 
-def test_an_expected_failure_of_a_tool_is_one_line_that_says_where(shop: Path) -> None:
+def test_an_expected_failure_of_a_tool_is_one_line_that_says_where(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
-    done = process(shop, "run", "agents:template", "--adapter", "agents:failing")
+    done = wink("run", "agents:template", "--adapter", "agents:failing")
     assert done.returncode == 0, done.stderr
     line = AGENTS.splitlines().index('    raise LookupError("no such order")') + 1
     assert "Traceback" not in done.stderr
@@ -316,7 +314,7 @@ def test_a_log_that_the_disk_refuses_does_not_lose_the_answer(shop: Path) -> Non
     assert "Traceback" not in done.stderr
     assert (
         done.stderr.splitlines()[-1]
-        == "wink: /dev/full is cut off: [Errno 28] No space left on device"
+        == "wink: /dev/full is incomplete: [Errno 28] No space left on device"
     )
 
 
@@ -423,7 +421,9 @@ def test_an_error_does_not_steer_the_terminal(wink: Wink) -> None:
     )
 
 
-def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(shop: Path) -> None:
+def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(
+    shop: Path, wink: Wink
+) -> None:
     ours, theirs = pty.openpty()
     command = ["render", "shop:template", "--set", "text=\x1b]0;title\x07"]
     done = subprocess.run(
@@ -442,7 +442,7 @@ def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(shop: Pat
     assert b"?]0;title?" in seen
     assert b"\x1b" not in seen
     # into a pipe goes what the model is sent
-    assert "\x1b]0;title\x07" in process(shop, *command).stdout
+    assert "\x1b]0;title\x07" in wink(*command).stdout
 
 
 def read(terminal: int) -> bytes:
@@ -452,7 +452,7 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def test_run_asks_an_openai_compatible_server(shop: Path) -> None:
+def test_run_asks_an_openai_compatible_server(shop: Path, wink: Wink) -> None:
     script = (
         Say(calls=(Call("read_section", {"section_key": "refunds"}),)),
         Say('{"text": "No."}'),
@@ -468,18 +468,16 @@ def test_run_asks_an_openai_compatible_server(shop: Path) -> None:
             "--base-url",
             server.openai_url,
         )
-        done = process(shop, "run", "shop:template", "--set", "text=hi", *where)
+        done = wink("run", "shop:template", "--set", "text=hi", *where)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["output"] == {"text": "No."}
     assert [request.json["model"] for request in server.requests] == ["m", "m"]
 
 
-def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
+def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path, wink: Wink) -> None:
     with ScriptedServer(Fail(401)) as server:
         where = ("--model", "m", "--base-url", server.openai_url)
-        done = process(
-            shop, "run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key"
-        )
+        done = wink("run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith("wink: openai 401: ")
@@ -522,35 +520,35 @@ ENDLESS = """\
         ),
         (
             ["run", "shop:clean", "--model", "m", "--adapter", "shop:template"],
-            "gives PromptTemplate",
+            "must be an adapter or a function that returns one, got PromptTemplate",
         ),
         (
             ["render", "shop"],
-            "'shop' names no prompt; write it as package.module:name, such as shop:template",
+            "'shop' is not a prompt; write it as package.module:name, such as shop:template",
         ),
         (["render", "./shop.py"], "such as shop:template"),
-        (["run", "shop:clean"], "--adapter openai, the default, needs --model"),
-        (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic needs --model"),
+        (["run", "shop:clean"], "--adapter openai, the default, requires --model"),
+        (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic requires --model"),
         (
             ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],
-            "no adapter is called 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or",
+            "unknown adapter 'opnai'; use openai, anthropic, litellm, claude-agent-sdk or",
         ),
         (
             ["show", "shop.py"],
-            "shop.py: line 1 is no event; name a log that `wink run --log` or write_events wrote",
+            "shop.py: line 1 is not an event; name a log that `wink run --log` or write_events",
         ),
         (
             ["run", "shop:clean", "--model", "m", "--api", "soap"],
-            "api is 'soap'; use 'responses' or 'chat'",
+            "api must be 'responses' or 'chat', got 'soap'",
         ),
         (
             ["run", "shop:clean", "--adapter", "shop:scripted", "--log", "no/where.jsonl"],
             "No such file or directory",
         ),
-        (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["show", "torn.jsonl"], "torn.jsonl: line 2 is not an event"),
         (["show", "other.jsonl"], "other.jsonl: an event lacks fields that wink writes"),
         (["show", "endless.jsonl"], "endless.jsonl: an event lacks fields that wink writes"),
-        (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["advise", "torn.jsonl"], "torn.jsonl: line 2 is not an event"),
         (
             ["advise", "good.jsonl", "lacking.jsonl"],
             "lacking.jsonl: an event lacks fields that wink writes",
@@ -592,8 +590,8 @@ def test_the_version_is_printed(shop: Path) -> None:
     )
 
 
-def test_an_unknown_option_is_a_usage_error(shop: Path) -> None:
-    done = process(shop, "render", "shop:clean", "--nope")
+def test_an_unknown_option_is_a_usage_error(shop: Path, wink: Wink) -> None:
+    done = wink("render", "shop:clean", "--nope")
     assert done.returncode == 2
     assert "No such option: --nope" in done.stderr
 

@@ -332,5 +332,5 @@ def test_foreign_history_has_no_dangling_calls_and_no_instructions() -> None:
 )
 def test_a_run_needs_a_message_of_the_user(messages: list[Any]) -> None:
     asked = ag_ui.RunAgentInput(thread_id="t", run_id="r", messages=messages)
-    with pytest.raises(ValueError, match="send what the user has written"):
+    with pytest.raises(ValueError, match="must be a text from the user"):
         new_message(asked)

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, fields_but, ok, prompt, recorded
+from support.approvals import Which, asking, noting, tree
 from support.programs import (
     STATE,
     Cell,
@@ -71,11 +72,6 @@ from weakincentives.runtime.session.snapshots import SessionSnapshot
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 
 
-@dataclass(frozen=True)
-class Which:
-    number: int
-
-
 def approve(preview: Preview) -> Decision:
     """Approves everything."""
     return Approve()
@@ -90,30 +86,6 @@ async def approve_later(preview: Preview) -> Decision:
     """Approves everything, in an event loop."""
     await asyncio.sleep(0)
     return Approve()
-
-
-def asking(
-    handler: Callable[..., Any], approval: Any = "effects", **options: Any
-) -> Tool[Any, Any]:
-    return Tool[Any, Any](
-        name="run",
-        handler=handler,
-        params_type=options.pop("params", Args),
-        result_type=object,
-        approval=approval,
-        effect=options.pop("effect", "repeatable"),
-        **options,
-    )
-
-
-def noting(shown: list[Preview], decision: Decision) -> Approver:
-    """Decides always the same, and notes what was shown."""
-
-    def decide(preview: Preview) -> Decision:
-        shown.append(preview)
-        return decision
-
-    return decide
 
 
 def previews(
@@ -269,14 +241,6 @@ def do(files: Filesystem, operations: Sequence[FileOp]) -> str:
         except OSError as error:
             seen.append(type(error).__name__)
     return repr(seen)
-
-
-def tree(files: Filesystem) -> dict[str, str | None]:
-    """All paths with their texts, `None` for directories."""
-    return {
-        item.path: None if item.kind == "directory" else files.read_text(item.path)
-        for item in files.walk()
-    }
 
 
 def applied(before: dict[str, str | None], changes: Sequence[Change]) -> dict[str, str | None]:
@@ -508,26 +472,6 @@ def test_a_call_that_forks_cannot_keep_apart_is_approved_by_its_arguments() -> N
     assert "cannot be shown: a reducer registered by one call would stay" in preview.reason
 
 
-def test_events_of_a_run_inside_a_call_reach_the_caller_s_bus_once_the_call_counts() -> None:
-    inner = prompt(text="Inside.")
-
-    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.evaluate(inner)
-        return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
-
-    decisions: list[tuple[Decision, list[str]]] = [
-        (Deny(), ["Do it."]),
-        (Approve(), ["Do it.", "Inside.", "Inside."]),
-    ]
-    for decision, texts in decisions:
-        bus = InProcessEventBus()
-        rendered = recorded(bus, PromptRendered)
-        replies = [call(("run", {})), say("inside"), say("inside"), say("done")]
-        adapter, approver = ScriptedAdapter(replies), noting([], decision)
-        adapter.evaluate(prompt(asking(handler)), session=Session(), bus=bus, approver=approver)
-        assert [event.text.split("\n\n")[1] for event in rendered] == texts
-
-
 def test_call_that_uses_a_fork_without_preview_is_approved_by_its_arguments() -> None:
     class Fork(Cell):
         pass
@@ -755,7 +699,7 @@ def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
 
 
 def test_a_reason_is_words() -> None:
-    with pytest.raises(TypeError, match="Deny's reason is 3; pass the words for the model"):
+    with pytest.raises(TypeError, match="reason of Deny must be a string for the model, got 3"):
         Deny(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -764,9 +708,11 @@ def test_an_approver_returns_a_decision() -> None:
     # Any: what no checker lets through
     wrong: Any = lambda _: True  # noqa: E731
     word: Any = "yes"
-    with pytest.raises(TypeError, match=r"^the approver returned True; return Approve\(\), Deny"):
+    with pytest.raises(TypeError, match=r"^the approver must return Approve\(\), Deny.*, got True"):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=wrong)
-    with pytest.raises(TypeError, match="approver is 'yes'"):
+    with pytest.raises(
+        TypeError, match="approver must be a function that takes a Preview, got 'yes'"
+    ):
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
 
 
@@ -806,13 +752,15 @@ def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does(
     inner = PromptTemplate[str](ns="tests", key="inner", sections=[section])
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult(context.evaluate(inner.bind()).text)
+        context.evaluate(inner.bind())
+        asked = inner.bind()
+        return ToolResult(context.adapter.evaluate(asked, session=context.session).text)
 
-    for decision, rendered in ((Deny(), []), (Approve(), ["inner"])):
+    for decision, rendered in ((Deny(), []), (Approve(), ["inner", "inner"])):
         at = Session()
         bus = InProcessEventBus() if has_bus else at.bus
         events = recorded(bus, PromptRendered)
-        adapter = ScriptedAdapter([call(("run", {})), say("inside"), say("done")])
+        adapter = ScriptedAdapter([call(("run", {})), say("inside"), say("inside"), say("done")])
         adapter.evaluate(
             prompt(asking(handler)), session=at, bus=bus, approver=noting([], decision)
         )
@@ -1036,7 +984,7 @@ def test_event_is_previewed_without_its_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [(None, "failed: out of order"), (3, "returned 3, which is no text")]
+    ("text", "problem"), [(None, "failed: out of order"), (3, "must return a string, got 3")]
 )
 def test_a_resource_that_cannot_say_what_would_change_leaves_the_arguments(
     text: object, problem: str
@@ -1089,7 +1037,7 @@ def test_arguments_are_replaced_by_json(arguments: Any) -> None:
 
     with pytest.raises(
         TypeError,
-        match=r"^the arguments are replaced by .*; pass ReplaceArg",
+        match=r"^ReplaceArguments must get a mapping of JSON values, got",
     ):
         previews(asking(handler), at, ReplaceArguments(arguments))
     assert at[Note].all() == ()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from evaluation.test_nested_suspension import WAYS, Way, run
 from support.agents import Args, Note, ok, prompt
+from support.suspensions import WAYS, Way, run
 from weakincentives.evaluation.approval import Approve, Decision, Deny, Preview, ReplaceArguments
 from weakincentives.evaluation.errors import DeadlineExceededError, LimitError
 from weakincentives.evaluation.inner_loop import RunConfig

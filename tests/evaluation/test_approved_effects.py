@@ -266,9 +266,9 @@ def test_preview_shows_every_part_and_differs_for_different_effects(
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [
-        (write_opaque_state, "the state cannot be shown"),
-        (write_tuple_as_state, "the state cannot be shown"),
-        (publish_opaque_event, "the event Opaque cannot be shown"),
+        (write_opaque_state, "cannot preview the state"),
+        (write_tuple_as_state, "cannot preview the state"),
+        (publish_opaque_event, "cannot preview the event Opaque"),
     ],
 )
 def test_call_with_a_value_that_json_cannot_hold_is_approved_by_its_arguments(

@@ -132,13 +132,6 @@ def test_each_snapshot_in_a_turn_goes_on_in_another_process_without_doing_anythi
         assert paid[max(done - 1, 0) :] == PAID
 
 
-def test_stopped_turn_counts_what_it_had_used_before() -> None:
-    chat = stopped(call(("note", {"a": 1})))
-    again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
-    whole = chat_of(call(("note", {"a": 1})), say("Done.")).send("Go")
-    assert again.send().usage == whole.usage
-
-
 def test_budget_of_a_turn_holds_across_a_stop() -> None:
     budget = Budget(max_calls=1)
     chat = chat_of(call(("note", {"a": 1})))

@@ -5,64 +5,11 @@ trees from the generator and compares them with the oracle, which runs by `MainL
 never cut.
 """
 
-from dataclasses import replace
-from functools import cache
-
 import pytest
 
-from support.combinations import read_table
-from support.cut_runs import FACES, WAYS, Face, Outcome, Way, play
-from support.run_trees import Shape, outside, seeded
-from support.sizes import FULL
-
-ASKED = (("ask",),)
-SECTIONS = ("read", "open", "close", "keep", "note", "ask")
-NESTED = Shape(("note", "write", "look", "fail", "pay", "delegate"), always=(("ask", "delegate"),))
-SHAPES = {
-    "tools in order": Shape(("note", "write", "look", "fail"), always=ASKED),
-    "tools in parallel": Shape(
-        ("note", "write", "look", "fail"), always=(("ask", "note", "look"),), certain=("parallel",)
-    ),
-    "sections by injection": Shape(SECTIONS, always=(("ask", "open", "keep"),)),
-    "sections by restart": Shape(
-        SECTIONS, always=(("ask", "ask", "open"),), certain=("restart",), most_turns=4
-    ),
-    "chat of several turns": Shape(("note", "write", "ask"), always=ASKED, certain=("chat",)),
-    "compaction": Shape(
-        ("note", "write"), always=(("note",) * 3 + ("ask",),), certain=("chat", "compaction")
-    ),
-    "fallback": Shape(("note", "fail"), always=ASKED, certain=("fallback",)),
-    "repair": Shape(("note", "write"), always=ASKED, certain=("repair",)),
-    "accept": Shape(("note", "write"), always=ASKED, certain=("accept",)),
-    "at most once": Shape(("note", "pay"), always=(("ask", "pay"),)),
-    "nested run": NESTED,
-    "nested in parallel": Shape(
-        ("note", "pay", "fail", "delegate"),
-        always=(("delegate", "delegate"), ("ask",)),
-        certain=("parallel",),
-        most_turns=2,
-    ),
-    "approval by arguments": Shape(("note", "pay", "ask"), always=(("ask", "ask"),)),
-    "approval by effects": Shape(("note", "write", "show"), always=(("show", "show"),)),
-    "approval inside a nested run": replace(NESTED, always=(("delegate",), ("ask", "show"))),
-    "media": Shape(("note", "look"), always=(("ask", "look"),), certain=("media",)),
-    "MCP": Shape(
-        ("note", "mcp_echo", "mcp_append"), always=(("mcp_append", "ask"),), certain=("mcp",)
-    ),
-    "skills": Shape(("note", "read_skill"), always=(("read_skill", "ask"),), certain=("skill",)),
-}
-SLOW = {"MCP"}  # each run starts a server
-TABLE = read_table()
-
-
-def runs(row: str) -> range:
-    return range(1 if row in SLOW else 8 if FULL else 2)
-
-
-@cache
-def oracle(row: str, seed: int) -> Outcome:
-    with outside() as out:
-        return play(seeded(SHAPES[row], seed), out)
+from support.combinations import SHAPES, TABLE, oracle, runs
+from support.cut_runs import FACES, WAYS, Face, Way, play
+from support.run_trees import outside, seeded
 
 
 def cells(*, cut: bool) -> list[object]:

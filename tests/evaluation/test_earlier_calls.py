@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.agents import ok, tool
 from weakincentives.evaluation.earlier_calls import UNKNOWN, EarlierCalls, call_key
-from weakincentives.evaluation.logged_run import Rendered, to_logged
+from weakincentives.evaluation.logged_run import Rendered
 from weakincentives.evaluation.messages import ToolCall, ToolExecutionOutcome, ToolMessage
 from weakincentives.evaluation.run_log import Called, Entry
 
@@ -53,7 +53,7 @@ def test_equal_calls_match_in_order_also_those_of_a_record(
     entries: list[Entry] = [Rendered()]
     for number, (name, arguments, success) in enumerate(made):
         entry = called(number, name, arguments, success=success)
-        logged = to_logged(entry.call, entry.key, entry.outcome)
+        logged = entry.logged()
         entries.append(logged if from_json else entry)
     calls = earlier([*entries, Rendered(cause="restart")])
     for name in ("mail", "pay", "free"):

@@ -30,7 +30,7 @@ ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 
 class Lingering:
-    """A thread that a handler starts, and that uses the context when the call is over."""
+    """A thread that a handler starts, and that uses the context when the call has finished."""
 
     def __init__(self, use: Callable[[ToolContext], object]) -> None:
         self.use = use
@@ -99,7 +99,7 @@ def test_a_thread_that_outlives_its_call_is_refused_and_changes_nothing(
     assert len(raised) >= count
     for error in raised:
         assert isinstance(error, RuntimeError)
-        assert f"is over, so context.{what} cannot be used; read what you need" in str(error)
+        assert f"context.{what} cannot be used because tool call" in str(error)
         assert "tool call 'call_" in str(error)
     assert (session.snapshot().slices, session[ToolsInjected].all()) == before
 
@@ -185,7 +185,7 @@ def test_a_context_serves_nested_evaluations_until_its_own_call_is_over() -> Non
     assert [note.text for note in session[Note]] == ["inner", "outer"] * 2
     assert len(contexts) == 3
     for context in contexts:
-        with pytest.raises(RuntimeError, match="is over"):
+        with pytest.raises(RuntimeError, match="has finished"):
             _ = context.session
 
 

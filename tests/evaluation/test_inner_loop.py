@@ -242,14 +242,17 @@ def test_outcomes_of_other_calls_are_refused_by_name() -> None:
     loop = machine()
     start(loop)
     loop.receive(asks("known", "known"))
-    with pytest.raises(ValueError, match="outcome of call 'call_1' submitted, pending is 'call_0'"):
+    with pytest.raises(
+        ValueError,
+        match="outcome of call 'call_1' was submitted, but the pending calls are 'call_0'",
+    ):
         loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
 def test_outcomes_after_the_last_call_are_refused() -> None:
     loop = machine()
     start(loop)
-    with pytest.raises(ValueError, match="pending is 'none'"):
+    with pytest.raises(ValueError, match="the pending calls are 'none'"):
         loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
@@ -489,7 +492,7 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
 @pytest.mark.parametrize("word", [True, False, "parallel"])
 def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
     with pytest.raises(
-        ValueError, match=rf"^parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"
+        ValueError, match=rf"^parallel_tool_calls must be 'in_order' or 'isolated', got {word!r}"
     ):
         RunConfig(parallel_tool_calls=word)
 
@@ -498,9 +501,9 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
 @pytest.mark.parametrize(
     ("count", "kind", "message"),
     [
-        ("3", TypeError, "is '3'; pass a whole number"),
-        (2.5, TypeError, "is 2.5; pass a whole number"),
-        (True, TypeError, "is True; pass a whole number"),
+        ("3", TypeError, "must be an int, got '3'"),
+        (2.5, TypeError, "must be an int, got 2.5"),
+        (True, TypeError, "must be an int, got True"),
         (-1, ValueError, "must not be negative, got -1"),
     ],
 )
@@ -514,5 +517,5 @@ def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
 @pytest.mark.parametrize("name", ["deadline", "budget"])
 def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
     limits: dict[str, Any] = {name: 30}
-    with pytest.raises(TypeError, match=f"{name} is 30; pass a {name.title()}, such as"):
+    with pytest.raises(TypeError, match=f"{name} must be a {name.title()}, such as .*, got 30"):
         RunConfig(**limits)

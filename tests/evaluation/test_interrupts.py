@@ -300,7 +300,7 @@ def test_a_real_ctrl_c_at_any_moment_of_a_call_leaves_state_and_files_whole(
     done = subprocess.run(
         [sys.executable, "-m", "support.interrupted_calls", str(tmp_path), str(seed)],
         cwd=Path(__file__).parents[1],
-        env={"PYTHONPATH": str(Path(LIBRARY).parent), "PATH": ""},
+        env={"PYTHONPATH": str(Path(LIBRARY).parent), "PATH": "", "FULL": "yes" * FULL},
         capture_output=True,
         text=True,
         timeout=300,

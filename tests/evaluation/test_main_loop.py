@@ -174,30 +174,6 @@ def test_the_section_asked_for_is_open_when_evaluation_starts_again(
     assert [(event.section_keys, event.reason) for event in expanded] == [(("more",), reason)]
 
 
-@pytest.mark.claim("C-15")
-@drivers
-def test_a_dynamic_adapter_that_reads_never_restarts(run: Run) -> None:
-    adapter, session = dynamic(read("more"), call(("late", {})), say("done")), Session()
-    injected = recorded(session.bus, ToolsInjected)
-    execution = run(adapter, manual(), session)
-    assert (execution.restarts, execution.expansions) == (0, ())
-    assert execution.usage == EACH + EACH + EACH
-    assert overrides(session) == {("more",): FULL}
-    # what telemetry counts as wink.tools.injected and wink.disclosure.dynamic
-    assert [event.tool_names for event in injected] == [("late",)]
-
-
-@pytest.mark.claim("DT-16")
-@pytest.mark.parametrize("dynamic_tools", [False, True])
-def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_tools: bool) -> None:
-    adapter = ScriptedAdapter([read("prose"), say("done")], dynamic_tools=dynamic_tools)
-    session = Session()
-    injected = recorded(session.bus, ToolsInjected)
-    assert execute(adapter, manual(), session).restarts == 0
-    assert session[VisibilityOverrides].all() == ()
-    assert injected == []
-
-
 @pytest.mark.claim("PD-27")
 def test_sections_asked_for_together_open_together() -> None:
     adapter, session = dynamic(opening("more", "prose"), say("done")), Session()
@@ -261,19 +237,6 @@ def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again()
     assert own == ["last"]
 
 
-@pytest.mark.claim("C-13", "PD-23", "PD-24")
-def test_state_that_tools_wrote_before_the_restart_is_kept_and_later_calls_are_not_run() -> None:
-    def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.session.dispatch(Note(f"{params.a}"))
-        return ToolResult("ok")
-
-    session = Session()
-    turn = call(("probe", {"a": 1}), ("read_section", {"section_key": "more"}), ("probe", {"a": 2}))
-    execute(static(turn, say("done")), manual(tool(noting)), session)
-    assert session[Note].all() == (Note("1"),)
-    assert [event.name for event in session[ToolInvoked].all()] == ["probe", "read_section"]
-
-
 @pytest.mark.claim("C-15", "PD-25")
 def test_the_loop_written_by_hand_comes_to_the_same() -> None:
     prompt, session = manual(disclosure=Disclosure.OPEN), Session()
@@ -298,12 +261,12 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"deadline": 30}, r"deadline is 30; pass a Deadline, such as Deadline\.after"),
+        ({"deadline": 30}, r"deadline must be a Deadline, such as Deadline\.after.*, got 30"),
         (
             {"deadline": timedelta(seconds=30)},
-            r"deadline is datetime\.timedelta\(.*; pass a Deadline",
+            r"deadline must be a Deadline, .*, got datetime\.timedelta\(",
         ),
-        ({"budget": 1000}, r"budget is 1000; pass a Budget, such as Budget"),
+        ({"budget": 1000}, r"budget must be a Budget, such as Budget.*, got 1000"),
     ],
 )
 def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(
@@ -352,16 +315,16 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
         (
             "Say hello.",
             Session(),
-            r"'Say hello\.' cannot be evaluated; pass a Prompt, which template\.bind\(…\) makes",
+            r"cannot evaluate 'Say hello\.'; pass a Prompt, such as template\.bind\(…\) returns",
         ),
-        (None, Session(), "a NoneType cannot be evaluated; pass a Prompt"),
+        (None, Session(), "cannot evaluate a NoneType; pass a Prompt"),
         (
             manual().template,
             Session(),
-            r"a PromptTemplate cannot be evaluated; .*template\.bind",
+            r"cannot evaluate a PromptTemplate; .*template\.bind",
         ),
-        (manual(), None, r"session is None; pass a Session\(\)"),
-        (manual(), Session, r"session is <class .*Session'>; pass a Session\(\)"),
+        (manual(), None, r"session must be a Session object, got None"),
+        (manual(), Session, r"session must be a Session object, got <class .*Session'>"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
@@ -375,13 +338,15 @@ def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
 
 @pytest.mark.parametrize("count", ["3", None])
 def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
-    with pytest.raises(TypeError, match=f"max_expansions is {count!r}; pass a whole number"):
+    with pytest.raises(TypeError, match=f"max_expansions must be an int, got {count!r}"):
         MainLoop(dynamic(), max_expansions=count)
 
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
 def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
-    with pytest.raises(TypeError, match=r"MainLoop got .*; pass an adapter, such as OpenAIAdapter"):
+    with pytest.raises(
+        TypeError, match=r"MainLoop must get an adapter, such as OpenAIAdapter.*, got"
+    ):
         MainLoop(adapter)
 
 
@@ -605,14 +570,6 @@ def test_a_call_made_before_the_restart_is_answered_from_the_record(run: Run) ->
     assert {event.result.value for event in events} == {Note("value 1")}
 
 
-def test_a_call_with_other_arguments_is_another_call_after_the_restart_too() -> None:
-    paid: list[int] = []
-    adapter = static(call(("pay", {"a": 7})), read("more"), call(("pay", {"a": 8})), say("done"))
-    execute(adapter, manual(paying(paid)), Session())
-    assert paid == [7, 8]
-    assert told(adapter) == ['receipt 2\n\n{"text":"value 2"}']
-
-
 def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     paid: list[int] = []
     pay = call(("pay", {"a": 7}))
@@ -627,19 +584,6 @@ def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     ]
     events = [event.replayed for event in session[ToolInvoked].all() if event.name == "pay"]
     assert events == [False, False, True, True, False]
-
-
-def test_other_arguments_run_and_equal_ones_are_known_however_they_are_written() -> None:
-    paid: list[int] = []
-    adapter = static(
-        call(("pay", "{}")),
-        read("more"),
-        call(("pay", '{ "a": 3 }')),
-        call(("pay", {"a": 4})),
-        say("done"),
-    )
-    execute(adapter, manual(paying(paid)), Session())
-    assert paid == [3, 4]
 
 
 def test_repeatable_tools_run_again() -> None:

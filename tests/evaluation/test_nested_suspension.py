@@ -1,6 +1,5 @@
 """A nested run that waits for people suspends its root run, which goes on as if it never had."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -12,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.test_approval import asking, tree
 from support.agents import Args, Note, answers, nested_adapter, prompt, text_of, tool
+from support.approvals import asking, tree
+from support.suspensions import WAYS, Way, agent, delegating, notes, run, suspended, write_note
 from weakincentives import serde
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import (
@@ -29,7 +29,6 @@ from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.logged_run import Asked, ProviderFailure
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
-from weakincentives.evaluation.response import Completed
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import Budget, TokenUsage
@@ -44,33 +43,7 @@ from weakincentives.prompt import (
 from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.events import PromptExecuted
 from weakincentives.runtime.session import Session
-from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
-
-type Way = Literal["execute", "execute_async", "stream", "stream_async"]
-
-WAYS: list[Way] = ["execute", "execute_async", "stream", "stream_async"]
-
-
-def run(
-    loop: MainLoop, asked: Prompt[Any], at: Session, way: Way, **options: Any
-) -> Execution[Any]:
-    """Runs a prompt in one of the ways that a `MainLoop` offers."""
-
-    async def last() -> Any:
-        return [event async for event in loop.stream_async(asked, session=at, **options)][-1]
-
-    match way:
-        case "execute":
-            return loop.execute(asked, session=at, **options)
-        case "execute_async":
-            return asyncio.run(loop.execute_async(asked, session=at, **options))
-        case "stream":
-            event: Any = list(loop.stream(asked, session=at, **options))[-1]
-        case _:
-            event = asyncio.run(last())
-    assert isinstance(event, Completed)
-    response = event.response
-    return Execution(response=response, expansions=(), usage=response.usage)
+from weakincentives.testing.scripted import ScriptedAdapter, SeenRequest, call, say
 
 
 def run_suspended(
@@ -249,36 +222,6 @@ def test_a_tree_of_runs_that_waits_comes_to_what_an_approver_comes_to(
 # what waits, and how it goes on
 
 
-def write_note(params: Args, *, context: ToolContext) -> ToolResult[object]:
-    context.session.dispatch(Note(str(params.a)))
-    return ToolResult(f"wrote {params.a}")
-
-
-def agent(*tools: Tool[Any, Any], key: str = "inner", text: str = "Inner.") -> PromptTemplate[str]:
-    section = MarkdownSection(title="Task", key="task", template=text, tools=tools, state=[Note])
-    return PromptTemplate[str](ns="tests", key=key, sections=[section])
-
-
-def delegating(template: PromptTemplate[str], **options: Any) -> Tool[Any, Any]:
-    """A tool that a person wrote, which runs a prompt."""
-
-    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.session.dispatch(Note(f"delegates {params.a}"))
-        return ToolResult(context.evaluate(template.bind()).text)
-
-    return replace(tool(delegate, name="delegate"), **options)
-
-
-def suspended(loop: MainLoop, asked: Prompt[Any], at: Session, **options: Any) -> Suspension:
-    with pytest.raises(RunSuspended) as waiting:
-        loop.execute(asked, session=at, **options)
-    return Suspension.from_json(waiting.value.suspension.to_json())
-
-
-def notes(at: Session) -> list[str]:
-    return [note.text for note in at[Note].all()]
-
-
 ASK_TWICE = [
     call(("delegate", {"a": 7})),
     call(("free", {"a": 1})),
@@ -397,19 +340,6 @@ def test_files_that_a_nested_run_has_written_come_with_its_call() -> None:
     assert tree(files) == {"1.txt": "hunter2\n", "2.txt": "hunter2\n"}
 
 
-def test_a_nested_call_takes_other_arguments() -> None:
-    asked = prompt(delegating(agent(asking(write_note, "arguments"))))
-    script = [call(("delegate", {"a": 7})), call(("run", {"a": 1})), say("inside"), say("done")]
-    adapter, at = ScriptedAdapter(script), Session()
-    loop = MainLoop(adapter)
-    suspension = suspended(loop, asked, at)
-    [preview] = suspension.pending
-    loop.resume(asked, suspension, {preview.call_id: ReplaceArguments({"a": 9})}, session=at)
-    assert notes(at) == ["delegates 7", "9"]
-    [answer] = answers(adapter.requests[2].messages)
-    assert answer.content == 'The arguments were replaced by {"a": 9}\n\nwrote 9'
-
-
 def test_an_approval_of_arguments_around_a_nested_run_is_asked_for_once() -> None:
     inner = agent(asking(write_note, "arguments"))
     asked = prompt(delegating(inner, approval="arguments"))
@@ -427,47 +357,6 @@ def test_an_approval_of_arguments_around_a_nested_run_is_asked_for_once() -> Non
         assert notes(at) == [begins, "1"]
 
 
-def test_a_handler_that_catches_everything_waits_too() -> None:
-    def careful(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        try:
-            return ToolResult(context.evaluate(agent(asking(write_note)).bind()).text)
-        except Exception as error:
-            return ToolResult(f"caught {error}")
-
-    asked = prompt(tool(careful, name="careful"))
-    script = [call(("careful", {})), call(("run", {"a": 1})), say("inside"), say("done")]
-    loop, at = MainLoop(ScriptedAdapter(script)), Session()
-    suspension = suspended(loop, asked, at)
-    execution = loop.resume(asked, suspension, {"call_1/1/call_2": Approve()}, session=at)
-    assert [answer.content for answer in answers(execution.response.transcript)] == ["inside"]
-
-
-def test_a_request_that_failed_inside_is_not_made_again() -> None:
-    def fall_back(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        try:
-            context.evaluate(agent(key="first").bind())
-        except PromptEvaluationError as error:
-            return ToolResult(
-                f"{error.code} {context.evaluate(agent(asking(write_note)).bind()).text}"
-            )
-        return ToolResult("never")
-
-    asked = prompt(tool(fall_back, name="fall_back"))
-    down = PromptEvaluationError("down", phase="request", code="server_error", status=500)
-    begins, asks = call(("fall_back", {})), call(("run", {"a": 1}))
-    script: list[Reply] = [begins, down, asks, say("inside"), say("done")]
-    adapter, at = ScriptedAdapter(script), Session()
-    suspension = suspended(MainLoop(adapter), asked, at)
-    [preview] = suspension.pending
-    assert preview.call_id == "call_1/2/call_2"
-    execution = MainLoop(adapter).resume(
-        asked, suspension, {preview.call_id: Approve()}, session=at
-    )
-    [answer] = answers(execution.response.transcript)
-    assert answer.content == "server_error inside"
-    assert len(adapter.requests) == 5
-
-
 def test_a_call_that_cannot_be_made_again_fails_the_nested_run_in_clear_words() -> None:
     failures = iter(["", "the service is gone"])
 
@@ -483,48 +372,9 @@ def test_a_call_that_cannot_be_made_again_fails_the_nested_run_in_clear_words() 
     [preview] = suspension.pending
     execution = loop.resume(asked, suspension, {preview.call_id: Approve()}, session=at)
     [answer] = answers(execution.response.transcript)
-    assert "the call of 'once', which succeeded before the run waited, fails now" in answer.content
+    assert "the call of 'once' succeeded before the suspension and fails now" in answer.content
     assert "the service is gone" in answer.content
     assert notes(at) == []
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_parallel_calls_wait_together_and_no_model_is_asked_again(way: Way) -> None:
-    """The first call is done, the second and the fourth wait, and the third is done but later."""
-
-    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        tools = [] if params.a % 2 else [asking(write_note)]
-        inner = agent(*tools, text=f"Inner {params.a}").bind()
-        return ToolResult(context.evaluate(inner).text)
-
-    def answer(seen: SeenRequest) -> AssistantMessage:
-        first, *later = seen.messages
-        if "Inner" in text_of(first):
-            number = int(text_of(first).split()[-1])
-            if number % 2 or later:
-                return say(f"{number} is done")
-            return call(("run", {"a": number}))
-        return say("done") if later else call(*[("delegate", {"a": a}) for a in (1, 2, 3, 4)])
-
-    config = RunConfig(parallel_tool_calls="isolated")
-    adapter, at = ScriptedAdapter(repeat(answer), config=config), Session()
-    at.declare(Note)
-    waited: list[list[str]] = []
-
-    def decide(preview: Preview) -> Decision:
-        waited.append([preview.tool, preview.arguments])
-        return Approve()
-
-    def asked() -> Prompt[Any]:
-        return prompt(tool(delegate, name="delegate"))
-
-    execution, times = run_suspended(MainLoop(adapter), asked, at, way, decide)
-    read = [item.content for item in answers(execution.response.transcript)]
-    assert read == ["1 is done", "2 is done", "3 is done", "4 is done"]
-    assert (times, waited) == (1, [["run", '{"a": 2}'], ["run", '{"a": 4}']])
-    assert notes(at) == ["2", "4"]
-    assert len(adapter.requests) == 8
-    assert execution.usage == TokenUsage(80, 40)
 
 
 def test_budgets_hold_for_what_was_spent_inside_before_the_wait() -> None:
@@ -836,14 +686,16 @@ def test_changed_agents_and_unknown_calls_are_refused_and_the_run_waits_on() -> 
         ):
             with pytest.raises(ValueError, match=message):
                 loop.resume(asked(other, by_hand=by_hand), suspension, decisions, session=at)
-        with pytest.raises(ValueError, match="call 'call_2' does not wait; decide on"):
+        with pytest.raises(
+            ValueError, match=r"decisions must be for suspended calls, .*, got one for 'call_2'"
+        ):
             loop.resume(
                 asked(inner, by_hand=by_hand), suspension, {"call_2": Approve()}, session=at
             )
         assert notes(at) == before == []
         execution = loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
         assert execution.text == "out"
-        with pytest.raises(ValueError, match="it was resumed already"):
+        with pytest.raises(ValueError, match="it was already resumed"):
             loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
 
 

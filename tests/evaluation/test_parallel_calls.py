@@ -303,19 +303,6 @@ def test_a_failed_call_leaves_nothing_that_a_later_one_must_be_run_again_for() -
     assert sorted(ran) == ["call_1", "call_2"]
 
 
-def test_what_a_call_published_in_vain_is_not_heard() -> None:
-    def handler(context: ToolContext) -> object:
-        context.event_bus.publish(Heard(number=len(context.session[Note])))
-        return reads_and_writes(context)
-
-    counting, _ = counted(handler)
-    at = Session()
-    events = recorded(at.bus, Heard)
-    twice(counting, at)
-    assert [event.number for event in events] == [0, 1]
-    assert [event.number for event in at[Heard].all()] == [0, 1]
-
-
 def swallowing(ask: Callable[[ToolContext], object]) -> Callable[[ToolContext], object]:
     """A careless handler: whatever is raised, it makes an answer of."""
 

@@ -12,7 +12,6 @@ waits for the log, too.
 """
 
 import gc
-import os
 import pickle
 import subprocess
 import sys
@@ -24,26 +23,33 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from types import CodeType
-from typing import Any, Self
+from typing import Self
 
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weakincentives
 from support.agents import Note
 from support.cut_runs import (
+    CUTS,
+    CUTS_SEED,
     FACES,
+    NESTING,
+    SIBLINGS,
+    TOOLS,
     Face,
     Outcome,
     Process,
     Way,
     decide,
     ignore,
+    law,
     message_of,
     play,
     resumption,
     suspend,
+    uncut,
 )
 from support.own_thread import in_own_thread
 from support.run_trees import Outside, Script, Shape, Step, Tree, done_calls, outside, seeded, trees
@@ -54,11 +60,8 @@ from weakincentives.evaluation.suspension import Suspension
 LIBRARY = Path(weakincentives.__file__).parent
 ENGINE = tuple(str(LIBRARY / name) for name in ("evaluation", "runtime", "filesystem", "resources"))
 TOOL_ID = 4  # of sys.monitoring: none of those that debuggers, coverage and profilers use
-CUTS = int(os.environ.get("CUTS", "0"))
-CUTS_SEED = int(os.environ.get("CUTS_SEED", "0"))
 
-TOOLS = ("note", "write", "look", "fail", "pay", "ask", "show", "read", "open", "close", "keep")
-NESTING = (*TOOLS, "delegate")
+
 APPROVED = (("ask", "show"), ("ask",))
 SUSPENDED = Shape(
     NESTING,
@@ -71,13 +74,6 @@ RESTARTED = Shape(
     ("repeats", "repair", "accept", "chat"),
     APPROVED,
     certain=("restart",),
-)
-SIBLINGS = Shape(  # runs in parallel that do not read what the others write
-    ("note", "pay", "fail", "ask", "delegate"),
-    ("coroutines", "chat", "failure"),
-    always=(("delegate", "delegate"), ("ask",)),
-    certain=("parallel",),
-    most_turns=2,
 )
 
 
@@ -96,12 +92,6 @@ INTERRUPTED_ANYHOW = replace(
 )
 
 
-# Any: a law of any arguments
-def law(test: Callable[..., Any]) -> Any:
-    """Takes `CUTS` examples, which are others for each `CUTS_SEED`."""
-    return seed(CUTS_SEED)(settings(max_examples=CUTS or 10)(test))
-
-
 def fault(entry: str, reason: str, error: type[Exception] = AssertionError) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, raises=error, reason=f"{entry}: {reason}")
 
@@ -109,11 +99,6 @@ def fault(entry: str, reason: str, error: type[Exception] = AssertionError) -> p
 def drawn(shape: Shape, count: int) -> Iterator[Tree]:
     """Draws the same trees each time."""
     yield from [seeded(shape, seed) for seed in range(count)]
-
-
-def uncut(tree: Tree) -> Outcome:
-    with outside() as out:
-        return play(tree, out)
 
 
 def suspended(

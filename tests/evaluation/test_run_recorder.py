@@ -6,31 +6,26 @@ from typing import Any
 
 import pytest
 
-from evaluation.test_approval import asking
-from evaluation.test_nested_suspension import agent, delegating, notes, suspended, write_note
 from support.agents import Args, Note, answers, prompt, tool
+from support.approvals import asking
+from support.suspensions import agent, delegating, notes, suspended, write_note
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.errors import (
     DeadlineExceededError,
     LimitError,
     PromptEvaluationError,
 )
-from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
-from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
-    MarkdownSection,
     Prompt,
-    PromptTemplate,
-    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
 )
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.session import Session
-from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
+from weakincentives.testing.scripted import Reply, ScriptedAdapter, call, say
 
 
 @dataclass(frozen=True)
@@ -107,29 +102,6 @@ def test_what_a_call_that_runs_once_changed_in_the_session_comes_back_after_the_
     assert paid == [5, 5]  # once in each run
 
 
-def test_what_calls_that_run_once_changed_on_forks_comes_back_after_the_wait() -> None:
-    paid: list[int] = []
-    inner = agent(paying(note, paid), asking(write_note))
-
-    def answer(seen: SeenRequest) -> AssistantMessage:
-        first, *later = seen.messages
-        turn = sum(isinstance(message, AssistantMessage) for message in later)
-        if "Inner" in str(first):
-            replies = [call(("pay", {"a": 5})), call(("run", {"a": 2})), say("inside")]
-        else:
-            replies = [call(("delegate", {"a": 7}), ("delegate", {"a": 8})), say("done")]
-        return replies[turn]
-
-    config = RunConfig(parallel_tool_calls="isolated")
-    loop, at = MainLoop(ScriptedAdapter([answer] * 20, config=config)), Session()
-    at.declare(Note)
-    execution = resumed(loop, prompt(delegating(inner)), at)
-    assert [item.content for item in answers(execution.response.transcript)] == ["inside"] * 2
-    paid_note = ["paid 5", "thanks", "2"]
-    assert notes(at) == ["delegates 7", *paid_note, "delegates 8", *paid_note]
-    assert paid == [5, 5]
-
-
 def test_what_a_call_that_runs_once_changed_comes_back_in_a_preview_too() -> None:
     paid: list[int] = []
     inner = agent(paying(spend, paid), asking(write_note, "arguments"))
@@ -177,29 +149,6 @@ def test_the_model_reads_after_the_wait_what_it_has_read_before() -> None:
     ]
 
 
-def test_parallel_calls_of_a_nested_run_before_the_one_that_waits_are_not_lost() -> None:
-    deep = delegating(agent(asking(write_note), key="deep", text="Deep."))
-    inner = agent(tool(write_note, name="free"), replace(deep, name="deep"))
-
-    def answer(seen: SeenRequest) -> AssistantMessage:
-        first, *later = seen.messages
-        turn = sum(isinstance(message, AssistantMessage) for message in later)
-        if "Deep" in str(first):
-            replies = [call(("run", {"a": 3})), say("deep")]
-        elif "Inner" in str(first):
-            replies = [call(("free", {"a": 1}), ("deep", {"a": 2})), say("inside")]
-        else:
-            replies = [call(("delegate", {"a": 7})), say("done")]
-        return replies[turn]
-
-    config = RunConfig(parallel_tool_calls="isolated")
-    adapter, at = ScriptedAdapter([answer] * 6, config=config), Session()
-    at.declare(Note)
-    assert resumed(MainLoop(adapter), prompt(delegating(inner)), at).text == "done"
-    assert notes(at) == ["delegates 7", "1", "delegates 2", "3"]
-    assert len(adapter.requests) == 6
-
-
 def test_a_call_that_cannot_be_made_again_fails_the_nested_run_as_its_response() -> None:
     failures, caught = iter(["", "the service is gone"]), list[PromptEvaluationError]()
 
@@ -223,7 +172,8 @@ def test_a_call_that_cannot_be_made_again_fails_the_nested_run_as_its_response()
     [error] = caught
     assert (error.phase, error.code) == ("response", "not_repeated")
     assert error.message.startswith(
-        "the call of 'once', which succeeded before the run waited, fails now: "
+        "cannot resume the run because the call of 'once' succeeded before the suspension "
+        "and fails now: "
     )
     assert error.message.endswith("the service is gone")
 
@@ -253,42 +203,6 @@ def test_a_limit_that_a_nested_run_reached_before_the_wait_is_not_reached_again(
     )
     [answer] = answers(execution.response.transcript)
     assert answer.content == "in time, inside"
-
-
-@pytest.mark.parametrize("dynamic", [True, False], ids=["in place", "restart"])
-def test_sections_that_a_nested_run_has_opened_are_open_after_the_wait(*, dynamic: bool) -> None:
-    late = MarkdownSection(
-        title="More",
-        template="Secret plan.",
-        summary="A plan.",
-        tools=[tool(write_note, name="late")],
-        visibility=SectionVisibility.SUMMARY,
-    )
-    task = MarkdownSection(
-        title="Task", template="Inner.", tools=[asking(write_note)], state=[Note]
-    )
-    inner = PromptTemplate[str](ns="tests", key="inner", sections=[task, late])
-    script = [
-        call(("delegate", {"a": 7})),
-        call(("read_section", {"section_key": "more"})),
-        call(("late", {"a": 1})),
-        call(("run", {"a": 2})),
-        call(("late", {"a": 3})),
-        say("inside"),
-        say("done"),
-    ]
-    ends: list[object] = []
-    for waits in (False, True):
-        adapter, at = ScriptedAdapter(script, dynamic_tools=dynamic), Session()
-        loop = MainLoop(adapter)
-        asked = prompt(delegating(inner))
-        if waits:
-            execution = resumed(loop, asked, at)
-        else:
-            execution = loop.execute(asked, session=at, approver=lambda _: Approve())
-        seen = [request.messages for request in adapter.requests]
-        ends.append((notes(at), execution.text, execution.usage, seen))
-    assert ends[1] == ends[0]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -375,7 +375,9 @@ def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
             yield TextDelta("Well")
 
     session = Session()
-    with pytest.raises(TypeError, match="Unfinished streamed no whole AssistantMessage"):
+    with pytest.raises(
+        TypeError, match="stream of Unfinished must end with a complete AssistantMessage"
+    ):
         run(Unfinished([]), prompt(), session)
     [event] = session[ProviderCalled].all()
     assert (event.error or "").startswith("TypeError")

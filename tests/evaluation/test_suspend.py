@@ -1,16 +1,15 @@
 """What a run that waits keeps for the time after, and what it recalls then."""
 
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from evaluation.test_approval import asking
-from evaluation.test_nested_suspension import agent, delegating, notes, suspended, write_note
-from evaluation.test_suspension import opening
 from support.agents import Args, Note, answers, ok, prompt, tool
+from support.approvals import asking
 from support.media import PNG
+from support.suspensions import agent, delegating, notes, opening, suspended, write_note
 from weakincentives.content import Image
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import Approve, Decision, Deny
@@ -22,7 +21,6 @@ from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, SuspendedRun, Suspension
 from weakincentives.prompt import (
-    MarkdownSection,
     Prompt,
     PromptTemplate,
     Tool,
@@ -56,27 +54,6 @@ def mailing(sent: list[int]) -> Tool[Any, Any]:
 
 # --------------------------------------------------------------------------------------------------
 # limits and arguments
-
-
-@dataclass(frozen=True)
-class Answer:
-    number: int
-
-
-@pytest.mark.parametrize("max_repairs", [1, 2])
-def test_repairs_before_the_wait_count_after_it(max_repairs: int) -> None:
-    section = MarkdownSection(title="Task", template="Do it.", tools=[asking(write_note)])
-    asked = PromptTemplate[Answer](ns="tests", key="agent", sections=[section]).bind()
-    script = [say("no JSON"), WAITS, say("no JSON either"), say('{"number": 4}')]
-    config = RunConfig(max_repairs=max_repairs)
-    loop, at = MainLoop(ScriptedAdapter(script, config=config)), Session()
-    suspension = suspended(loop, asked, at)
-    if max_repairs == 2:
-        execution = loop.resume(asked, suspension, approvals(suspension), session=at)
-        assert execution.output == Answer(4)
-    else:
-        with pytest.raises(PromptEvaluationError, match="after 1 repairs"):
-            loop.resume(asked, suspension, approvals(suspension), session=at)
 
 
 @pytest.mark.parametrize("max_turns", [4, 5])
@@ -341,7 +318,7 @@ def test_a_run_that_has_made_a_call_before_it_is_refused_inside_does_not_wait_on
     with pytest.raises(ValueError, match="have changed since the nested run"):
         loop.resume(asked("Reads."), suspension, approvals(suspension), session=at)
     assert notes(at) == ["3"]  # of the first call
-    with pytest.raises(ValueError, match="it was resumed already"):
+    with pytest.raises(ValueError, match="it was already resumed"):
         loop.resume(asked("Writes."), suspension, approvals(suspension), session=at)
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.test_approval import Which, asking, noting, tree
 from support.agents import Args, Note, answers, ok, prompt, tool
+from support.approvals import Which, asking
 from support.programs import STATE, Program, programs, run, session
+from support.suspensions import opening
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import (
     Approve,
@@ -26,7 +27,6 @@ from weakincentives.evaluation.approval import (
 )
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
-from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import ApprovalRequested
@@ -146,31 +146,6 @@ def suspended(
     with pytest.raises(RunSuspended) as waiting:
         loop.execute(asked, session=at, **options)
     return loop, asked, at, waiting.value.suspension
-
-
-def test_all_calls_of_a_turn_wait_in_one_suspension_and_nothing_has_happened() -> None:
-    _, _, at, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
-    assert [preview.call_id for preview in suspension.pending] == ["call_1", "call_2"]
-    assert not at[Note]
-    assert '+ [0] = {"text": "1"}' in str(suspension.pending[0])
-    assert [preview.reason for preview in suspension.pending] == ["", ""]
-
-
-def test_a_run_goes_on_in_a_new_session_from_json() -> None:
-    first = tool(writing, name="first")
-    loop, asked, _, suspension = suspended(
-        ("first", {"a": 1}), ("run", {"a": 2}), tools=[first, asking(writing)]
-    )
-    at = Session()
-    at[Note]  # a reader must know the type
-    again = Suspension.from_json(suspension.to_json())
-    execution = loop.resume(asked, again, {"call_2": Approve()}, session=at)
-    assert [note.text for note in at[Note].all()] == ["1", "2"]
-    assert execution.text == "done"
-    assert [answer.content for answer in answers(execution.response.transcript)] == [
-        "wrote 1",
-        "wrote 2",
-    ]
 
 
 def test_some_decisions_run_the_first_calls_and_the_rest_waits_on() -> None:
@@ -296,49 +271,6 @@ def test_a_decision_against_a_call_counts_when_it_needs_no_approval_any_more(
     assert notes == ["1", *outcome]
 
 
-def test_files_wait_too() -> None:
-    def edit(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        context.resources.get(Filesystem).write_text("a.txt", "new\n")
-        return ToolResult("ok")
-
-    files = InMemoryFilesystem({"a.txt": "old\n"})
-    asked = prompt(asking(edit)).bind(resources={Filesystem: files})
-    loop = MainLoop(ScriptedAdapter([call(("run", {})), say("done")]))
-    at = Session()
-    with pytest.raises(RunSuspended) as waiting:
-        loop.execute(asked, session=at)
-    assert tree(files) == {"a.txt": "old\n"}
-    loop.resume(asked, waiting.value.suspension, {"call_1": Approve()}, session=at)
-    assert tree(files) == {"a.txt": "new\n"}
-
-
-def test_sections_opened_before_in_the_turn_stay_open() -> None:
-    inner = MarkdownSection(
-        title="More",
-        template="Secret plan.",
-        summary="A plan.",
-        tools=[tool(ok, name="late")],
-        visibility=SectionVisibility.SUMMARY,
-    )
-    outer = MarkdownSection(title="Task", template="Do it.", tools=[asking(writing, "arguments")])
-    template = PromptTemplate[str](ns="tests", key="agent", sections=[outer, inner])
-    script = [
-        call(("read_section", {"section_key": "more"}), ("run", {"a": 1})),
-        call(("late", {})),
-        say("done"),
-    ]
-
-    def conversation(approver: Approver | None) -> object:
-        config = RunConfig()
-        loop = MainLoop(ScriptedAdapter(list(script), config=config))
-        asked, at = template.bind(), Session()
-        if approver is not None:
-            return loop.execute(asked, session=at, approver=approver).conversation
-        return execute_suspended(loop, asked, at, lambda _: Approve())[0].conversation
-
-    assert conversation(None) == conversation(lambda _: Approve())
-
-
 def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
     ran: list[int] = []
 
@@ -367,19 +299,6 @@ def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
         MainLoop(adapter), template.bind(), Session(), lambda _: Approve()
     )
     assert (ran, times, execution.restarts) == ([1], 1, 1)
-
-
-def opening(more: Sequence[Tool[Any, Any]], task: Sequence[Tool[Any, Any]]) -> Prompt[Any]:
-    """A prompt with a closed section of the tools `more`."""
-    closed = MarkdownSection(
-        title="More",
-        template="Plan.",
-        summary="A plan.",
-        tools=more,
-        visibility=SectionVisibility.SUMMARY,
-    )
-    shown = MarkdownSection(title="Task", template="Do it.", tools=task)
-    return PromptTemplate[str](ns="tests", key="agent", sections=[shown, closed]).bind()
 
 
 @pytest.mark.parametrize("message", [None, "Go on."])
@@ -412,30 +331,6 @@ def test_a_run_that_waits_after_a_restart_comes_to_what_an_approver_comes_to(
     assert outcome(waits=True) == outcome(waits=False)
 
 
-def test_a_call_that_ran_before_the_wait_is_not_run_again_by_a_later_restart() -> None:
-    ran: list[int] = []
-
-    def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        ran.append(params.a)
-        return ToolResult("sent")
-
-    mail = Tool[Args, object](
-        name="mail", description="Sends.", handler=send, effect="at_most_once"
-    )
-    script = [
-        call(("mail", {"a": 1})),
-        call(("run", {"a": 2})),
-        call(("read_section", {"section_key": "more"})),
-        call(("mail", {"a": 1}), ("run", {"a": 3})),
-        say("done"),
-    ]
-    adapter = ScriptedAdapter(script, dynamic_tools=False)
-    asked = opening([tool(ok, name="late")], [mail, asking(writing)])
-    execution, times = execute_suspended(MainLoop(adapter), asked, Session(), lambda _: Approve())
-    assert (ran, times, execution.restarts) == ([1], 2, 1)
-    assert answers(execution.response.transcript)[0].content == "sent"
-
-
 @pytest.mark.parametrize("message", [None, "Hi"])
 def test_a_suspension_says_with_which_message_the_run_began(
     message: str | None,
@@ -444,46 +339,13 @@ def test_a_suspension_says_with_which_message_the_run_began(
     assert suspension.message == message
 
 
-def test_a_run_without_a_loop_waits_too_and_goes_on_with_one() -> None:
-    adapter, at = ScriptedAdapter([call(("run", {"a": 1})), say("done")]), Session()
-    asked = prompt(asking(writing))
-    with pytest.raises(RunSuspended) as waiting:
-        adapter.evaluate(asked, session=at)
-    suspension = waiting.value.suspension
-    execution = MainLoop(adapter).resume(asked, suspension, {"call_1": Approve()}, session=at)
-    assert execution.text == "done"
-    assert [note.text for note in at[Note].all()] == ["1"]
-
-
-def test_a_new_session_reads_the_state_that_the_prompt_declares() -> None:
-    section = MarkdownSection(
-        title="Task", template="Do it.", tools=[asking(writing)], state=[Note]
-    )
-    template = PromptTemplate[str](ns="tests", key="agent", sections=[section])
-    before, script = Session(), [call(("run", {"a": 1})), say("done")]
-    before.dispatch(Note("before"))
-    loop = MainLoop(ScriptedAdapter(script))
-    with pytest.raises(RunSuspended) as waiting:
-        loop.execute(template.bind(), session=before)
-    after = Session()
-    loop.resume(template.bind(), waiting.value.suspension, {"call_1": Approve()}, session=after)
-    assert [note.text for note in after[Note].all()] == ["before", "1"]
-
-
 def test_what_is_no_suspension_is_refused_with_the_remedy() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     wrong: Any = suspension.to_json()
-    with pytest.raises(TypeError, match=r"^suspension is '.*; pass RunSuspended\.suspension$"):
+    with pytest.raises(
+        TypeError, match=r"^suspension must be the suspension of a RunSuspended error, got '"
+    ):
         loop.resume(asked, wrong, {}, session=at)
-
-
-def test_what_was_spent_counts_after_the_wait() -> None:
-    script = [call(("run", {})), call(("run", {})), say("done")]
-    loop = MainLoop(ScriptedAdapter(script))
-    asked, at = prompt(asking(writing)), Session()
-    with pytest.raises(BudgetExceededError) as failure:
-        execute_suspended(loop, asked, at, lambda _: Approve(), budget=Budget(max_calls=2))
-    assert failure.value.turns == 2
 
 
 def test_waiting_takes_no_time_from_the_limits_of_the_run() -> None:
@@ -522,7 +384,7 @@ def test_a_run_goes_on_once() -> None:
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     with pytest.raises(
         ValueError,
-        match=r"^the run of 'tests/agent' does not wait in this session",
+        match=r"^the run of 'tests/agent' is not suspended in this session",
     ):
         loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     assert len(at[Note]) == 1
@@ -541,7 +403,9 @@ def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
         loop.execute(asked, session=at)
     suspension = waiting.value.suspension
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
-    with pytest.raises(ValueError, match="does not wait in this session: it was resumed already"):
+    with pytest.raises(
+        ValueError, match="is not suspended in this session: it was already resumed"
+    ):
         loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     assert sent == ["letter"]
 
@@ -549,8 +413,11 @@ def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
 @pytest.mark.parametrize(
     ("decisions", "message"),
     [
-        ({"call_9": Approve()}, "^call 'call_9' does not wait; decide on \\['call_1'\\]"),
-        ({"call_1": True}, "^the decision on 'call_1' is True; pass Approve"),
+        (
+            {"call_9": Approve()},
+            "^decisions must be for suspended calls, \\['call_1'\\], got one for 'call_9'",
+        ),
+        ({"call_1": True}, "^the decision on 'call_1' must be Approve.*, got True"),
     ],
     ids=["unknown call", "no decision"],
 )
@@ -573,7 +440,7 @@ def test_another_prompt_and_a_changed_tool_are_refused() -> None:
     changed = prompt(replace(asking(writing), description="Writes everything."))
     with pytest.raises(ValueError, match=r"^the tools \['run'\] have changed since the run of "):
         loop.resume(changed, suspension, {}, session=at)
-    with pytest.raises(ValueError, match="message= goes with a new run"):
+    with pytest.raises(ValueError, match="message= cannot be passed when resuming"):
         loop.resume(prompt(asking(writing)), suspension, {}, session=at, message="hello")
 
 
@@ -718,23 +585,8 @@ def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
     assert answers(chat.conversation.messages)[0].content.startswith("Not run: a person has not")
     assert chat.resume(waiting.value.suspension, {"call_1": Approve()}).text == "done"
     assert chat.send("And now?").text == "more"
-    with pytest.raises(ValueError, match="the chat has gone on"):
+    with pytest.raises(ValueError, match="the chat has continued"):
         chat.resume(waiting.value.suspension, {"call_1": Approve()})
-
-
-def test_the_approver_of_a_run_decides_in_runs_inside_its_tools_too() -> None:
-    inner = prompt(asking(writing))
-
-    def nested(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
-
-    replies = [call(("nested", {})), call(("run", {"a": 1})), say("inner"), say("outer")]
-    at, shown = Session(), list[Preview]()
-    MainLoop(ScriptedAdapter(replies)).execute(
-        prompt(tool(nested, name="nested")), session=at, approver=noting(shown, Approve())
-    )
-    assert [preview.tool for preview in shown] == ["run"]
-    assert [note.text for note in at[Note].all()] == ["1"]
 
 
 def test_arguments_that_were_encoded_twice_are_shown_as_the_tool_reads_them() -> None:

@@ -290,7 +290,7 @@ def test_without_a_terminal_a_fix_waits_in_a_file_and_wink_decides(project: Path
     ("arguments", "problem"),
     [
         (["--fix"], "--fix changes files: name the folder"),
-        ([SAMPLE, "--fix", "--run", ROOT / "pyproject.toml"], "is no run that waits"),
+        ([SAMPLE, "--fix", "--run", ROOT / "pyproject.toml"], "is not a suspended run"),
     ],
 )
 def test_a_fix_needs_a_folder_and_a_run_that_waits(arguments: list[object], problem: str) -> None:

@@ -168,7 +168,9 @@ def test_changes_since_a_process_was_killed_are_not_undone() -> None:
         (folder,) = copies(root)
         os.utime(folder / "entries.json", (0, 0))  # as if the changes had come long ago
         after = tree(root)
-        with pytest.raises(FileExistsError, match="others have changed it since") as raised:
+        with pytest.raises(
+            FileExistsError, match="some of them have been changed again since"
+        ) as raised:
             foreign.recover()
         assert str(folder) in str(raised.value)
         assert tree(root) == after
@@ -191,7 +193,7 @@ def test_copies_that_are_incomplete_or_lead_elsewhere_are_refused() -> None:
         for text in ("{", "[3]", listed.replace('"a/c"', '"../c"'), listed.replace('"b"', '"/b"')):
             contents.write_bytes(b"x" * 100)
             (folder / "entries.json").write_text(text)
-            with pytest.raises(ValueError, match=r"cannot be read|path"):
+            with pytest.raises(ValueError, match=r"cannot read the backups|path"):
                 foreign.recover()
         assert tree(root) == after
 
@@ -245,7 +247,7 @@ def test_a_link_that_was_changed_is_reported_and_the_rest_put_back() -> None:
         (root / "new").write_text("new")
         (root / "link").unlink()
         (root / "twin").write_text("after")
-        with pytest.raises(ExceptionGroup, match="1 changes could not be put back") as raised:
+        with pytest.raises(ExceptionGroup, match="cannot restore 1 changes") as raised:
             foreign.restore(before)
         assert "'link'" in str(raised.value.exceptions[0])
         assert not (root / "new").exists()

@@ -487,7 +487,7 @@ def test_a_closed_filesystem_says_so(tmp_path: Path) -> None:
         lambda: files.write_text("a", ""),
         lambda: files.mkdir("a"),
     ):
-        with pytest.raises(ValueError, match="is closed; make another"):
+        with pytest.raises(ValueError, match="is closed; create a new one"):
             attempt()
 
 

@@ -419,7 +419,7 @@ def test_a_section_whose_own_code_fails_is_reported_and_the_others_are_checked()
         "cannot-render",
         ("bad",),
         "error",
-        "Broken failed to render: OSError: no disk (section 'bad')",
+        "cannot render Broken: OSError: no disk (section 'bad')",
         "correct the section, or bind params that it accepts",
     )
     assert report.states == 0

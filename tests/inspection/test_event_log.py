@@ -236,7 +236,7 @@ def test_the_log_begins_with_its_version() -> None:
     remedies = {"4": "read it with weakincentives 0.2", "6": "update weakincentives"}
     for version, remedy in remedies.items():
         other = LOG_START.replace("5", version)
-        with pytest.raises(ValueError, match=f"line 1 begins a log of version {version}.*{remedy}"):
+        with pytest.raises(ValueError, match=f"line 1 starts a log of version {version}.*{remedy}"):
             list(read_events([other]))
 
 
@@ -347,7 +347,7 @@ def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
 )
 def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
-    with pytest.raises(ValueError, match="line 2 is no event"):
+    with pytest.raises(ValueError, match="line 2 is not an event"):
         list(read_events([good, line]))
 
 

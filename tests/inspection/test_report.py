@@ -242,9 +242,9 @@ def test_the_page_itself_is_small_and_asks_nobody() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a", "b", "c"), "3 logs do not fit on one page; pass one or two"),
-        (("run.jsonl", "-o", "run.jsonl"), "run.jsonl is the log itself; pass another --output"),
-        (("shop.py",), "shop.py: line 1 is no event"),
+        (("a", "b", "c"), "a report must get one or two logs, got 3"),
+        (("run.jsonl", "-o", "run.jsonl"), "--output must not be the log itself, got run.jsonl"),
+        (("shop.py",), "shop.py: line 1 is not an event"),
     ],
 )
 def test_what_cannot_be_reported_says_why(

@@ -136,7 +136,7 @@ def test_any_other_signature_is_refused_with_path_culprit_and_remedy(
 ) -> None:
     section = Loose[Mode](title="Inner", template="", **{which: selector})
     with pytest.raises(
-        PromptValidationError, match=rf"{which}: .*<lambda>.* takes {culprit}"
+        PromptValidationError, match=rf"{which} must be .*<lambda>.* takes {culprit}"
     ) as caught:
         PromptTemplate(
             ns="tests",
@@ -144,32 +144,36 @@ def test_any_other_signature_is_refused_with_path_culprit_and_remedy(
             sections=[MarkdownSection(title="Group", template="", children=[section])],
         )
     assert caught.value.section_path == ("group", "inner")
-    assert "use (), (*, session), (params) or (params, *, session)" in str(caught.value)
+    assert "a function of (), (*, session), (params) or (params, *, session), got" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("which", ["enabled", "visibility"])
 @pytest.mark.parametrize("value", [5, "summary", ()], ids=repr)
 def test_what_is_neither_constant_nor_function_is_refused(value: Any, which: str) -> None:
-    with pytest.raises(PromptValidationError, match="neither a constant nor a function") as caught:
+    with pytest.raises(PromptValidationError, match=r"must be .* or a function of") as caught:
         PromptTemplate(
             ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: value})]
         )
     assert caught.value.section_path == ("s",)
     assert repr(value) in str(caught.value)
-    assert str(caught.value).startswith(f"{which}: ")
-    constants = {"enabled": "True or False", "visibility": r"SectionVisibility\.FULL or \.SUMMARY"}
-    assert caught.match(rf"\(params, \*, session\), or {constants[which]} \(section 's'\)")
+    assert str(caught.value).startswith(f"{which} must be ")
+    constants = {"enabled": "True, False", "visibility": r"SectionVisibility\.FULL, \.SUMMARY"}
+    assert caught.match(
+        rf"{constants[which]} or a function of .*\(params, \*, session\), got .*'s'"
+    )
 
 
 def test_a_visibility_of_none_is_refused_rather_than_taken_for_a_default() -> None:
-    with pytest.raises(PromptValidationError, match="visibility: None"):
+    with pytest.raises(PromptValidationError, match=r"visibility must be .*, got None"):
         PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", visibility=None)])
 
 
 def test_a_builtin_without_a_signature_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         PromptValidationError,
-        match=r"signature of <class 'dict'> cannot be read; wrap it in a function",
+        match=r"readable signature, got <class 'dict'>; wrap it in a function",
     ):
         PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", enabled=dict)])
 
@@ -184,7 +188,7 @@ def test_a_coroutine_function_is_refused_since_its_answer_would_always_be_true()
 
     for selector in (enabled, functools.partial(enabled), Enabled()):
         with pytest.raises(
-            PromptValidationError, match=r"coroutine function.*use a plain function"
+            PromptValidationError, match=r"must be a plain function, .*coroutine function"
         ):
             PromptTemplate(
                 ns="n", key="k", sections=[Loose(title="S", template="", enabled=selector)]
@@ -200,7 +204,7 @@ def test_a_selector_over_params_needs_a_section_with_params(which: str) -> None:
             ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: by_params})]
         )
     assert caught.value.section_path == ("s",)
-    assert "write it as MarkdownSection[Params](…)" in str(caught.value)
+    assert "write the section as MarkdownSection[Params](…)" in str(caught.value)
 
 
 def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_get_the_hint() -> (

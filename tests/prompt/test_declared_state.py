@@ -112,7 +112,9 @@ def test_state_that_was_installed_by_hand_is_not_installed_again() -> None:
 
 def test_two_sections_may_declare_one_slice() -> None:
     second = MarkdownSection(title="Two", template="", state=[Booking, StateSlice(Line, {})])
-    with pytest.raises(PromptValidationError, match="Line has other reducers in section 'booking'"):
+    with pytest.raises(
+        PromptValidationError, match="Line has different reducers in section 'booking'"
+    ):
         template(second)
     same = MarkdownSection(
         title="Two", template="", state=[Booking, StateSlice(Line, {Line: shout})]
@@ -153,7 +155,10 @@ def test_without_a_session_the_params_are_unbound() -> None:
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [(lambda _: 1 / 0, "params_from raised ZeroDivisionError"), (lambda _: 5, "returned 5")],
+    [
+        (lambda _: 1 / 0, "params_from raised ZeroDivisionError"),
+        (lambda _: 5, "must return a Status, got 5"),
+    ],
 )
 def test_a_source_that_fails_is_named_with_the_section(source: Any, message: str) -> None:
     section = MarkdownSection[Status](title="S", template="$seats", params_from=source)

@@ -405,6 +405,7 @@ def test_what_it_says_works() -> None:
     assert [message.content for message in answers(done.response.transcript)] == ["ok"]
 
 
+@pytest.mark.claim("U-17")
 def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None:
     prompt = template_of(hidden("a", tool_named("own")))
     contents = run(

@@ -78,7 +78,9 @@ def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
     "output", [dict, list, tuple, set, Any, object, list[Any], list[object]], ids=repr
 )
 def test_an_output_type_that_admits_everything_is_refused_with_the_type(output: Any) -> None:
-    with pytest.raises(PromptValidationError, match="says nothing about the answer") as caught:
+    with pytest.raises(
+        PromptValidationError, match="accepts every answer; declare a more precise type"
+    ) as caught:
         PromptTemplate[output](ns="n", key="k")
     assert repr(output) in str(caught.value)
     with pytest.raises(PromptValidationError):
@@ -176,7 +178,7 @@ def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built
 ) -> None:
     message = (
         r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); "
-        r"use types that JSON can hold"
+        r"use types that JSON can represent"
     )
     with pytest.raises(PromptValidationError, match=message):
         PromptTemplate[output](ns="n", key="k")
@@ -198,7 +200,8 @@ def test_a_subscript_and_a_config_say_the_same() -> None:
 @pytest.mark.claim("PR-04")
 def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
     with pytest.raises(
-        PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"
+        PromptValidationError,
+        match=r"structured_output must agree, got .*Answer.*Source.*declare only one",
     ):
         Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Source))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PromptValidationError):
@@ -452,7 +455,9 @@ type Anything = dict[str, Any] | Any
     ids=str,
 )
 def test_output_type_that_admits_everything_is_rejected(of: Any) -> None:
-    with pytest.raises(PromptValidationError, match="says nothing about the answer"):
+    with pytest.raises(
+        PromptValidationError, match="accepts every answer; declare a more precise type"
+    ):
         PromptTemplate[of](ns="tests", key="anything")
 
 

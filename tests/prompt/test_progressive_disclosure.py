@@ -232,41 +232,6 @@ def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_disclo
         )
 
 
-@pytest.mark.claim(
-    "C-01", "C-22", "PD-01", "PD-02", "PD-03", "PD-04", "PD-07", "PD-08", "DT-05", "DT-06", "DT-07"
-)
-@pytest.mark.parametrize(
-    ("disclosure", "names"),
-    [
-        (Disclosure.READ, ["first", "last", "read_section"]),
-        (Disclosure.OPEN, ["first", "last", "open_sections"]),
-        (Disclosure.SPLIT, ["first", "last", "open_sections", "read_section"]),
-    ],
-)
-def test_the_tool_stands_last_where_something_is_summarized_and_only_then(
-    disclosure: Disclosure, names: list[str]
-) -> None:
-    sections = [
-        shown("a", tool_named("first")),
-        hidden("context", tool_named("inner")),
-        hidden("prose", visibility=lambda: SUMMARY),
-        hidden("off", enabled=lambda: False),
-        shown("b", tool_named("last")),
-    ]
-    prompt = template_of(*sections, disclosure=disclosure)
-
-    def tools(*opened: str) -> list[str]:
-        return [
-            tool.name
-            for tool in prompt.render(visibility_overrides={(key,): FULL for key in opened}).tools
-        ]
-
-    assert tools() == names
-    assert tools("context", "prose") == ["first", "inner", "last"]
-    assert tools() == names
-    assert template_of(sections[0], sections[3], disclosure=disclosure).render().tools[1:] == ()
-
-
 @pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
 def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
     # what the session holds open can be closed, so the tool that opens it again is there before
@@ -286,24 +251,6 @@ def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
 
 
 # --- read_section
-
-
-@pytest.mark.claim("C-21", "DT-11", "DT-12", "DT-16", "PS-29")
-@pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.SPLIT])
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_section_without_tools_is_answered_and_nothing_changes(
-    dynamic: bool,
-    disclosure: Disclosure,
-) -> None:
-    run = Run(
-        template_of(hidden("context"), disclosure=disclosure), [read("context")], dynamic=dynamic
-    )
-    assert run.contents == ["Content of section 'context':\n\n## 1. Context\n\nAll about context."]
-    assert run.prompt.render(visibility_overrides={("context",): FULL}).text in run.contents[0]
-    assert run.answers[0].success
-    assert run.session[VisibilityOverrides].all() == ()
-    assert run.injected == []
-    assert run.withdrawn == []
 
 
 @pytest.mark.claim("C-16", "C-20", "DT-12", "DT-13", "DT-17", "DT-18", "DT-22", "DT-23", "DT-36")
@@ -335,24 +282,6 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
     assert [tool.name for tool in value.expanded_tools] == ["own", "deep"]
     after = run.prompt.render(session=run.session)
     assert [tool.name for tool in after.tools] == ["first", "own", "deep", "read_section"]
-
-
-@pytest.mark.claim("C-21", "DT-24", "U-11")
-def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
-    branch = hidden(
-        "a", tool_named("outer"), children=[shown("b", children=[hidden("c", tool_named("inner"))])]
-    )
-    prompt = template_of(branch, shown("after", tool_named("late")))
-    run = Run(prompt, [read("a.b.c")])
-    assert "#### 1.1.1. C\n\nAll about c." in run.contents[0]
-    # what opens around it brings its tools too, as a restart would
-    assert run.tools[1] == ["late", "outer", "inner"]
-    assert [tool.name for tool in run.invoked[0].result.value.expanded_tools] == ["outer", "inner"]
-    assert run.visibility == {("a",): FULL, ("a", "b", "c"): FULL}
-    text = prompt.render(session=run.session).text
-    assert "All about c." in text
-    error = expansion(prompt, read("a.b.c"), dynamic=False)
-    assert error.requested_overrides == run.visibility
 
 
 @pytest.mark.claim("PD-18", "DT-14", "U-12")
@@ -410,14 +339,6 @@ def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:
     assert len(run.adapter.requests) == 2
 
 
-@pytest.mark.claim("DT-30")
-def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
-    run = Run(template_of(hidden("context", tool_named("own"))), [read("context"), read("context")])
-    assert run.contents[1] == "Section is already expanded.\n\n## 1. Context\n\nAll about context."
-    assert run.tools == [[], ["own"], ["own"]]
-    assert len(run.injected) == 1
-
-
 @pytest.mark.claim("DT-20", "DT-21", "U-09")
 def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
     caplog: pytest.LogCaptureFixture,
@@ -439,14 +360,6 @@ def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
     )
     assert [record.tool_name for record in logged[1:]] == ["own", "two"]
     assert [event.tool_names for event in run.injected] == [("own", "two")]
-
-
-@pytest.mark.claim("U-17")
-def test_a_tool_revealed_in_a_turn_is_unknown_until_the_next() -> None:
-    turn = call(("read_section", {"section_key": "context"}), ("own", {}))
-    run = Run(template_of(hidden("context", tool_named("own"))), [turn, call(("own", {}))])
-    assert run.contents[1].startswith("Unknown tool 'own'.")
-    assert run.contents[2] == "ok"
 
 
 def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then() -> None:

@@ -103,7 +103,7 @@ class AnswerPrompt(Prompt[Answer]):
 def test_a_subclass_of_a_subscript_declares_its_output() -> None:
     template = PromptTemplate[Answer](ns="n", key="k")
     assert AnswerPrompt(ns="n", key="k").output_type is AnswerPrompt(template).output_type is Answer
-    with pytest.raises(PromptValidationError, match="output_type beside a template for None"):
+    with pytest.raises(PromptValidationError, match="a template for None and output_type"):
         AnswerPrompt(Loose(ns="n", key="k").template)
 
 
@@ -115,11 +115,17 @@ Loose: Any = Prompt
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Loose(greeting(), ns="n"), "ns beside a template"),
-        (lambda: Loose[Answer](greeting()), "output_type beside a template for None"),
-        (lambda: Loose("template"), "'template' is no PromptTemplate"),
-        (lambda: Loose[Answer]("template"), "'template' is no PromptTemplate"),
-        (lambda: Loose(ns="", key="k"), "ns is ''"),
+        (lambda: Loose(greeting(), ns="n"), "a template for None and ns"),
+        (lambda: Loose[Answer](greeting()), "a template for None and output_type"),
+        (
+            lambda: Loose("template"),
+            "must get a PromptTemplate, or ns=, key= and sections=, got 'template'",
+        ),
+        (
+            lambda: Loose[Answer]("template"),
+            "must get a PromptTemplate, or ns=, key= and sections=, got 'template'",
+        ),
+        (lambda: Loose(ns="", key="k"), "ns must be a non-empty string, got ''"),
     ],
     ids=["both", "other output", "text", "text for output", "inline"],
 )

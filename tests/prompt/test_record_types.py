@@ -142,7 +142,9 @@ def test_unbound_params_are_told_with_their_type() -> None:
 
 def test_placeholders_are_checked_against_the_fields() -> None:
     for kind in (City, Trip):
-        with pytest.raises(PromptValidationError, match="no params field for a placeholder"):
+        with pytest.raises(
+            PromptValidationError, match="the params have no field for a placeholder"
+        ):
             PromptTemplate(
                 ns="tests",
                 key="wrong",
@@ -272,9 +274,9 @@ class Numbers(RootModel[list[int]]):
 
 
 def test_root_model_has_no_fields_and_is_an_answer_in_a_wrapper() -> None:
-    with pytest.raises(PromptValidationError, match="has no fields"):
+    with pytest.raises(PromptValidationError, match=r"params type must be .*, got .*Numbers"):
         Tool(name="t", params_type=Numbers)
-    with pytest.raises(PromptValidationError, match="has no fields"):
+    with pytest.raises(PromptValidationError, match=r"params type must be .*, got .*Numbers"):
         MarkdownSection[Numbers](title="S", template="T")
     template = PromptTemplate[Numbers](ns="tests", key="root")
     for text in ("[1, 2]", '{"value": [1, 2]}'):

@@ -99,20 +99,6 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
     assert registry.get_tool("unknown") is None
 
 
-@pytest.mark.claim("C-03", "C-04")
-def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
-    registry = RegistrySnapshot(
-        (section("A", section("B"), section("C", section("D"))), section("E"))
-    )
-    assert [(node.number, node.heading) for node in registry.sections] == [
-        ("1", "## 1. A"),
-        ("1.1", "### 1.1. B"),
-        ("1.2", "### 1.2. C"),
-        ("1.2.1", "#### 1.2.1. D"),
-        ("2", "## 2. E"),
-    ]
-
-
 @pytest.mark.claim("PR-08")
 def test_the_registry_is_built_once_a_template() -> None:
     class Counting(Section[None]):
@@ -144,16 +130,11 @@ def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
     assert refused(section("Same"), section("Same")).section_path == ("same",)
 
 
-def test_equal_keys_in_different_branches_are_fine() -> None:
-    registry = RegistrySnapshot((section("A", section("Same")), section("B", section("Same"))))
-    assert [node.key for node in registry.sections] == ["a", "a.same", "b", "b.same"]
-
-
 @pytest.mark.claim("U-10")
 def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
     error = refused(section("A", section("B")), section("Joined", key="a.b"))
     assert error.section_path == ("a.b",)
-    assert "reads the same as that of ('a', 'b') once joined by dots; give it another key" in str(
+    assert "equals that of ('a', 'b') when both are joined with dots; give it another key" in str(
         error
     )
     deep = refused(section("A", section("B.C", key="b.c")), section("A.B", section("C"), key="a.b"))
@@ -193,8 +174,8 @@ def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict
         section("B", tools=[tool("same")]),
     )
     assert error.section_path == ("b",)
-    assert "tool name 'same' is used twice, in section 'a.hidden' and here" in str(error)
-    assert "names are unique" in str(error)
+    assert "got 'same' here and in section 'a.hidden'" in str(error)
+    assert "must be unique in the whole prompt" in str(error)
 
 
 @pytest.mark.claim("TL-22")
@@ -228,16 +209,7 @@ def test_examples_that_json_cannot_hold_are_refused() -> None:
     example = ToolExample("Bad", Nothing(), object())
     error = refused(section("A", tools=[Tool[Nothing, object](name="odd", examples=[example])]))
     assert error.section_path == ("a",)
-    assert "tool 'odd': an example fails" in str(error)
-
-
-@pytest.mark.claim("TL-20")
-def test_a_section_that_only_groups_may_hold_tools() -> None:
-    rendered = PromptTemplate(
-        ns="n", key="k", sections=[section("Group", tools=[tool("t")])]
-    ).render()
-    assert [tool.name for tool in rendered.tools] == ["t"]
-    assert rendered.text == "## 1. Group"
+    assert "tool 'odd': invalid example" in str(error)
 
 
 def test_a_section_may_give_its_tools_one_by_one() -> None:
@@ -268,7 +240,7 @@ def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_
     assert error.section_path == ("g", "s")
     assert error.placeholder == "$missing"
     assert (
-        "no params field for a placeholder; Size has count, unit "
+        "the params have no field for a placeholder; Size has count, unit "
         "(section 'g.s', placeholder '$missing')" in str(error)
     )
 
@@ -323,14 +295,16 @@ def test_what_is_no_section_is_refused_a_prompt_included() -> None:
     for item in (prompt, prompt.template, "text", None):
         with pytest.raises(
             PromptValidationError,
-            match=r"no Section; write MarkdownSection\(…\); of another prompt, add its sections",
+            match=r"must contain Section objects, got .*; wrap text in MarkdownSection\(…\), or",
         ):
             PromptTemplate(ns="n", key="outer", sections=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 def test_a_section_in_place_of_a_list_is_refused() -> None:
     single: Any = section("A")
-    with pytest.raises(PromptValidationError, match=r"which is no list; write sections=\[…\]"):
+    with pytest.raises(
+        PromptValidationError, match=r"sections must be a list, such as sections=\[…\], got"
+    ):
         PromptTemplate(ns="n", key="outer", sections=single)
 
 

@@ -200,7 +200,7 @@ def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:
 def test_a_schema_that_is_none_is_refused_when_the_tool_is_built(
     parameters: Mapping[str, object],
 ) -> None:
-    with pytest.raises(PromptValidationError, match="'look': parameters= is no JSON Schema"):
+    with pytest.raises(PromptValidationError, match="'look': parameters= is not a JSON Schema"):
         schema_tool(parameters)
 
 

@@ -143,7 +143,9 @@ def test_keys_that_are_valid(key: str) -> None:
     "key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr
 )
 def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None:
-    with pytest.raises(PromptValidationError, match=r"use|with 1 to 64 of a-z") as caught:
+    with pytest.raises(
+        PromptValidationError, match=r"use|with 1 to 64 characters from a-z"
+    ) as caught:
         MarkdownSection(title="The Title", template="", key=key)
     assert repr(key) in str(caught.value)
     assert "'The Title'" in str(caught.value)
@@ -151,14 +153,16 @@ def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None
 
 
 def test_a_title_without_a_slug_asks_for_a_key() -> None:
-    with pytest.raises(PromptValidationError, match="'指南' is not valid; give it key="):
+    with pytest.raises(PromptValidationError, match="'指南': pass key="):
         MarkdownSection(title="指南", template="")
     assert MarkdownSection(title="指南", template="", key="guide").title == "指南"
 
 
 @pytest.mark.parametrize("title", ["", "  ", "a\nb", "a\rb", "a\u2028b", None], ids=repr)
 def test_a_title_is_one_line_of_text(title: Any) -> None:
-    with pytest.raises(PromptValidationError, match="use one line of text") as caught:
+    with pytest.raises(
+        PromptValidationError, match="title must be one line of text, got"
+    ) as caught:
         MarkdownSection(title=title, template="", key="s")
     assert repr(title) in str(caught.value)
     assert caught.value.section_path == ("s",)
@@ -168,7 +172,8 @@ def test_a_title_is_one_line_of_text(title: Any) -> None:
 @pytest.mark.parametrize("item", ["tool", Tool, None, Nothing()], ids=repr)
 def test_what_is_no_tool_is_refused(item: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match=r"which is no Tool; wrap a function as Tool\("
+        PromptValidationError,
+        match=r"tools must contain Tool objects, got .*; wrap a function as Tool\(",
     ) as caught:
         MarkdownSection(title="S", template="", tools=[TOOL, item])
     assert repr(item) in str(caught.value)
@@ -181,7 +186,7 @@ def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> Non
     for item in ("text", prompt, prompt.template, MarkdownSection):
         with pytest.raises(
             PromptValidationError,
-            match=r"no Section; write MarkdownSection\(…\); of another prompt, add its sections",
+            match=r"must contain Section objects, got .*; wrap text in MarkdownSection\(…\), or",
         ) as caught:
             MarkdownSection(title="S", template="", children=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         assert repr(item) in str(caught.value)
@@ -202,7 +207,7 @@ def test_none_in_the_place_of_tools_and_children_is_as_empty(kind: Any) -> None:
 def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -> None:
     item: Any = {"tools": TOOL, "children": MarkdownSection(title="Child", template="")}[name]
     with pytest.raises(
-        PromptValidationError, match=rf"{name} is .*, which is no list; write {name}=\[…\]"
+        PromptValidationError, match=rf"{name} must be a list, such as {name}=\[…\]"
     ) as caught:
         MarkdownSection(title="S", template="", **{name: item})
     assert caught.value.section_path == ("s",)
@@ -213,7 +218,7 @@ def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -
 def test_params_without_fields_are_refused(kind: Any) -> None:
     with pytest.raises(
         PromptValidationError,
-        match="has no fields; declare a dataclass, a pydantic",
+        match="params type must be a dataclass, a pydantic",
     ) as caught:
         MarkdownSection[kind](title="S", template="")
     assert repr(kind) in str(caught.value)
@@ -222,18 +227,18 @@ def test_params_without_fields_are_refused(kind: Any) -> None:
 
 def test_default_params_must_be_of_the_sections_type() -> None:
     with pytest.raises(
-        PromptValidationError, match=r"default_params is Value\(value=''\).*takes Who"
+        PromptValidationError, match=r"default_params must be of type Who, got Value\(value=''\)"
     ) as caught:
         MarkdownSection[Who](title="S", template="", default_params=Value())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert caught.value.section_path == ("s",)
-    with pytest.raises(PromptValidationError, match="takes no params"):
+    with pytest.raises(PromptValidationError, match=r"default_params requires .*\[Params\]"):
         MarkdownSection(title="S", template="", default_params=Value())
 
 
 @pytest.mark.parametrize("text", [5, None, b"bytes"], ids=repr)
 def test_a_template_is_text(text: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match=r"template .* is no text; write a string"
+        PromptValidationError, match=r"template must be a string with \$field placeholders, got"
     ) as caught:
         MarkdownSection(title="S", template=text)
     assert repr(text) in str(caught.value)
@@ -242,7 +247,7 @@ def test_a_template_is_text(text: Any) -> None:
 
 def test_a_summary_is_text_or_nothing() -> None:
     assert MarkdownSection(title="S", template="", summary=None).summary is None
-    with pytest.raises(PromptValidationError, match="summary 5 is no text"):
+    with pytest.raises(PromptValidationError, match=r"summary must be a string .*, got 5"):
         MarkdownSection(title="S", template="", summary=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -421,7 +426,7 @@ def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
     section = Words(word for word in ("a", "b"))
     assert section.template == "a b"
     with pytest.raises(
-        PromptValidationError, match="words is an iterator, which is used up; pass a list"
+        PromptValidationError, match="words is an iterator that was already consumed; pass a list"
     ):
         section.clone()
     assert section.clone(words=["c"]).template == "c"
@@ -473,11 +478,11 @@ def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
     ("changes", "message"),
     [
         ({"key": " a "}, "key ' a '"),
-        ({"title": ""}, "title ''"),
-        ({"tools": ["x"]}, "no Tool"),
-        ({"children": ["x"]}, "no Section"),
-        ({"params_type": int}, "no fields"),
-        ({"template": None}, "template None"),
+        ({"title": ""}, "title must be one line of text, got ''"),
+        ({"tools": ["x"]}, "tools must contain Tool objects, got 'x'"),
+        ({"children": ["x"]}, "children must contain Section objects, got 'x'"),
+        ({"params_type": int}, "params type must be .*, got <class 'int'>"),
+        ({"template": None}, "template must be a string .*, got None"),
     ],
 )
 def test_a_clone_is_refused_what_a_section_is_refused(
@@ -490,7 +495,7 @@ def test_a_clone_is_refused_what_a_section_is_refused(
 @pytest.mark.parametrize("name", ["nope", "_tools", "_body", "clone"])
 def test_a_clone_is_refused_arguments_that_the_section_does_not_have(name: str) -> None:
     with pytest.raises(
-        PromptValidationError, match=f"a MarkdownSection has no argument '{name}'"
+        PromptValidationError, match=f"cannot clone: MarkdownSection has no argument '{name}'"
     ) as caught:
         MarkdownSection(title="S", template="").clone(**{name: 1})
     assert caught.value.section_path == ("s",)

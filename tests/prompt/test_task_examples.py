@@ -109,14 +109,14 @@ def test_a_step_that_no_tool_would_take_is_refused_with_path_and_index(
     ids=["input", "outcome"],
 )
 def test_values_that_json_cannot_hold_are_refused(example: TaskExample) -> None:
-    with pytest.raises(PromptValidationError, match="task example 0 fails: ") as caught:
+    with pytest.raises(PromptValidationError, match="task example 0 is invalid: ") as caught:
         TaskExamplesSection(examples=[example])
     assert caught.value.section_path == ("examples",)
 
 
 def test_what_is_no_example_is_refused() -> None:
     with pytest.raises(
-        PromptValidationError, match="examples holds 'text', which is no TaskExample"
+        PromptValidationError, match="examples must contain TaskExample objects, got 'text'"
     ):
         TaskExamplesSection(examples=["text"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
@@ -129,5 +129,5 @@ def test_a_clone_shows_its_own_examples() -> None:
         "1. New",
     )
     assert clone.examples == (TaskExample(objective="New"),)
-    with pytest.raises(PromptValidationError, match="no TaskExample"):
+    with pytest.raises(PromptValidationError, match="must contain TaskExample objects, got 'text'"):
         section.clone(examples=["text"])

@@ -116,7 +116,7 @@ def test_a_name_is_never_empty(key: str) -> None:
 @pytest.mark.parametrize("value", ["", "  ", None, 5], ids=repr)
 def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match=f"give every prompt a non-empty {field}"
+        PromptValidationError, match=f"{field} must be a non-empty string"
     ) as caught:
         PromptTemplate(ns=value if field == "ns" else "n", key=value if field == "key" else "k")
     assert repr(value) in str(caught.value)

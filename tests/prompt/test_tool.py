@@ -228,7 +228,7 @@ def test_every_name_of_the_pattern_is_taken(name: str) -> None:
 )
 def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match="use 1 to 64 of a-z, 0-9, '_' and '-'"
+        PromptValidationError, match="use 1 to 64 characters from a-z, 0-9, '_' and '-'"
     ) as caught:
         Tool[Lookup, Found](name=name)
     assert repr(name) in str(caught.value)
@@ -248,10 +248,10 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
 @pytest.mark.parametrize(
     ("description", "problem"),
     [
-        ("", "0 characters"),
-        ("x" * 1025, "1025 characters"),
-        ("half \ud83d", "cannot be encoded as UTF-8"),
-        (5, "5; write it as text"),
+        ("", "characters, got 0"),
+        ("x" * 1025, "characters, got 1025"),
+        ("half \ud83d", "as UTF-8; remove surrogates"),
+        (5, "must be a string, got 5"),
     ],
     ids=["empty", "long", "surrogate", "no text"],
 )
@@ -261,7 +261,6 @@ def test_any_other_description_is_refused_with_tool_fault_and_remedy(
     with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
         Tool[Lookup, Found](name="lookup", description=description)
     assert problem in str(caught.value)
-    assert "write" in str(caught.value)
 
 
 def test_a_docstring_that_is_no_description_is_refused_like_one() -> None:
@@ -269,7 +268,7 @@ def test_a_docstring_that_is_no_description_is_refused_like_one() -> None:
         return lookup(params, context=context)
 
     handler.__doc__ = "x" * 1025
-    with pytest.raises(PromptValidationError, match="1025 characters"):
+    with pytest.raises(PromptValidationError, match="characters, got 1025"):
         Tool(name="t", handler=handler)
 
 
@@ -325,11 +324,11 @@ def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: 
 )
 def test_params_without_fields_are_refused(kind: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match=r"tool 't': params type .* has no fields; declare"
+        PromptValidationError, match=r"tool 't': params type must be a dataclass"
     ) as caught:
         Tool[kind, Found](name="t")
     assert repr(kind) in str(caught.value)
-    with pytest.raises(PromptValidationError, match="has no fields"):
+    with pytest.raises(PromptValidationError, match="must be a dataclass"):
         Tool(name="t", params_type=kind)
 
 
@@ -402,8 +401,8 @@ def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> No
     for handler, returned in ((said, "str"), (nothing, "None")):
         with pytest.raises(
             PromptValidationError,
-            match=rf"^tool 't': handler {handler.__name__} is annotated to return {returned}; "
-            "declare ToolResult",
+            match=rf"^tool 't': handler {handler.__name__} must be annotated to return ToolResult"
+            rf"\[…\], got {returned}; return ToolResult",
         ):
             Tool(name="t", handler=handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -441,7 +440,7 @@ def test_a_handler_that_yields_is_refused() -> None:
         (Parts(), "Parts"),
     ):
         with pytest.raises(
-            PromptValidationError, match=rf"handler {name} yields; return its result"
+            PromptValidationError, match=rf"handler {name} must return its result, not yield it"
         ):
             Tool(name="t", params_type=Lookup, handler=handler)
 
@@ -451,7 +450,8 @@ def test_examples_must_fit_the_params() -> None:
     assert Tool[Lookup, Found](name="t", examples=[good]).examples == (good,)
     for bad in (ToolExample("Wrong", Found("u"), Found("u")), "text"):
         with pytest.raises(
-            PromptValidationError, match=r"tool 't'.*no ToolExample with an input of Lookup"
+            PromptValidationError,
+            match=r"tool 't'.*must be ToolExample objects with an input of Lookup",
         ):
             Tool[Lookup, Found](name="t", examples=[bad])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
@@ -600,13 +600,13 @@ def with_wider(prefix: str, params: Wider, *, context: ToolContext) -> ToolResul
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        (takes_wider, "takes Wider, but the tool is declared for Lookup"),
-        (OfKeyed(), "takes Keyed, but the tool is declared for Lookup"),
-        (OfKeyed().method, "takes Keyed, but the tool is declared for Lookup"),
-        (functools.partial(with_wider, "p"), "takes Wider, but the tool is declared for Lookup"),
-        (takes_dict, r"takes dict\[str, str\], but the tool is declared for Lookup"),
-        (returns_lookup, "returns ToolResult of Lookup, but the tool is declared for Found"),
-        (returns_text, "is annotated to return str"),
+        (takes_wider, "takes Wider, but the tool is declared with Lookup"),
+        (OfKeyed(), "takes Keyed, but the tool is declared with Lookup"),
+        (OfKeyed().method, "takes Keyed, but the tool is declared with Lookup"),
+        (functools.partial(with_wider, "p"), "takes Wider, but the tool is declared with Lookup"),
+        (takes_dict, r"takes dict\[str, str\], but the tool is declared with Lookup"),
+        (returns_lookup, "returns ToolResult of Lookup, but the tool is declared with Found"),
+        (returns_text, "must be annotated to return .*, got str"),
     ],
     ids=["function", "callable", "method", "partial", "dict", "result", "no result"],
 )

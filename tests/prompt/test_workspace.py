@@ -391,23 +391,29 @@ A_PATH: Any = Path("/x")
         (lambda: HostMount("/x", exclude=("..",)), "exclude: '..' holds '..'"),
         (
             lambda: HostMount("/x", include="**/*.py"),
-            r"include is the text '\*\*/\*.py'; pass a tuple",
+            r"include must be a tuple of globs, .*, got a string",
         ),
-        (lambda: HostMount("/x", exclude="*"), r"exclude is the text '\*'; pass a tuple"),
-        (lambda: WorkspaceSection(mounts=["/x"]), "'/x', which is no HostMount"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+        (
+            lambda: HostMount("/x", exclude="*"),
+            r"exclude must be a tuple of globs, .*, got a string",
+        ),
+        (lambda: WorkspaceSection(mounts=["/x"]), "must contain HostMount objects, got '/x'"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         (
             lambda: WorkspaceSection(mounts=[HostMount("/x"), HostMount("/y", mount_path="./")]),
-            "two mounts are at '.'",
+            "two mounts have the mount_path '.'",
         ),
         (
             lambda: WorkspaceSection(mounts=[HostMount("/x")], filesystem=InMemoryFilesystem()),
-            "pass one of the two",
+            "pass either mounts= .* or filesystem= .*, not both",
         ),
         (
             lambda: WorkspaceSection(filesystem=A_TEXT),
-            r"filesystem is the path '/x'; write .*HostFilesystem\('/x'",
+            r"got the path '/x'; write .*HostFilesystem\('/x'",
         ),
-        (lambda: WorkspaceSection(filesystem=A_PATH), "filesystem is the path '/x'"),
+        (
+            lambda: WorkspaceSection(filesystem=A_PATH),
+            "filesystem must be a filesystem or a function that returns one",
+        ),
         (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
     ],
 )
@@ -422,11 +428,11 @@ def test_a_mount_that_cannot_be_copied_is_reported_when_it_is_copied(tmp_path: P
     for mounts, message in (
         (
             [HostMount(tmp_path, max_bytes=9, include=("?",))],
-            "'b' of 5 bytes brings the copy above 9 bytes; exclude files",
+            "'b' of 5 bytes: the copies would have more than 9 bytes; exclude files",
         ),
         (
             [HostMount(tmp_path), HostMount(tmp_path, mount_path="d")],
-            "another mount has 'd/a' too; exclude it",
+            "another mount also has 'd/a'; exclude it",
         ),
         ([HostMount(tmp_path / "none")], "No such file or directory"),
         ([HostMount(tmp_path / "a")], "Not a directory"),
@@ -457,7 +463,7 @@ def test_a_large_file_within_its_bound_can_be_read_again(tmp_path: Path) -> None
 
 
 def test_two_workspaces_in_one_prompt_are_refused() -> None:
-    with pytest.raises(PromptValidationError, match="tool name 'list_directory' is used twice"):
+    with pytest.raises(PromptValidationError, match=r"must be unique .*, got 'list_directory'"):
         PromptTemplate(
             ns="n", key="k", sections=[WorkspaceSection(), WorkspaceSection(key="other")]
         )
@@ -603,8 +609,8 @@ def test_a_file_that_is_no_text_is_neither_shown_nor_edited(data: bytes, message
         ({"path": "f", "offset": 3}, "Lines of 'f': fewer than 3; use a smaller offset"),
         ({"path": "empty", "offset": 2}, "Lines of 'empty': fewer than 2; use a smaller offset"),
         ({"path": "f", "offset": 10**40}, "use a smaller offset"),
-        ({"path": "f", "offset": 0}, "offset is 0 and limit 2000; both count from 1"),
-        ({"path": "f", "limit": -1}, "offset is 1 and limit -1; both count from 1"),
+        ({"path": "f", "offset": 0}, "offset and limit must be at least 1, got 0 and 2000"),
+        ({"path": "f", "limit": -1}, "offset and limit must be at least 1, got 1 and -1"),
     ],
 )
 def test_a_wrong_read_is_answered_with_the_remedy_and_not_logged(
@@ -726,7 +732,7 @@ def test_a_search_ends_by_the_deadline_of_its_call() -> None:
 
 def test_a_pattern_that_cannot_be_matched_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with over(TREE) as agent, caplog.at_level(logging.WARNING):
-        assert "is no pattern here" in agent.refused("grep", pattern=r"(a)\1")
+        assert "invalid pattern" in agent.refused("grep", pattern=r"(a)\1")
     assert caplog.records == []
 
 
@@ -765,19 +771,23 @@ def test_files_and_directories_are_removed() -> None:
         (
             "three",
             "x",
-            "old is not in 'f'; copy it exactly from read_file, indentation included, line numbers",
+            "cannot find old in 'f'; copy it exactly from read_file, with its indentation and",
         ),
-        ("     2\tone", "x", "old is not in 'f'; copy it exactly"),
-        ("one two", "x", "old is not in 'f' (it is with other white space); copy it exactly"),
+        ("     2\tone", "x", "cannot find old in 'f'; copy it exactly"),
+        (
+            "one two",
+            "x",
+            "cannot find old in 'f' (it appears with different white space); copy it exactly",
+        ),
         (
             "one",
             "x",
-            "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, or",
+            "old appears 3 times in 'f', at lines 1, 2, 15; add surrounding lines until it is",
         ),
         (
             "z",
             "x",
-            "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add lines",
+            "old appears 12 times in 'f', at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add",
         ),
     ],
 )

@@ -160,11 +160,11 @@ def test_an_interrupt_in_a_handler_reaches_the_publisher(interrupt: type[BaseExc
     [
         (
             ("ToolInvoked", print),
-            "subscribe got 'ToolInvoked'; pass the class of events, such as ToolInvoked",
+            "the event type for subscribe must be a class, such as ToolInvoked, got 'ToolInvoked'",
         ),
         (
             (Event, "print"),
-            "subscribe got the handler 'print'; pass a function that takes an event",
+            "the handler for subscribe must be a function that takes an event, got 'print'",
         ),
     ],
 )

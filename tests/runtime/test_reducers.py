@@ -203,7 +203,7 @@ def test_a_method_that_returns_no_state_raises_and_changes_nothing() -> None:
     session.install(Forgetful)
     session[Forgetful].seed(Forgetful(3))
     with pytest.raises(
-        TypeError, match=r"Forgetful\.ticked returned None; return the next Forgetful"
+        TypeError, match=r"Forgetful\.ticked must return the next Forgetful, got None"
     ):
         session.dispatch(Tick())
     assert session[Forgetful].all() == (Forgetful(3),)
@@ -213,7 +213,8 @@ def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
     session = Session()
     session.install(Needy)
     with pytest.raises(
-        TypeError, match=r"no Needy is seeded .*; seed one, session\[Needy\]\.seed\(Needy\(…\)\)"
+        TypeError,
+        match=r"no Needy has been seeded, .*; seed one with session\[Needy\]\.seed\(Needy\(…\)\)",
     ):
         session.dispatch(Tick())
     session[Needy].seed(Needy(4))
@@ -223,14 +224,14 @@ def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
 
 def test_a_type_is_installed_once() -> None:
     session = dispatched(Counter)
-    with pytest.raises(ValueError, match="Counter is installed in this session already"):
+    with pytest.raises(ValueError, match="Counter is already installed in this session"):
         session.install(Counter)
     session.dispatch(Tick())
     assert session[Counter].latest() == Counter(1)
 
 
 def test_a_method_can_be_marked_for_one_event_only() -> None:
-    with pytest.raises(TypeError, match=r"Counter\.ticked is marked already"):
+    with pytest.raises(TypeError, match=r"Counter\.ticked is already marked"):
         reducer(on=Tick)(Counter.ticked)
 
 

@@ -437,9 +437,9 @@ def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() 
     [
         (
             (Added, "append"),
-            "register got the reducer 'append'; pass a function of slice and event, such as",
+            "the reducer for register must be a function of slice and event, such as",
         ),
-        (("Added", append_all), "register got 'Added' for the events; pass their class"),
+        (("Added", append_all), "the event type for register must be a class, got 'Added'"),
     ],
 )
 def test_register_refuses_what_is_no_class_or_no_function(arguments: Any, message: str) -> None:
@@ -452,7 +452,7 @@ def test_register_refuses_what_is_no_class_or_no_function(arguments: Any, messag
 
 def test_a_class_in_place_of_an_event_is_refused() -> None:
     session = Session()
-    with pytest.raises(TypeError, match="dispatch an instance"):
+    with pytest.raises(TypeError, match="dispatch must get an instance of an event, got"):
         session.dispatch(Session)
 
 
@@ -462,13 +462,13 @@ def test_a_class_in_place_of_an_event_is_refused() -> None:
     [
         (
             lambda session: session["Plan"],
-            "session\\['Plan'\\] names no class; write session\\[Plan",
+            "must get a class, such as session\\[Plan\\], got 'Plan'",
         ),
         (
             lambda session: SetVisibilityOverride(path="guide", visibility=FULL),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-            "path is 'guide'; pass a tuple of keys, such as \\('guide', 'details'\\)",
+            "path must be a tuple of section keys, such as \\('guide', 'details'\\)",
         ),
-        (lambda session: session.restore("{}"), "restore got a str; pass a snapshot, such as"),
+        (lambda session: session.restore("{}"), "restore must get a snapshot, such as"),
     ],
 )
 def test_a_name_or_text_in_place_of_a_type_a_path_or_a_snapshot_is_refused_in_plain_words(

@@ -449,7 +449,7 @@ def test_a_mark_is_not_inherited() -> None:
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b"])
 def test_a_name_that_could_be_mistaken_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="use letters, digits"):
+    with pytest.raises(ValueError, match="use only letters, digits"):
         state(name=name)
 
 

@@ -549,7 +549,7 @@ def test_an_async_block_undoes_as_a_plain_one_does() -> None:
 def test_a_block_cannot_be_entered_within_itself() -> None:
     session = Session()
     block = tool_transaction(session, tag="once")
-    with block, pytest.raises(RuntimeError, match="'once' was entered already"), block:
+    with block, pytest.raises(RuntimeError, match="'once' has already been entered"), block:
         raise AssertionError("entered")
     with block:  # afterwards it may be entered again
         session.dispatch("kept")

@@ -206,7 +206,7 @@ def test_field_of_iterables_is_dumped_as_an_array(items: Iterable[int]) -> None:
 
 
 def test_iterator_is_not_dumped_because_that_would_use_it_up() -> None:
-    with pytest.raises(SerdeError, match="can be read but once; make a list of it"):
+    with pytest.raises(SerdeError, match="can be read only once; convert it to a list"):
         dump_json(Lazy(iter([1])))
 
 

@@ -6,6 +6,7 @@ arguments choose another entry point, suspend the run or interrupt it.
 
 import asyncio
 import json
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,19 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from hypothesis import seed, settings
+
 from support.agents import Note
-from support.run_trees import OPEN, PICTURE, Outside, Tree, reply, uses_json
+from support.run_trees import (
+    OPEN,
+    PICTURE,
+    Outside,
+    Shape,
+    Tree,
+    outside,
+    reply,
+    uses_json,
+)
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.content import Part
@@ -446,6 +458,34 @@ def outcome(
         facts=sorted(out.facts),
         asked=sorted(out.asked),
     )
+
+
+CUTS = int(os.environ.get("CUTS", "0"))
+CUTS_SEED = int(os.environ.get("CUTS_SEED", "0"))
+
+
+TOOLS = ("note", "write", "look", "fail", "pay", "ask", "show", "read", "open", "close", "keep")
+NESTING = (*TOOLS, "delegate")
+
+
+SIBLINGS = Shape(  # runs in parallel that do not read what the others write
+    ("note", "pay", "fail", "ask", "delegate"),
+    ("coroutines", "chat", "failure"),
+    always=(("delegate", "delegate"), ("ask",)),
+    certain=("parallel",),
+    most_turns=2,
+)
+
+
+# Any: a law of any arguments
+def law(test: Callable[..., Any]) -> Any:
+    """Takes `CUTS` examples, which are others for each `CUTS_SEED`."""
+    return seed(CUTS_SEED)(settings(max_examples=CUTS or 10)(test))
+
+
+def uncut(tree: Tree) -> Outcome:
+    with outside() as out:
+        return play(tree, out)
 
 
 def main(file: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 
 from support.agents import Args, Note, prompt, tool
+from support.sizes import FULL
 from weakincentives.evaluation.effects import run
 from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.messages import ToolCall
@@ -23,7 +24,7 @@ from weakincentives.runtime.events import Operation
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter
 
-CALLS = 600
+CALLS = 600 if FULL else 200
 SECONDS = 8.0  # after which it ends, once enough calls have been interrupted
 ENOUGH = 21
 BEFORE = {"a": b"1", "b/c": b"2"}

@@ -61,6 +61,8 @@ OVER_HTTP = {"chat": 0, "responses": 1}
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
+@pytest.mark.claim("DT-04", "DT-17", "DT-18", "DT-19", "DT-23", "DT-36", "DT-16", "DT-20", "DT-30")
+@pytest.mark.claim("U-17", "DT-26", "DT-29", "C-15", "C-13", "PD-23", "PD-24")
 @pytest.mark.parametrize(
     ("harness", "scenario"),
     [
@@ -435,7 +437,7 @@ class AsksOnceMore(ScriptedAdapter):
         (AsksOnceMore, True, "a failure at once", "no reply for request 2"),
         (ForgetsTheConversation, True, "one call", "execute with a conversation:"),
         (ForgetsTheMessage, True, "one call", "execute with a message:"),
-        (ForgetsEarlierAnswers, True, "one call", "the earlier turn's answers"),
+        (ForgetsEarlierAnswers, True, "one call", "the wrong answers for the previous turn"),
         (SwallowsTheNewStart, False, "a section with tools", "notes: '' instead of 'a b'"),
         (LosesTheOutput, True, "an object", "output: None instead of"),
         (CountsTheLastTurnAlone, True, "one call", "usage"),
@@ -447,7 +449,7 @@ class AsksOnceMore(ScriptedAdapter):
             "a section with tools",
             "events: 'RCTCTCTCX' instead of 'RCTICTCTCX'",
         ),
-        (StreamsTwice, True, "an answer without a call", "the stream's pieces"),
+        (StreamsTwice, True, "an answer without a call", "the stream's chunks must add up to"),
         (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
     ],
 )

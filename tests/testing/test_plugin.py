@@ -287,7 +287,7 @@ def test_misspelt(wink_overrides):
 """)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
-        ["*nothing is stored for shop/support under tag 'breif' in '*'; tags there: brief"]
+        ["*no overrides of shop/support are stored under tag 'breif' in '*'; stored tags: brief"]
     )
 
 
@@ -303,7 +303,7 @@ def test_stale(wink_overrides):
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "E*stale overrides of shop/support, tag 'brief', in '*'; run `wink overrides rebase*",
+            "E*overrides of shop/support, tag 'brief', in '*' are out of date; run `wink*",
             "E*body task: the code's text has changed",
         ]
     )
@@ -327,7 +327,7 @@ def test_stale(wink_overrides, scripted_adapter, wink_session):
     scripted_adapter([say()]).evaluate(prompt, session=wink_session)
 """)
     ran.assert_outcomes(passed=1, failed=1)
-    ran.stdout.fnmatch_lines(["E*AssertionError: stale overrides of shop/support*"])
+    ran.stdout.fnmatch_lines(["E*AssertionError: overrides of shop/support* are out of date*"])
 
 
 def test_a_marked_test_that_does_not_take_the_fixture_fails(author: Author) -> None:

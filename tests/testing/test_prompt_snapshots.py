@@ -235,7 +235,8 @@ def test_a_file_grows_by_one_state_for_a_summarized_section_unless_more_are_give
 @pytest.mark.parametrize("wrong", ["text", (), ("text",), None, shop().render()])
 def test_a_value_that_is_no_prompt_is_refused(wrong: object) -> None:
     with pytest.raises(
-        TypeError, match="compare a Prompt, a PromptTemplate or what render_states returned"
+        TypeError,
+        match="must compare a Prompt, a PromptTemplate or the result of render_states, got",
     ):
         golden(wrong)
 

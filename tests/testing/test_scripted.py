@@ -46,20 +46,21 @@ def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
     for wrong in (("find_order", {"order_id": "A-7"}), (("find_order",),)):
         arguments: Any = wrong
         with pytest.raises(
-            TypeError, match=r"call got .*find_order.*; pass pairs of a name and arguments"
+            TypeError,
+            match=r"call must get pairs of a tool name and arguments, .*, got .*find_order",
         ):
             call(*arguments)
 
 
 def test_a_script_with_an_invalid_reply_says_which_reply_is_wrong() -> None:
     script: Any = [call(("probe", {})), "Hello.", None, say("x")]
-    error = r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"
+    error = r"reply 2 of the script must be say\(…\) or call\(…\), got 'Hello\.'"
     with pytest.raises(TypeError, match=error):
         ScriptedAdapter(script)
     lazily: ScriptedAdapter = ScriptedAdapter(iter(script))
     with pytest.raises(TypeError, match=error):
         lazily.evaluate(prompt(tool()), session=Session())
-    with pytest.raises(TypeError, match="reply 3 of the script is None; write say"):
+    with pytest.raises(TypeError, match=r"reply 3 of the script must be .*, got None"):
         lazily.evaluate(prompt(), session=Session())
     assert lazily.evaluate(prompt(), session=Session()).text == "x"
 
@@ -67,7 +68,8 @@ def test_a_script_with_an_invalid_reply_says_which_reply_is_wrong() -> None:
 @pytest.mark.parametrize("reply", [say("Hello."), "Hello.", OSError("gone"), lambda _: say("x")])
 def test_a_reply_in_place_of_a_list_is_refused_with_the_remedy(reply: Any) -> None:
     with pytest.raises(
-        TypeError, match=r"the script is .*; write a list: ScriptedAdapter\(\[…\]\)"
+        TypeError,
+        match=r"the script must be a list of replies, such as ScriptedAdapter\(\[…\]\), got",
     ):
         ScriptedAdapter(reply)
 

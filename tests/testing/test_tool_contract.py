@@ -282,7 +282,7 @@ def test_a_strategy_replaces_all_arguments_or_single_ones() -> None:
     assert_tool_contract(tool, arguments={"text": st.sampled_from("bc")}, max_examples=50)
     assert {"b", "c"} <= {params.text for params in seen}
     assert len({params.times for params in seen}) > 2
-    with pytest.raises(ValueError, match="'txet', which is no param"):
+    with pytest.raises(ValueError, match="arguments= must name params of the tool, got 'txet'"):
         assert_tool_contract(tool, arguments={"txet": st.just("b")})
 
 
@@ -343,7 +343,9 @@ def test_a_handler_that_returns_none_is_found() -> None:
     def forget(params: Text, *, context: ToolContext) -> Any:
         return None if params.times > 0 else ToolResult("None.")
 
-    assert "is not valid: the handler of 'wrong' returned None, not a ToolResult" in breach(forget)
+    assert "is not valid: the handler of 'wrong' must return a ToolResult, got None" in breach(
+        forget
+    )
 
 
 def test_a_value_that_json_cannot_hold_is_found() -> None:
@@ -537,7 +539,7 @@ def test_a_reader_shows_the_state_of_a_resource_without_snapshots_too() -> None:
     assert_tool_contract(tool, resources=resources, max_examples=EXAMPLES)
     message = breach(increase, resources=resources, state={Tally: total})
     assert "a failed call changed resource Tally" in message
-    problem = "state= names Till, for which no singleton is bound; bound: Tally"
+    problem = "state= must name bound singletons, got Till; bound: Tally"
     with pytest.raises(ValueError, match=problem):
         assert_tool_contract(tool, resources=resources, state={Till: len})
 

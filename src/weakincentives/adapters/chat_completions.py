@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from io import StringIO
 from operator import itemgetter
+from typing import ClassVar
 
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..evaluation.inner_loop import ProviderRequest
@@ -46,7 +47,10 @@ class ChatCodec(Codec):
 
     wire_format = "chat"
     instructions_role = "system"
-    stream_options = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
+    stream_options: ClassVar[JsonObject] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     # developers.openai.com/api/docs/guides/file-inputs: only PDF files, below 50 MB, without URLs
     media = MediaSupport(
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)

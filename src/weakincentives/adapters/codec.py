@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 from ..content import ContentError, ContentStore, Media, MediaSupport, Part
 from ..evaluation.errors import PromptEvaluationError
@@ -30,6 +30,7 @@ from ..evaluation.messages import (
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
 from ..serde import Json
+from ..serde.json_types import AnyJson
 from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
 from .schema_dialects import JsonObject, encode_function
@@ -56,12 +57,10 @@ __all__ = [
     "read_usage",
 ]
 
-# Any: JSON of any shape from a provider; codecs check each key where they read it.
-type AnyJson = Any
+type PromptRole = Literal["user", "system", "developer"]
+
 type Wire = JsonObject
 """The name of `JsonObject` in 0.2."""
-
-type PromptRole = Literal["user", "system", "developer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class CodecOptions:
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
             raise ValueError(
-                f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'"
+                f"structured_output must be 'native' or 'prompted', got {self.structured_output!r}"
             )
         roles = {
             "prompt_role": self.prompt_role,
@@ -108,9 +107,12 @@ class CodecOptions:
         }
         for name, role in roles.items():
             if role not in (None, "user", "system", "developer"):
-                raise ValueError(f"{name} is {role!r}; use 'user', 'system' or 'developer'")
+                raise ValueError(f"{name} must be 'user', 'system' or 'developer', got {role!r}")
         if names := self.extra.keys() & {"input", "messages", "stream"}:
-            raise ValueError(f"the adapter sets options {sorted(names)} itself; leave them out")
+            raise ValueError(
+                f"options {sorted(names)} cannot be passed because the adapter sets them; remove "
+                "them"
+            )
 
     def apply(self, body: JsonObject) -> JsonObject:
         """Returns the complete request body: the model, the prompt's `body` and `extra`."""
@@ -147,7 +149,7 @@ class Codec(ABC):
     media: MediaSupport = MediaSupport()
     """The images and documents that the API accepts; `encode_media` gets no others."""
 
-    stream_options: JsonObject
+    stream_options: ClassVar[JsonObject]
     """The fields of a request that make the server stream its reply."""
 
     wire_format: str
@@ -278,7 +280,7 @@ class Codec(ABC):
         if isinstance(part, str):
             return self.encode_text(part)
         if problem := self.media.problem(part):
-            raise self._content_error(f"{part} cannot be shown: {problem}")
+            raise self._content_error(f"cannot send {part}: {problem}")
         return self.encode_media(part)
 
     def encode_text(self, text: str) -> JsonObject:
@@ -296,7 +298,10 @@ class Codec(ABC):
     def base64(self, media: Media) -> str:
         """Returns the bytes of `media` in base64, or raises `PromptEvaluationError`."""
         if self._content is None:
-            raise self._content_error(f"{media} has no store; pass ProviderRequest(content=…)")
+            raise self._content_error(
+                f"cannot send {media} because the request has no content store; pass "
+                "ProviderRequest(content=…)"
+            )
         try:
             return b2a_base64(self._content.load(media), newline=False).decode()
         except ContentError as error:

@@ -6,7 +6,7 @@ can stop waiting at the deadline, and it removes credentials from errors.
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..evaluation.messages import AssistantMessage, Message
 from ..evaluation.response import TextDelta
 from ..event_loops import portal, run_on, start_on, yield_from_thread
 from ..limits import Clock, Deadline
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..redaction import Redactor
 from .codec import AnyJson, Codec, CodecOptions, JsonObject, decode_reply, read_arrived
 from .core import Connection, LoopAdapter
@@ -101,12 +101,10 @@ class CodecAdapter(LoopAdapter):
         """Returns `error` if it can be shown as a cause, or `None` if it quotes a credential."""
         return None if self.redactor(error).finds_in(error) else error
 
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         return _CodecConnection(self, self.codec(rendered))
 
-    # Any: as above
-    def codec(self, rendered: RenderedPrompt[Any]) -> Codec:
+    def codec(self, rendered: AnyRenderedPrompt) -> Codec:
         """Returns a new codec for one evaluation of `rendered`."""
         return self._codec(self._options, self.name)
 
@@ -296,8 +294,9 @@ class _CodecConnection(Connection):
         async with asyncio.timeout(left):
             return await self.adapter.send_async(body, left, stream=stream)
 
-    # Any: an SDK's iterator
-    async def _next_event(self, source: Any, deadline: Deadline | None) -> AnyJson:
+    async def _next_event(
+        self, source: AsyncIterator[AnyJson], deadline: Deadline | None
+    ) -> AnyJson:
         """Returns the next event of a stream, or `_END` after the last one."""
         if deadline is None:
             return await anext(source, _END)

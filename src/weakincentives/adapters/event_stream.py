@@ -7,12 +7,10 @@ without data, several values in one event, and plain JSON instead of events.
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+
+from ..serde.json_types import AnyJson
 
 __all__ = ["EventDecoder", "read_events"]
-
-# Any: JSON of any shape from a server
-type AnyJson = Any
 
 
 class EventDecoder:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import replace
-from typing import Any
 
 from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
@@ -11,7 +10,7 @@ from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, TextDelta
 from ..limits import Clock, utc_now
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from .core import Connection, LoopAdapter
 from .provider_errors import ERROR_CODES
 
@@ -48,13 +47,17 @@ class FallbackAdapter(LoopAdapter):
     ) -> None:
         for adapter in adapters:
             if not isinstance(adapter, LoopAdapter):
-                raise TypeError(f"FallbackAdapter got {adapter!r}; pass adapters of this library")
+                raise TypeError(
+                    f"FallbackAdapter must get adapters of this library, got {adapter!r}"
+                )
         if len(adapters) <= 1:
-            raise ValueError("FallbackAdapter needs two adapters or more; pass them in order")
+            raise ValueError(
+                "FallbackAdapter must get at least two adapters, in the order in which to try them"
+            )
         codes = frozenset({on} if isinstance(on, str) else on)
         if unknown := sorted(codes - ERROR_CODES):
             known = ", ".join(sorted(ERROR_CODES))
-            raise ValueError(f"on has the unknown code {unknown[0]!r}; pass some of {known}")
+            raise ValueError(f"on must contain error codes from {known}, got {unknown[0]!r}")
         config = config or adapters[0].config
         bounds = [config.max_result_chars, *(each.config.max_result_chars for each in adapters)]
         chars = min([bound for bound in bounds if bound is not None], default=None)
@@ -71,8 +74,7 @@ class FallbackAdapter(LoopAdapter):
         """The media that the first adapter supports; a later adapter may reject them."""
         return self.adapters[0].media
 
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         """Opens a connection of each adapter.
 
         Raises `ValueError` for an adapter whose provider runs tools, because no other adapter could
@@ -82,8 +84,9 @@ class FallbackAdapter(LoopAdapter):
         for adapter, connection in zip(self.adapters, connections, strict=True):
             if names := [tool.name for tool in connection.provider_tools]:
                 raise ValueError(
-                    f"{type(adapter).__name__} has tools {names!r} that its provider runs, and "
-                    "no other adapter could; leave them out of a FallbackAdapter"
+                    f"{type(adapter).__name__} cannot be part of a FallbackAdapter, because its "
+                    f"provider runs the tools {names!r} and no other adapter could; remove these "
+                    "tools"
                 )
         return _FallbackConnection(self.adapters, connections, self.on)
 

@@ -49,6 +49,8 @@ _LONGEST_TURN = 0.05  # seconds without returning to the event loop
 # Any: a Response of httpx or httpx2, depending on the SDK
 type AnyResponse = Any
 type _Decompress = Callable[[bytes], Iterable[bytes]]
+# Any: modules, classes, requests and streams of httpx or httpx2
+type _AnyHTTP = Any
 # Any: finalizers accept functions of every type.
 type _Finalizer = weakref.finalize[..., Any]
 type _Clients[C] = dict[asyncio.AbstractEventLoop, tuple[C, _Finalizer]]
@@ -121,7 +123,7 @@ class RedirectError(Exception):
 def check_max_reply_bytes(max_reply_bytes: int) -> int:
     """Returns `max_reply_bytes`; raises `ValueError` if it is less than 1."""
     if max_reply_bytes < 1:
-        raise ValueError(f"max_reply_bytes is {max_reply_bytes}; pass a number of bytes above 0")
+        raise ValueError(f"max_reply_bytes must be above 0, got {max_reply_bytes}")
     return max_reply_bytes
 
 
@@ -154,18 +156,16 @@ def bound_reply(
         del response.headers["content-encoding"]
 
 
-# Any: classes of httpx or httpx2, depending on the SDK
 @cache
-def _bounded_stream(response_class: type[Any]) -> Any:
+def _bounded_stream(response_class: type[object]) -> _AnyHTTP:
     """Returns the class of the bodies that `bound_reply` sets in responses of one library."""
-    library: Any = sys.modules[response_class.__module__.partition(".")[0]]
+    library: _AnyHTTP = sys.modules[response_class.__module__.partition(".")[0]]
     return _define_stream(library.SyncByteStream, library.AsyncByteStream)
 
 
-# Any: as above
-def _define_stream(sync_base: Any, async_base: Any) -> Any:
+def _define_stream(sync_base: _AnyHTTP, async_base: _AnyHTTP) -> _AnyHTTP:
     class BoundedStream(sync_base, async_base):  # type: ignore[misc]  # chosen at run time
-        def __init__(self, inner: Any, begin: Callable[[], _Decompress], part: int) -> None:
+        def __init__(self, inner: _AnyHTTP, begin: Callable[[], _Decompress], part: int) -> None:
             self._inner = inner
             self._begin = begin
             self._part = part
@@ -273,8 +273,8 @@ class Address(NamedTuple):
 def read_address(error: BaseException) -> Address:
     """Returns the address of the failed request, or empty strings if `error` has none."""
     try:
-        # Any: a request of httpx or httpx2; the error's property may raise if it is not set yet
-        request: Any = getattr(error, "request", None)
+        # a property of the error, which may raise if it is not set yet
+        request: _AnyHTTP = getattr(error, "request", None)
         parts = urlsplit(str(request.url))
         origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     except (AttributeError, RuntimeError, ValueError):

@@ -9,11 +9,11 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError, ThrottleError
 from ..redaction import Redactor
+from ..serde.json_types import AnyJson
 
 __all__ = [
     "ERROR_CODES",
@@ -32,8 +32,6 @@ _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
 _OK = 200
 
-# Any: JSON of any shape from a server
-type _AnyJson = Any
 
 _REMEDIES = {
     "authentication": "check the API key",
@@ -173,7 +171,7 @@ def reported_failure(reply: object) -> object:
     return reply if has_words and not reply.keys() & _ANSWERS else None
 
 
-def _parts(value: object, depth: int = 0) -> Iterator[_AnyJson]:
+def _parts(value: object, depth: int = 0) -> Iterator[AnyJson]:
     """Yields the objects and texts in a failure, outer ones first."""
     if isinstance(value, str):
         text = value.strip()
@@ -195,7 +193,7 @@ def _parts(value: object, depth: int = 0) -> Iterator[_AnyJson]:
                 yield from _parts(value[key], depth + 1)
 
 
-def _param(part: _AnyJson) -> str:
+def _param(part: AnyJson) -> str:
     """Returns the name of the invalid parameter in a part of a failure, or `""`."""
     if not isinstance(part, dict):
         return ""
@@ -204,7 +202,7 @@ def _param(part: _AnyJson) -> str:
     return name if isinstance(name, str) and _PARAM.fullmatch(name) else ""
 
 
-def _delays(parts: list[_AnyJson]) -> Iterator[str]:
+def _delays(parts: list[AnyJson]) -> Iterator[str]:
     """Yields the delays in seconds that a failure asks for."""
     for part in parts:
         if isinstance(part, dict):
@@ -253,7 +251,7 @@ def error_from_status(
     return error
 
 
-def _kind(status: int, message: str, codes: list[_AnyJson]) -> str:
+def _kind(status: int, message: str, codes: list[AnyJson]) -> str:
     """Returns the kind of a failure, from its code, otherwise its message, otherwise its status."""
     names = [re.sub(r"[_\s-]|error", "", str(code).lower()) for code in codes]
     kinds = [_CODES_BY_PROVIDER_CODE[name] for name in names if name in _CODES_BY_PROVIDER_CODE]

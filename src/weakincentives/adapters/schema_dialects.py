@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..prompt.external_schemas import ANY_NAME, describe, to_provider_form
 from ..serde import Json, JsonSchema, map_parts
 from ..serde.json_schemas import resolved, target_name, walk_parts
+from ..serde.json_types import AnyJson
 
 __all__ = [
     "OPENAI",
@@ -28,8 +29,7 @@ __all__ = [
     "encode_schema",
 ]
 
-# Any: JSON objects in the provider's format, which also become keyword arguments of its SDK.
-type JsonObject = dict[str, Any]
+type JsonObject = dict[str, AnyJson]
 
 _MAX_PARTS = 10_000
 

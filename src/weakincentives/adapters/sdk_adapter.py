@@ -105,8 +105,8 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         own = [name for name in ("base_url", "api_key") if self._client_arguments[name] is not None]
         if own and self._has_ready_client:
             raise ValueError(
-                f"{own[0]} cannot be passed with a ready client, which has its own; pass either"
-                f" {own[0]} or client= and async_client="
+                f"{own[0]} cannot be combined with a ready client, which has its own; pass either "
+                f"{own[0]} or client= and async_client="
             )
 
     @staticmethod
@@ -352,8 +352,7 @@ def _plain(reply: AnySDK) -> AnyJson:
     return reply.model_dump(mode="json") if hasattr(reply, "model_dump") else reply
 
 
-# Any: the SDK's own value, or seconds
-def _timeout(sdk: AnySDK, seconds: Any) -> AnySDK:
+def _timeout(sdk: AnySDK, seconds: object) -> AnySDK:
     """Returns a request's timeout; the connection timeout is the usual one of the SDKs."""
     if not isinstance(seconds, int | float):  # no timeout, or the SDK's own Timeout
         return seconds

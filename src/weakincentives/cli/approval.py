@@ -49,7 +49,9 @@ def approve(
     waiting = {preview.call_id: preview for preview in suspension.pending}
     if unknown := sorted(decisions.keys() - waiting.keys()):
         calls = ", ".join(waiting)
-        raise UsageError(f"{file}: call {unknown[0]!r} does not wait; there are {calls}")
+        raise UsageError(
+            f"{file}: call {unknown[0]!r} is not pending approval; the pending calls are {calls}"
+        )
     decided = {**suspension.decisions, **decisions}
     for preview in waiting.values():
         if preview.call_id in decided or not is_interactive():
@@ -85,7 +87,7 @@ def ask(preview: Preview) -> Decision:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def show(preview: Preview, decision: Decision | None = None) -> None:
@@ -107,11 +109,9 @@ def read_suspension(file: Path) -> Suspension:
     try:
         return Suspension.from_json(read_text(file))
     except FileNotFoundError as error:
-        raise UsageError(
-            f"{file}: no run is stored there; the file goes when its run has ended"
-        ) from error
+        raise UsageError(f"{file} does not exist; it is deleted when its run has ended") from error
     except SerdeError as error:
-        raise UsageError(f"{file} is no run that waits: {error}") from error
+        raise UsageError(f"{file} is not a suspended run: {error}") from error
 
 
 def write_file(file: Path, text: str) -> None:

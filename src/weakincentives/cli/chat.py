@@ -97,7 +97,7 @@ def chat(
             turns = _restore(talk, session, resume, target)
             screen.write_lines([f"{resume}: continues after {count_of(turns, 'turn')}"])
         elif save is not None and save.exists():
-            raise UsageError(f"{save} exists; go on with --resume {save}, or delete it")
+            raise UsageError(f"{save} exists; continue it with --resume {save}, or delete it")
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
         stack.enter_context(warnings_as_lines(screen.write_lines))
@@ -236,7 +236,7 @@ def _restore[Out](chat: Chat[Out], session: Session, file: Path, target: str) ->
     try:
         session.restore(session.parse_snapshot(text, types=state_types(text, target)))
     except SerdeError as error:
-        raise UsageError(f"{file} is no chat of {target}: {error}") from error
+        raise UsageError(f"{file} is not a chat of {target}: {error}") from error
     if chat.conversation is None:
         raise UsageError(f"{file} has no chat of {chat.prompt.ns}/{chat.prompt.key}")
     return len(chat.conversation.turns)

@@ -91,7 +91,7 @@ def cancel(url: Url, run_id: RunId, *, log: Log = None) -> None:
         runs.cancel(run_id)
         for run in runs.list_runs(run_ids=[run_id]):
             if run.status != "cancelled":
-                raise UsageError(f"cannot cancel run {run_id!r} because it is over: {run.status}")
+                raise UsageError(f"cannot cancel run {run_id!r} because it has ended: {run.status}")
     print_lines([f"cancelled {run_id}"])
 
 
@@ -151,7 +151,9 @@ def _without_log_of_dbos() -> Generator[None]:
 def _time_before(age: str) -> datetime:
     match = re.fullmatch(r"(\d+)([dh])", age, re.ASCII)
     if match is None:
-        raise UsageError(f"--before must be a number of days or hours, got {age!r}; write 30d, 12h")
+        raise UsageError(
+            f"--before must be a number of days or hours, such as 30d or 12h, got {age!r}"
+        )
     number, unit = match.groups()
     try:
         return utc_now() - timedelta(**{_UNITS[unit]: int(number)})

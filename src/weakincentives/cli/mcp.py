@@ -210,13 +210,13 @@ def _call(option: str, text: str) -> tuple[str, dict[str, Json]]:
     try:
         return tool, serde.parse_json(dict[str, Json], arguments or "{}")
     except SerdeError as error:
-        raise UsageError(f"{option} is written 'TOOL {{JSON}}': {error}") from error
+        raise UsageError(f"{option} must be 'TOOL {{JSON}}': {error}") from error
 
 
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
-        raise UsageError("--header is written NAME: VALUE, such as 'Authorization: Bearer ${KEY}'")
+        raise UsageError("--header must be NAME: VALUE, such as 'Authorization: Bearer ${KEY}'")
     return name.strip(), value.strip()
 
 
@@ -226,7 +226,8 @@ def _refuse_secrets(server: ServerLock) -> None:
     for name, value in os.environ.items():
         if Redactor(tuple(credentials_in({name: value})))(text) != text:
             raise UsageError(
-                f"the lock file would hold the value of {name}; write '${{{name}}}' for it"
+                f"the lock file must not contain the value of {name}; write '${{{name}}}' instead "
+                "of it"
             )
     words = server.command or ()
     named = [word.partition("=")[::2] for word in words]
@@ -234,11 +235,11 @@ def _refuse_secrets(server: ServerLock) -> None:
     for name, value in [*named, *server.headers.items()]:
         if "${" not in value and Redactor(tuple(credentials_in({name: value})))(value) != value:
             raise UsageError(
-                f"{name!r} names a secret, which no lock file holds; write '${{NAME}}' for its "
-                "value, and set the variable NAME"
+                f"the lock file must not contain the secret {name!r}; write '${{NAME}}' instead "
+                "of its value, and set the variable NAME"
             )
     if server.url is not None and urlsplit(server.url).password:
-        raise UsageError("--url holds a password; write '${NAME}' for it")
+        raise UsageError("--url must not contain a password; write '${NAME}' instead of it")
 
 
 def _print(texts: Iterable[str]) -> None:

@@ -51,7 +51,7 @@ def edit_(target: Target, text: Text, *, tag: Tag = "latest", file: File = None)
     ids = {_name(each): each for each, own in descriptor.texts.items() if own.accepts_overrides}
     if (text_id := ids.get(text)) is None:
         known = ", ".join(ids) or "none"
-        raise UsageError(f"{text!r} is no text that can be replaced; there are {known}")
+        raise UsageError(f"{text!r} is not a text that can be replaced; use one of {known}")
     stored = store.resolve(descriptor, tag)
     texts = {**{stale.id: stale.text for stale in stored.stale}, **stored.texts}
     before = texts.get(text_id, descriptor.texts[text_id].text).rstrip("\n")
@@ -125,7 +125,7 @@ def _edit(text: str) -> str:
     """Opens a text in the user's editor and returns the result."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise UsageError("no editor is known; set EDITOR, or pass the text with --file")
+        raise UsageError("cannot find an editor; set EDITOR, or pass the text with --file")
     with TemporaryDirectory() as folder:
         file = Path(folder, "text.md")
         file.write_text(f"{text}\n", encoding="utf-8")

@@ -34,7 +34,7 @@ def report(
 ) -> None:
     """Write a logged run as one HTML page; two runs are shown side by side."""
     if logs[2:]:  # a page can show at most two
-        raise UsageError(f"{len(logs)} logs do not fit on one page; pass one or two")
+        raise UsageError(f"a report must get one or two logs, got {len(logs)}")
     mask = None if secrets else Redactor(tuple(credentials_in(os.environ)))
     clean = partial(readable, secrets=secrets)
     runs: list[ReportedRun] = []
@@ -48,7 +48,7 @@ def report(
             runs.append(ReportedRun(name=name, run=run, price=price_of, notes=notes, content=store))
     page = output or logs[0].with_suffix(".html")
     if page in logs:
-        raise UsageError(f"{page} is the log itself; pass another --output")
+        raise UsageError(f"--output must not be the log itself, got {page}")
     pieces: list[str] = []
     with record_errors(" and ".join(map(str, logs))):
         write_report(runs, pieces.append)

@@ -53,15 +53,15 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
     arguments = {key: value for key, value in options.items() if value is not None}
     if name in _PROVIDERS and "model" not in arguments:
         default = ", the default," if name == "openai" else ""
-        raise UsageError(f"--adapter {name}{default} needs --model")
+        raise UsageError(f"--adapter {name}{default} requires --model")
     if name not in _PROVIDERS and ":" not in name:
         known = ", ".join(_PROVIDERS)
-        raise UsageError(f"no adapter is called {name!r}; use {known} or package.module:name")
+        raise UsageError(f"unknown adapter {name!r}; use {known} or package.module:name")
     provider, colon, model_name = name.partition(":")
     if colon and provider in _PROVIDERS:
         raise UsageError(
-            f"--adapter {name} names a module of the provider's SDK; pass --adapter {provider} "
-            f"--model {model_name}"
+            f"--adapter must not be a module of the provider's SDK, got {name}; pass --adapter "
+            f"{provider} --model {model_name}"
         )
     if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
         # most self-hosted servers need no key, but the SDK requires one
@@ -76,8 +76,8 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
             raise UsageError(f"--adapter {name}: {type(error).__name__}: {error}") from error
     if not isinstance(adapter, ProviderAdapter):
         raise UsageError(
-            f"--adapter {name} gives {type(adapter).__name__}; "
-            "name an adapter or a function that returns one"
+            f"--adapter {name} must be an adapter or a function that returns one, got "
+            f"{type(adapter).__name__}"
         )
     return adapter
 
@@ -103,7 +103,7 @@ def log_events(bus: EventBus, log: Path) -> Generator[None]:
         with suppress(OSError):  # already reported by `write`
             file.close()
     if failures:
-        raise UsageError(f"{log} is cut off: {failures[0]}") from failures[0]
+        raise UsageError(f"{log} is incomplete: {failures[0]}") from failures[0]
 
 
 class _LogLines(Handler):

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from inspect import signature
@@ -19,6 +19,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.sections import ParamsType, slug
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..record_types import is_record_type, requires
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .printing import single_line
 
@@ -76,12 +77,12 @@ def load(name: str, kind: str) -> object:
     module_name, _, attributes = name.partition(":")
     if attributes and module_name.endswith(".py"):
         module = ".".join(Path(module_name).with_suffix("").parts)
-        raise UsageError(f"{name!r} names a file; name its module, as in {module}:{attributes}")
+        raise UsageError(f"{name!r} is a file; pass its module, as in {module}:{attributes}")
     if not (module_name and attributes):
         module = ".".join(Path(module_name.removesuffix(".py")).parts) or "package.module"
         raise UsageError(
-            f"{name!r} names no {kind}; write it as package.module:name, "
-            f"such as {module}:{attributes or 'template'}"
+            f"{name!r} is not a {kind}; write it as package.module:name, such as "
+            f"{module}:{attributes or 'template'}"
         )
     if "" not in sys.path:  # like `python -m`
         sys.path.insert(0, "")
@@ -97,7 +98,7 @@ def load(name: str, kind: str) -> object:
             target = getattr(target, attribute)
         except AttributeError:
             known = _known_prompts(target) if kind == "prompt" else ""
-            raise UsageError(f"{name!r}: there is no {attribute!r}{known}") from None
+            raise UsageError(f"{name!r}: cannot find {attribute!r}{known}") from None
         except Exception as error:  # from a module that imports its parts on use
             cause = f"{type(error).__name__}: {error}"
             raise UsageError(f"importing {name!r} failed: {cause}") from error
@@ -165,13 +166,13 @@ def _find_prompt(target: str) -> AnyPrompt:
         prompt = prompt.bind()
     if not isinstance(prompt, Prompt):
         raise UsageError(
-            f"{target!r} is {type(prompt).__name__}; "
-            "name a PromptTemplate, a Prompt or a function without parameters that returns one"
+            f"{target!r} must be a PromptTemplate, a Prompt or a function without parameters that "
+            f"returns one, got {type(prompt).__name__}"
         )
     return prompt
 
 
-def _check_parameters(target: str, function: Callable[..., object]) -> None:
+def _check_parameters(target: str, function: AnyFunction) -> None:
     """Raises `UsageError` for a function that cannot be called without arguments."""
     try:
         parameters = signature(function, eval_str=True).parameters.values()
@@ -188,8 +189,8 @@ def _check_parameters(target: str, function: Callable[..., object]) -> None:
         types = [parameter.annotation for parameter in needed]
         remedies = [f"; {how_to_set(kind)}" for kind in types if is_record_type(kind)]
         raise UsageError(
-            f"{target!r} needs {names}, and wink calls a function without arguments; "
-            f"name the prompt or template that it binds{''.join(remedies)}"
+            f"cannot call {target!r} because it requires {names}; pass the prompt or template "
+            f"that it binds{''.join(remedies)}"
         )
 
 
@@ -199,7 +200,7 @@ def _load_skills(folder: str) -> AnyTemplate:
     sections = skills(folder)
     if not sections:
         skills(folder, strict=True)  # raises the problems of skipped skills
-        raise UsageError(f"{folder!r} holds no skill that can be read: no folder has a SKILL.md")
+        raise UsageError(f"cannot find a skill in {folder!r}: no folder has a SKILL.md")
     key = slug(Path(folder).resolve().name) or "skills"
     return PromptTemplate(ns="skills", key=key, sections=sections, closable=True)
 
@@ -246,7 +247,7 @@ def visibility_overrides(
             node = registry.get_section_by_key(key)
             if node is None:
                 known = ", ".join(section.key for section in registry.sections)
-                raise UsageError(f"no section has the key {key!r}; there are {known}")
+                raise UsageError(f"no section has the key {key!r}; use one of {known}")
             around = registry.ancestors(node) if visibility is full else ()
             overrides |= dict.fromkeys([section.path for section in (*around, node)], visibility)
     return overrides
@@ -261,7 +262,7 @@ def read_text(path: Path) -> str:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
         return text.removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8: {error}") from error
+        raise UsageError(f"{path} is not UTF-8 text: {error}") from error
 
 
 def _read_params(path: Path) -> Mapping[str, Mapping[str, object]]:
@@ -277,7 +278,7 @@ def _read_params(path: Path) -> Mapping[str, Mapping[str, object]]:
     except Exception as error:  # from either parser
         raise UsageError(f"{path}: {error}") from error
     if not isinstance(params, dict) or not all(isinstance(row, dict) for row in params.values()):
-        raise UsageError(f"{path}: params are written as {{Type: {{field: value}}}}")
+        raise UsageError(f"{path}: params must be {{Type: {{field: value}}}}")
     return params
 
 
@@ -286,7 +287,7 @@ def _check_known(name: str, types: _Types, source: str) -> str:
         raise UsageError(f"{source}: the prompt takes no params")
     if name not in types:
         known = ", ".join(sorted(types))
-        raise UsageError(f"{source}: the prompt has no params type {name!r}; it has {known}")
+        raise UsageError(f"{source}: the prompt has no params type {name!r}; use one of {known}")
     return name
 
 
@@ -296,14 +297,14 @@ def _parse_setting(setting: str, types: _Types) -> tuple[str, str, object]:
     place, equals, text = setting.partition("=")
     name, dot, field = place.rpartition(".")
     if not equals:
-        raise UsageError(f"{source}: write Type.field=value")
+        raise UsageError(f"{source} must be Type.field=value")
     fields = {key: get_type_hints(kind, include_extras=True) for key, kind in types.items()}
     if not dot and fields:
         owners = [owner for owner, hints in fields.items() if field in hints]
         if len(owners) != 1:
             known = [f"{owner}.{key}" for owner, hints in sorted(fields.items()) for key in hints]
             count = f"{len(owners)} params types have a field {field!r}"
-            raise UsageError(f"{source}: {count}; there are {', '.join(known)}")
+            raise UsageError(f"{source}: {count}; use one of {', '.join(known)}")
         [name] = owners
     hint = fields[_check_known(name, types, source)].get(field, str)
     with suppress(SerdeError):

@@ -355,9 +355,7 @@ def new_message(request: ag_ui.RunAgentInput) -> str:
     """
     text = _text(request.messages[-1]) if request.messages else None
     if text is None or not text.strip():
-        raise ValueError(
-            "the last message is no text of the user's; send what the user has written"
-        )
+        raise ValueError("the last message must be a text from the user")
     return text
 
 

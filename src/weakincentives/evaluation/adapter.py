@@ -23,10 +23,12 @@ from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
 from ..locks import RunToken
 from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
+from ..record_types import AnyType
 from ..runtime.events import Operation
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn
@@ -116,7 +118,8 @@ class ParentRun:
         """Raises `DepthLimitError` if the prompt `name` would be nested too deep."""
         if self.levels_left < 0:
             raise DepthLimitError(
-                f"cannot run {name!r}: the runs around it are nested as deep as max_depth allows",
+                f"cannot run {name!r}: its parent runs are already nested as deeply as max_depth "
+                "allows",
                 phase="limit",
                 code="depth",
                 remedy="end the recursion, or raise RunConfig.max_depth",
@@ -176,15 +179,14 @@ class EvaluationStart(ConversationOptions, total=False):
     parent: ParentRun | None
 
 
-# Any: methods of all signatures whose first argument is a prompt, of any output
-def takes_bindings[F: Callable[..., Any]](method: F) -> F:
+def takes_bindings[F: AnyFunction](method: F) -> F:
     """Makes a method take the bindings of its prompt when it is called.
 
     A coroutine or a generator would read them only once it runs, after a later `bind`.
     """
 
     @wraps(method)
-    def begin(self: object, prompt: object, *args: object, **options: object) -> Any:
+    def begin(self: object, prompt: object, *args: object, **options: object) -> object:
         taken = prompt.for_run() if isinstance(prompt, Prompt) else prompt
         return method(self, taken, *args, **options)
 
@@ -368,8 +370,7 @@ class ConnectingAdapter(ProviderAdapter):
         return rules
 
     @abstractmethod
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         """Opens a connection to the provider for one evaluation of `rendered`."""
 
     def seconds_left(self, deadline: Deadline | None) -> float | None:
@@ -384,9 +385,8 @@ class ConnectingAdapter(ProviderAdapter):
             raise TimeoutError
 
 
-# Any: a TypedDict is no type that a checker knows.
 def check_arguments(
-    prompt: object, options: Mapping[str, object], known: Any, *kinds: type
+    prompt: object, options: Mapping[str, object], known: AnyType, *kinds: type
 ) -> None:
     """Raises `TypeError` for an argument of a wrong type or name.
 
@@ -394,25 +394,26 @@ def check_arguments(
     """
     if unknown := sorted(options.keys() - known.__annotations__):
         names = ", ".join(known.__annotations__)
-        raise TypeError(f"{unknown[0]!r} is no argument of an evaluation; there are {names}")
+        raise TypeError(f"unknown argument {unknown[0]!r} of an evaluation; use one of {names}")
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
-        raise TypeError(f"{shown} cannot be evaluated; pass a Prompt, which template.bind(…) makes")
+        raise TypeError(f"cannot evaluate {shown}; pass a Prompt, such as template.bind(…) returns")
     session, conversation = options.get("session"), options.get("conversation")
     if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
-        raise TypeError(f"session is {session!r}; pass a Session(), which keeps the state")
+        raise TypeError(f"session must be a Session object, got {session!r}")
     check_limits(options.get("deadline"), options.get("budget"))
     message: Any = options.get("message")  # Any: `to_content` checks it
     if message is not None:
         to_content(message)
     if (on_change := options.get("on_change", "append")) not in ("append", "restate"):
-        raise ValueError(f"on_change is {on_change!r}; use 'append' or 'restate'")
+        raise ValueError(f"on_change must be 'append' or 'restate', got {on_change!r}")
     approver = options.get("approver")
     if approver is not None and not callable(approver):
-        raise TypeError(f"approver is {approver!r}; pass a function that takes a Preview")
+        raise TypeError(f"approver must be a function that takes a Preview, got {approver!r}")
     if not isinstance(conversation, Conversation | None):
         raise TypeError(
-            f"conversation is a {type(conversation).__name__}; pass response.conversation"
+            "conversation must be a Conversation, such as response.conversation, got a "
+            f"{type(conversation).__name__}"
         )
 
 
@@ -421,14 +422,15 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
     prompt = rendered.prompt
     if not isinstance(prompt, Prompt):
         raise ValueError(  # noqa: TRY004 - it is the value that lacks its prompt
-            "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
+            "evaluate must get a prompt rendered by Prompt.render, got one rendered by a bare "
+            "PromptRenderer"
         )
     return prompt
 
 
 def config_for(
     adapter: ConnectingAdapter,
-    rendered: RenderedPrompt[Any],  # Any: a prompt of any output
+    rendered: AnyRenderedPrompt,
     options: EvaluationStart,
 ) -> RunConfig:
     """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from .. import serde
 from ..displays import cut, literal, longest_run, visible
@@ -19,11 +19,13 @@ from ..filesystem.text_diff import text_diff
 from ..filesystem.undo import Content, FileChange
 from ..prompt.approval_rules import ApprovalMode
 from ..prompt.tool import ToolResult
+from ..protocols import Fork
 from ..resources import NotIsolatedError
 from ..runtime.events import Event
 from ..runtime.session.fork import SessionFork
 from ..runtime.session.snapshots import type_name
 from ..serde import Json
+from ..serde.json_types import AnyJson
 from .messages import ToolCall, unwrap_arguments
 
 __all__ = [
@@ -58,7 +60,9 @@ class Deny:
     def __post_init__(self) -> None:
         reason: object = self.reason
         if not isinstance(reason, str):
-            raise TypeError(f"Deny's reason is {reason!r:.100}; pass the words for the model")
+            raise TypeError(
+                f"the reason of Deny must be a string for the model, got {reason!r:.100}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +84,12 @@ def arguments_json(arguments: object) -> str:
         values = dict(cast(Mapping[str, Json], arguments))  # which the comparison proves
         text = json.dumps(values, ensure_ascii=False, allow_nan=False)
         if json.loads(text) != values:
-            raise TypeError("JSON changes a key or a value, such as a number as key or a tuple")
+            raise TypeError(
+                "JSON would change a key or a value, such as a number used as a key, or a tuple"
+            )
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
-            f"the arguments are replaced by {arguments!r:.200} ({error}); "
-            "pass ReplaceArguments a mapping of JSON values"
+            f"ReplaceArguments must get a mapping of JSON values, got {arguments!r:.200} ({error})"
         ) from error
     return text
 
@@ -210,15 +215,14 @@ def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
     return _sealed(preview)
 
 
-# Any: forks of all resources
 def preview_effects(
     call: ToolCall,
     session: SessionFork,
-    forks: Iterable[tuple[object, Any]],
+    forks: Iterable[tuple[object, Fork]],
     answer: str,
     *,
     success: bool,
-    result: ToolResult[Any] | None = None,
+    result: ToolResult[object] | None = None,
 ) -> Preview:
     """Returns the preview of a call that ran on forks.
 
@@ -300,8 +304,7 @@ class _Shown:
         )
 
 
-# Any: a list of differences, of which JSON does not say more
-def _state_change(name: str, differences: Any) -> Change:
+def _state_change(name: str, differences: AnyJson) -> Change:
     lines: list[str] = []
     for difference in differences:
         start, *path = difference["path"]
@@ -325,7 +328,7 @@ def _place(key: object) -> str:
 def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
     path, before, after = change
     if after == "other":
-        raise NotIsolatedError(f"the file {path} cannot be read")
+        raise NotIsolatedError(f"cannot read the file {path}")
     name = place + path
     kind: Literal["directory", "file"] = "directory" if "directory" in (before, after) else "file"
     sizes = [_size_of(before), _size_of(after)]
@@ -348,7 +351,7 @@ def _preview_of(fork: Previewable, name: str) -> str:
     except Exception as error:
         raise NotIsolatedError(f"preview() of {name} failed: {message_of(error)}") from error
     if not isinstance(text, str):
-        raise NotIsolatedError(f"preview() of {name} returned {text!r:.100}, which is no text")
+        raise NotIsolatedError(f"preview() of {name} must return a string, got {text!r:.100}")
     return text
 
 
@@ -371,7 +374,7 @@ def _texts_of(value: object, subject: str) -> tuple[str, str]:
     try:
         content = serde.dump_lossless(type(value), value)
     except SerdeError as error:
-        raise NotIsolatedError(f"{subject} {name} cannot be shown: {error}") from error
+        raise NotIsolatedError(f"cannot preview {subject} {name}: {error}") from error
     if not isinstance(content, dict):
         return f"{name}({_json(content)})", _json(content)
     full = {
@@ -389,7 +392,7 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _hidden_in(result: ToolResult[Any] | None) -> list[str]:
+def _hidden_in(result: ToolResult[object] | None) -> list[str]:
     """Describes the parts of a result that the text for the model does not have."""
     if result is None:
         return []

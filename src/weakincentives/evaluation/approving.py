@@ -292,8 +292,8 @@ class ApprovedCalls:
                 raise error
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
             raise TypeError(
-                f"the approver returned {decision!r}; "
-                "return Approve(), Deny(reason) or ReplaceArguments(arguments)"
+                "the approver must return Approve(), Deny(reason) or "
+                f"ReplaceArguments(arguments), got {decision!r}"
             )
         self._publish(
             ApprovalDecided(

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..errors import SerdeError
 from ..prompt.errors import PromptError, ToolValidationError, VisibilityExpansionRequired
@@ -17,8 +16,8 @@ from ..prompt.progressive_disclosure import (
     how_to_open,
 )
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.renderer import RenderedPrompt
-from ..prompt.tool import AnyTool, ToolHandler
+from ..prompt.renderer import AnyRenderedPrompt
+from ..prompt.tool import AnyTool, AnyToolHandler
 from ..protocols import SessionProtocol
 from ..runtime.events import EventIds, ToolsInjected, ToolsWithdrawn
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
@@ -37,10 +36,9 @@ class AvailableTools:
     Each change of a section's visibility is dispatched to the session, for later conversations.
     """
 
-    # Any: a prompt of any output
     def __init__(
         self,
-        rendered: RenderedPrompt[Any],
+        rendered: AnyRenderedPrompt,
         session: SessionProtocol,
         publish: Callable[[object], None],
         ids: EventIds,
@@ -97,8 +95,7 @@ class AvailableTools:
             closed=sections.closed,
         )
 
-    # Any: handlers of all tools
-    def handler(self, tool: AnyTool) -> ToolHandler[Any, Any] | None:
+    def handler(self, tool: AnyTool) -> AnyToolHandler | None:
         """Returns the tool's handler; a disclosure tool's reads the sections as they are now."""
         if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
             return tool.handler
@@ -121,10 +118,9 @@ class AvailableTools:
         names = ", ".join(sorted(self._tools)) or "none"
         return f"Unknown tool {name!r}. Available tools: {names}."
 
-    # Any: handlers of all tools
     def admit(
         self, call: ToolCall, max_chars: int | None
-    ) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
+    ) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
         Raises `ToolValidationError`, whose text the model reads, also for arguments of more than
@@ -206,10 +202,9 @@ class AvailableTools:
             self._publish(ToolsInjected(tuple(added), key, **self._ids))
 
 
-# Any: a prompt of any output
 def with_disclosure_tools(
-    rendered: RenderedPrompt[Any], conversation: Conversation
-) -> RenderedPrompt[Any]:
+    rendered: AnyRenderedPrompt, conversation: Conversation
+) -> AnyRenderedPrompt:
     """Returns the prompt with the disclosure tools that an earlier run of the conversation had."""
     names = RESERVED_TOOL_NAMES & conversation.available_tools.keys()
     names -= {tool.name for tool in rendered.tools}
@@ -217,10 +212,9 @@ def with_disclosure_tools(
     return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
 
 
-# Any: as above
 def with_provider_tools(
-    rendered: RenderedPrompt[Any], tools: Sequence[AnyTool], *, can_ask: bool
-) -> RenderedPrompt[Any]:
+    rendered: AnyRenderedPrompt, tools: Sequence[AnyTool], *, can_ask: bool
+) -> AnyRenderedPrompt:
     """Returns the prompt with the tools that the provider runs.
 
     Raises `ValueError` if some need approval and nobody can be asked: their calls cannot outlast
@@ -229,7 +223,7 @@ def with_provider_tools(
     asking = [tool.name for tool in tools if tool.approval is not None]
     if asking and not can_ask:
         raise ValueError(
-            f"the provider runs {asking}, which need approval, and their calls cannot wait in a "
-            "suspended run; pass approver="
+            f"the provider itself runs {asking}, which need approval, so these calls cannot be "
+            "suspended; pass approver="
         )
     return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered

@@ -182,8 +182,8 @@ class Chat[Out]:
             conversation = (stopped and stopped.conversation) or saved
             if suspension is not None and _has_gone_on(conversation, suspension):
                 raise ValueError(
-                    "cannot resume the suspended turn because the chat has gone on since; drop the "
-                    "suspension, and send the request again if its calls should still run"
+                    "cannot resume the suspended turn because the chat has continued since; drop "
+                    "the suspension, and send the request again if its calls should still run"
                 )
             if message is not None or suspension is not None or not _can_continue(stopped, adapter):
                 stopped = None
@@ -229,6 +229,6 @@ def _written(conversation: Conversation) -> list[Message]:
 
 def _check(loop: object, prompt: object) -> None:
     if not isinstance(loop, MainLoop):
-        raise TypeError(f"Chat got {loop!r}; pass a loop, MainLoop(adapter)")
+        raise TypeError(f"Chat must get a loop, such as MainLoop(adapter), got {loop!r}")
     if not isinstance(prompt, Prompt):
-        raise TypeError(f"Chat got {prompt!r}; pass a Prompt, which template.bind(…) makes")
+        raise TypeError(f"Chat must get a Prompt, such as template.bind(…) returns, got {prompt!r}")

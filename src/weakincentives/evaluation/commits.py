@@ -11,6 +11,7 @@ from ..resources import CallResources, ResourceContext
 from ..runtime.events import Operation
 from ..runtime.transactions import CallTransaction
 from ..serde import Json
+from ..signatures import AnyFunction
 from .effects import Effects
 from .messages import ToolExecutionOutcome
 from .run_log import Called, OpenCall, RunLog
@@ -20,6 +21,8 @@ __all__ = ["Changes", "Commits", "Performed", "stored"]
 type Changes = dict[str, dict[str, Json]]
 _NO_CHANGES: Changes = {}
 
+# Any, twice: results of all handlers
+type Read = Callable[[Any], tuple[str, bool]]
 type Performed = tuple[Any, str, Exception | None, Changes]
 """What a handler has done: its result and what the model reads of it; its error; its changes."""
 
@@ -57,9 +60,9 @@ class Commits:
         self,
         inside: OpenCall,
         make_context: Callable[[CallResources], ToolContext],
-        invoke: Callable[..., Any],  # Any: handlers of all types, with their params
+        invoke: AnyFunction,
         *,
-        read: Callable[[Any], tuple[str, bool]],  # Any: results of all handlers
+        read: Read,
         answer: Callable[[Performed], tuple[ToolExecutionOutcome, T]],
     ) -> Effects[tuple[ToolExecutionOutcome, T, Performed]]:
         """Runs a call in a transaction, whose last part is the call's entry in the log.
@@ -107,9 +110,9 @@ class Commits:
     def _perform(
         self,
         context: ToolContext,
-        invoke: Callable[..., Any],  # Any, twice: as above
+        invoke: AnyFunction,
         *,
-        read: Callable[[Any], tuple[str, bool]],
+        read: Read,
         inside: OpenCall,
         transaction: CallTransaction,
         resources: CallResources,

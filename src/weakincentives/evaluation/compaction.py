@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from textwrap import shorten
-from typing import Any, assert_never
+from typing import assert_never
 
 from ..content import Image, Media, text_of
 from ..limits import check_count
-from ..prompt.renderer import RenderedPrompt
-from ..prompt.template import PromptTemplate
+from ..prompt.renderer import AnyRenderedPrompt
+from ..prompt.template import AnyTemplate
 from ..runtime.events import Compacted, EventIds
 from .conversation import Conversation, rendered_tools
 from .messages import (
@@ -63,13 +63,13 @@ class Compaction:
 
     at_tokens: int
     keep_turns: int
-    summary: PromptTemplate[Any] | None = None  # Any: its answer counts as text
+    summary: AnyTemplate | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("at_tokens", self.at_tokens), ("keep_turns", self.keep_turns)):
             check_count(name, value)
             if value < 1:
-                raise ValueError(f"{name} is {value}; give at least 1")
+                raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,7 @@ class Plan:
         text = "\n\n".join(filter(None, map(_as_text, messages)))
         return text[-self.max_summarized :]
 
-    # Any: a prompt of any output
-    def apply(self, rendered: RenderedPrompt[Any], summary: str) -> Conversation:
+    def apply(self, rendered: AnyRenderedPrompt, summary: str) -> Conversation:
         """Returns the shorter conversation."""
         text = _SUMMARY + summary if summary else ""
         return self.conversation.restated(rendered, keep_turns=self.kept_turns, summary=text)
@@ -124,9 +123,8 @@ class Plan:
         )
 
 
-# Any: a prompt of any output
 def plan_compaction(
-    compaction: Compaction, conversation: Conversation, rendered: RenderedPrompt[Any]
+    compaction: Compaction, conversation: Conversation, rendered: AnyRenderedPrompt
 ) -> Plan | None:
     """Returns what goes from `conversation`; `None` if it cannot become shorter.
 

@@ -43,7 +43,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
             raise ValueError(
-                f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'"
+                "parallel_tool_calls must be 'in_order' or 'isolated', got "
+                f"{self.parallel_tool_calls!r}"
             )
         if self.max_turns is not None:
             check_count("max_turns", self.max_turns)
@@ -54,8 +55,9 @@ class RunConfig:
         check_limits(self.deadline, self.budget)
         if self.prices is None and self.budget is not None and self.budget.max_cost is not None:
             raise ValueError(
-                f"Budget.max_cost is {self.budget.max_cost}, but the adapter knows no prices; pass "
-                "config=RunConfig(prices=…), such as weakincentives.contrib.prices.cost"
+                f"cannot apply Budget.max_cost of {self.budget.max_cost} because the adapter has "
+                "no prices; pass config=RunConfig(prices=…), such as "
+                "weakincentives.contrib.prices.cost"
             )
 
 
@@ -64,7 +66,7 @@ def _check_chars(name: str, bound: int | None) -> None:
         return
     check_count(name, bound)
     if bound < _MIN_CHARS:
-        raise ValueError(f"{name} is {bound}; pass at least {_MIN_CHARS}, or None for no bound")
+        raise ValueError(f"{name} must be at least {_MIN_CHARS}, or None for no limit, got {bound}")
 
 
 InnerLoopConfig = RunConfig  # the name until 0.2, which seeds show

@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from .. import serde
 from ..content import Content, ContentStore
 from ..displays import code_span, one_line
 from ..errors import SerdeError, ValidationIssue
 from ..limits import TokenUsage
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt, Prompt
 from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..protocols import StateView
 from ..runtime.session.snapshots import library_state
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
@@ -112,8 +112,7 @@ class Conversation:
             raise SerdeError("conversation", (ValidationIssue(("messages",), problem),))
         return conversation
 
-    # Any: a prompt of any output
-    def decisions_for(self, prompt: Prompt[Any]) -> SectionDecisions | None:
+    def decisions_for(self, prompt: AnyPrompt) -> SectionDecisions | None:
         """Returns the visibility with which `prompt` goes on; `None` for another prompt."""
         if (self.ns, self.key) != (prompt.ns, prompt.key):
             return None
@@ -153,10 +152,9 @@ class Conversation:
             return self
         return replace(self, messages=self.messages[: len(self.messages) - len(again)] + again)
 
-    # Any: a prompt of any output
     def continued(
         self,
-        rendered: RenderedPrompt[Any],
+        rendered: AnyRenderedPrompt,
         tools: tuple[ToolSpec, ...],
         message: Content | None = None,
         on_change: OnChange = "append",
@@ -170,8 +168,8 @@ class Conversation:
         if message is None and isinstance(last := self.messages[-1], AssistantMessage):
             if last.finish in ("stop", "tool_calls"):
                 raise ValueError(
-                    "the conversation ends with the model's answer; "
-                    "pass message= with what comes next"
+                    "the conversation ends with the model's answer; pass the user's next message "
+                    "as message="
                 )
             # the provider stopped this answer: the model answers again
             return replace(self, messages=self.messages[:-1]).continued(
@@ -190,10 +188,9 @@ class Conversation:
             added.append(UserMessage(sendable_content(message)))
         return conversation.extended(added, sections=tuple(records.values()))
 
-    # Any: as above
     def restated(
         self,
-        prompt: Prompt[Any] | RenderedPrompt[Any],
+        prompt: AnyPrompt | AnyRenderedPrompt,
         session: StateView | None = None,
         *,
         keep_turns: int | None = None,
@@ -241,7 +238,7 @@ class Conversation:
 
     def _restated(
         self,
-        rendered: RenderedPrompt[Any],  # Any: as above
+        rendered: AnyRenderedPrompt,
         tools: tuple[ToolSpec, ...],
         messages: Iterable[Message],
     ) -> Self:
@@ -314,9 +311,8 @@ class Conversation:
         )
 
 
-# Any: prompts of every output
 def begin(
-    rendered: RenderedPrompt[Any], tools: tuple[ToolSpec, ...], message: Content | None = None
+    rendered: AnyRenderedPrompt, tools: tuple[ToolSpec, ...], message: Content | None = None
 ) -> Conversation:
     """Returns the conversation with which an evaluation of `rendered` begins.
 
@@ -337,9 +333,8 @@ def begin(
     )
 
 
-# Any: as above
 def _prompt_message(
-    rendered: RenderedPrompt[Any], *, as_instructions: bool
+    rendered: AnyRenderedPrompt, *, as_instructions: bool
 ) -> Instructions | UserMessage:
     text, media = sendable(rendered.text), tuple([item.reference for item in rendered.media])
     if as_instructions:
@@ -347,14 +342,13 @@ def _prompt_message(
     return UserMessage((text, *media) if media else text)
 
 
-# Any: as above
-def rendered_tools(rendered: RenderedPrompt[Any]) -> tuple[ToolSpec, ...]:
+def rendered_tools(rendered: AnyRenderedPrompt) -> tuple[ToolSpec, ...]:
     """Returns the tools of a rendered prompt as a provider reads them."""
     texts = rendered.tool_param_descriptions
     return tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in rendered.tools])
 
 
-def _name_of(rendered: RenderedPrompt[Any]) -> tuple[str, str]:  # Any: as above
+def _name_of(rendered: AnyRenderedPrompt) -> tuple[str, str]:
     prompt = rendered.prompt
     return ("", "") if prompt is None else (prompt.ns, prompt.key)
 
@@ -384,7 +378,7 @@ def _tool_changes(
 
 def _without_disclosure(
     messages: Sequence[Message],
-    rendered: RenderedPrompt[Any],  # Any: as above
+    rendered: AnyRenderedPrompt,
     records: SectionRecords,
 ) -> tuple[list[Message], Mapping[SectionPath, str]]:
     """Returns messages without changes of tools and sections, and without providers' own items.
@@ -441,7 +435,7 @@ def _answers(messages: Sequence[Message], index: int) -> list[ToolMessage]:
 def _read_path(
     call: ToolCall,
     answer: ToolMessage,
-    rendered: RenderedPrompt[Any],  # Any: as above
+    rendered: AnyRenderedPrompt,
     records: SectionRecords,
 ) -> SectionPath:
     """Returns the section that only this call's answer shows as it reads now; else `()`."""

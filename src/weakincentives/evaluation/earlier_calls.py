@@ -3,7 +3,6 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
@@ -15,13 +14,12 @@ from .run_log import Called, Entry
 
 __all__ = ["UNKNOWN", "EarlierCalls", "call_key"]
 
-# Any: results of all tools.
-UNKNOWN: ToolResult[Any] = ToolResult(
+UNKNOWN: ToolResult[object] = ToolResult(
     "This call was begun before and its outcome is unknown; it is not run again.", success=False
 )
 
 type _Key = tuple[str, str]
-type _Call = tuple[ToolCall | None, ToolMessage, ToolResult[Any]]
+type _Call = tuple[ToolCall | None, ToolMessage, ToolResult[object]]
 """A call, unless the conversation has it, with its answer and its result."""
 
 
@@ -69,7 +67,7 @@ class EarlierCalls:
         """Whether an earlier evaluation has made such a call, which is not yet repeated."""
         return bool(self._calls) and (call.name, call_key(call, params)) in self._calls
 
-    def take(self, call: ToolCall, params: object) -> ToolResult[Any] | None:  # Any: as above
+    def take(self, call: ToolCall, params: object) -> ToolResult[object] | None:
         """Returns the result of the first such call, which is repeated now, if there is one."""
         if not self.has(call, params):
             return None
@@ -103,13 +101,12 @@ class EarlierCalls:
         return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
 
 
-# Any, twice: results of all tools
-def _unknown(call: ToolCall) -> tuple[ToolMessage, ToolResult[Any]]:
+def _unknown(call: ToolCall) -> tuple[ToolMessage, ToolResult[object]]:
     answer = ToolMessage(call.call_id, UNKNOWN.content(), success=False, unknown=True)
     return answer, UNKNOWN
 
 
-def _answer_of(called: Called | LoggedCall) -> tuple[ToolMessage, ToolResult[Any]]:
+def _answer_of(called: Called | LoggedCall) -> tuple[ToolMessage, ToolResult[object]]:
     result = None
     if isinstance(called, LoggedCall):
         request, answer = called.request is not None, called.answer
@@ -118,7 +115,7 @@ def _answer_of(called: Called | LoggedCall) -> tuple[ToolMessage, ToolResult[Any
         result = called.result
     if request:  # a handler that has asked for sections has not answered
         return _unknown(called.call)
-    read = ToolResult[Any](answer.content, None, answer.success, media=answer.media)
+    read = ToolResult[object](answer.content, None, answer.success, media=answer.media)
     return answer, result or read
 
 

@@ -19,7 +19,7 @@ awaits. It fails the handler, as any other error does.
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -48,25 +48,27 @@ __all__ = [
 
 _MAX_THREADS = 16
 
-# Any: handlers and providers return values of every type.
-type Invoke = Callable[[], Any]
+type Invoke = Callable[[], object]
 
+# Any: handlers and providers return values of every type.
 # A tuple, since a future cannot carry every exception: StopIteration would never arrive.
 type Outcome = tuple[Any, BaseException | None]
 
 
-class Asked(Protocol):
+type _Piece = Progress | AssistantMessage | Completed[object]
+
+
+class Asked[Request](Protocol):
     """What takes a request: a `Connection`, or an adapter with a loop of its own."""
 
-    # Any, throughout: a request of the engine and a message, or a prompt and its response
-    def ask(self, request: Any, /) -> Any: ...
-    async def ask_async(self, request: Any, /) -> Any: ...
-    def ask_stream(self, request: Any, /) -> Iterator[Any]: ...
-    def ask_stream_async(self, request: Any, /) -> AsyncGenerator[Any]: ...
+    def ask(self, request: Request, /) -> object: ...
+    async def ask_async(self, request: Request, /) -> object: ...
+    def ask_stream(self, request: Request, /) -> Iterator[_Piece]: ...
+    def ask_stream_async(self, request: Request, /) -> AsyncGenerator[_Piece]: ...
 
 
 @dataclass(slots=True)
-class Ask:
+class Ask[Request]:
     """Sends `request` to the provider; the result is the model's message, `None` without one.
 
     If `streamed`, the performer yields the pieces of the message as progress, and adds the texts
@@ -74,8 +76,8 @@ class Ask:
     prompt, its last piece is `Completed`.
     """
 
-    connection: "Asked"
-    request: object
+    connection: Asked[Request]
+    request: Request
     streamed: bool = False
     shown: list[str] | None = None
 
@@ -114,7 +116,8 @@ class Parallel:
     branches: "Sequence[Effects[None]]"
 
 
-type Effects[T] = Generator[Invoke | Ask | Close | Wait | Parallel | Progress, Outcome, T]
+type AnyAsk = Ask[Any]  # Any: a request of the engine, or a prompt
+type Effects[T] = Generator[Invoke | AnyAsk | Close | Wait | Parallel | Progress, Outcome, T]
 
 _DONE: Outcome = None, None
 _CREATED = inspect.CORO_CREATED
@@ -206,7 +209,7 @@ def run[T](effects: Effects[T]) -> T:
         performance.close()
 
 
-def _ask(ask: Ask) -> Generator[Progress, None, Outcome]:
+def _ask[Request](ask: Ask[Request]) -> Generator[Progress, None, Outcome]:
     answer = None
     try:
         if not ask.streamed:
@@ -222,14 +225,14 @@ def _ask(ask: Ask) -> Generator[Progress, None, Outcome]:
     return answer, None
 
 
-async def _ask_async(ask: Ask) -> Outcome:
+async def _ask_async[Request](ask: Ask[Request]) -> Outcome:
     try:
         return await ask.connection.ask_async(ask.request), None
     except BaseException as error:
         return None, error
 
 
-async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
+async def _ask_stream_async[Request](ask: Ask[Request]) -> AsyncGenerator[Progress | Outcome]:
     """Yields the pieces of the message, and the outcome last."""
     outcome: Outcome = _DONE
     try:
@@ -249,11 +252,11 @@ async def _ask_stream_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
 
 
 def _wait(wait: Wait) -> Outcome:
-    async def bounded(result: Any) -> Any:  # Any: awaitables of every kind
+    async def bounded(result: Awaitable[object]) -> object:
         async with asyncio.timeout(wait.seconds):
             return await result
 
-    def invoke() -> Any:  # Any: whatever the function returns
+    def invoke() -> object:
         result = wait.invoke()
         return bounded(result) if inspect.isawaitable(result) else result
 
@@ -348,8 +351,7 @@ async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
         return None, _failure(error) if is_foreign(error) else error
 
 
-# Any: awaitables of every kind
-def _run_to_end(awaitable: Any) -> Outcome:
+def _run_to_end(awaitable: Awaitable[object]) -> Outcome:
     """Waits for a coroutine from synchronous code."""
     outcome: list[Outcome] = []
 

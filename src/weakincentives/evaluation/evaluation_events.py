@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from ..content import text_of, to_content
 from ..errors import ControlFlow, message_of
 from ..limits import TokenUsage
-from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.prompt import AnyPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.sizes import measure
 from ..runtime.events import (
     EvaluationStopped,
@@ -31,10 +31,9 @@ __all__ = ["opening_events", "stop_event"]
 _log = logging.getLogger(__name__)
 
 
-# Any: a prompt of any output
 def opening_events(
-    rendered: RenderedPrompt[Any],
-    prompt: Prompt[Any],
+    rendered: AnyRenderedPrompt,
+    prompt: AnyPrompt,
     operation: Operation,
     conversation: Conversation,
     options: EvaluationStart,

@@ -16,7 +16,7 @@ from ..limits import Clock, Meter
 from ..locks import RunToken
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from ..runtime.events import Operation, PromptExecuted
 from .adapter import (
     ConnectingAdapter,
@@ -127,8 +127,7 @@ class Evaluation[Out]:
             rendered, prompt, self._operation, conversation, options, ids=self._ids
         )
 
-    # Any, twice: a prompt of any output
-    def _begin_log(self, rendered: RenderedPrompt[Any]) -> Conversation:
+    def _begin_log(self, rendered: AnyRenderedPrompt) -> Conversation:
         """Returns the conversation to begin with, and notes that the evaluation begins with it."""
         log = self._log
         log.continued = self._options.get("conversation")
@@ -144,7 +143,7 @@ class Evaluation[Out]:
         )
         return conversation
 
-    def _opening(self, rendered: RenderedPrompt[Any]) -> Conversation:
+    def _opening(self, rendered: AnyRenderedPrompt) -> Conversation:
         """Returns the conversation to begin with; the session keeps the bytes of its media."""
         options, store = self._options, self._session.content
         for media in rendered.media:
@@ -160,7 +159,7 @@ class Evaluation[Out]:
         return conversation.keeping_media(store, len(earlier.messages) - 1 if appended else 0)
 
     def _inner_loop(
-        self, adapter: ConnectingAdapter, rendered: RenderedPrompt[Any], conversation: Conversation
+        self, adapter: ConnectingAdapter, rendered: AnyRenderedPrompt, conversation: Conversation
     ) -> Callable[[], InnerLoop]:
         options, parent = self._options, self._options.get("parent")
         config = config_for(adapter, rendered, options)

@@ -15,7 +15,6 @@ can be pickled between two actions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..content import ContentStore
 from ..limits import Deadline, Meter, TokenUsage
@@ -148,8 +147,7 @@ class InnerLoop:
     """
 
     conversation: Conversation
-    # Any: the inner loop only passes the output on.
-    structured_output: StructuredOutputConfig[Any] | None = None
+    structured_output: StructuredOutputConfig[object] | None = None
     config: RunConfig = field(default_factory=RunConfig)
     param_descriptions: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]]
@@ -232,7 +230,8 @@ class InnerLoop:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
                 pending = self.pending[0].call_id if self.pending else "none"
                 raise ValueError(
-                    f"outcome of call {outcome.tool_call_id!r} submitted, pending is {pending!r}"
+                    f"outcome of call {outcome.tool_call_id!r} was submitted, but the pending "
+                    f"calls are {pending!r}"
                 )
             self.pending, self.running = self.pending[1:], self.running[1:]
             self.transcript.append(outcome.message)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from .. import serde
 from ..content import Content
@@ -252,9 +252,15 @@ class RunsInside:
 
 
 def to_logged(
-    call: ToolCall, key: CallKey, outcome: ToolExecutionOutcome, **others: Any
+    call: ToolCall,
+    key: CallKey,
+    outcome: ToolExecutionOutcome,
+    *,
+    has_run: bool,
+    state: Changes,
+    is_complete: bool,
 ) -> LoggedCall:
-    """Returns the entry of a call that has an outcome; `others` are its further fields."""
+    """Returns the entry of a call that has an outcome."""
     sections, request = None, None
     if outcome.shown or outcome.opened or outcome.closed or outcome.expanded_tools:
         sections = SectionChange(
@@ -279,7 +285,15 @@ def to_logged(
         )
     answer, kind = outcome.message, outcome.error
     return LoggedCall(
-        key=key, call=call, answer=answer, error=kind, sections=sections, request=request, **others
+        key=key,
+        call=call,
+        answer=answer,
+        error=kind,
+        has_run=has_run,
+        sections=sections,
+        request=request,
+        state=state,
+        is_complete=is_complete,
     )
 
 
@@ -438,8 +452,7 @@ def size_of(log: LoggedRun) -> int:
     return own + sum(map(size_of, inner))
 
 
-# Any: a prompt of any output
-def tool_digests(template: AgentTemplate[Any], names: Sequence[str]) -> dict[str, str]:
+def tool_digests(template: AgentTemplate[object], names: Sequence[str]) -> dict[str, str]:
     """Returns a digest of what each tool declares, by name, of those that the template has."""
     tools = [template.registry.get_tool(name) for name in names]
     return {
@@ -453,8 +466,7 @@ def tool_digests(template: AgentTemplate[Any], names: Sequence[str]) -> dict[str
     }
 
 
-# Any: as above
-def check_nested(template: AgentTemplate[Any], log: LoggedRun) -> None:
+def check_nested(template: AgentTemplate[object], log: LoggedRun) -> None:
     """Raises `ChangedRunError` if a run inside an open call of `log` cannot go on.
 
     It finds the prompts of tools that `Tool.from_prompt` makes. Runs of other handlers are checked
@@ -467,8 +479,7 @@ def check_nested(template: AgentTemplate[Any], log: LoggedRun) -> None:
                 check_run(tool.handler.template, run)
 
 
-# Any: as above
-def check_run(template: AgentTemplate[Any], run: NestedRun) -> None:
+def check_run(template: AgentTemplate[object], run: NestedRun) -> None:
     """Raises `ChangedRunError` if a nested run that waits cannot go on with the template."""
     change = change_since(template, f"{run.ns}/{run.key}", run.tool_digests, kind="nested run")
     if change:
@@ -476,9 +487,8 @@ def check_run(template: AgentTemplate[Any], run: NestedRun) -> None:
     check_nested(template, run.log)
 
 
-# Any: as above
 def change_since(
-    template: AgentTemplate[Any], name: str, digests: Mapping[str, str], *, kind: str
+    template: AgentTemplate[object], name: str, digests: Mapping[str, str], *, kind: str
 ) -> str:
     """Returns why a run of the prompt `name` cannot go on with the template; `""` if it can.
 

@@ -52,12 +52,13 @@ class MainLoop:
         check_count("max_expansions", max_expansions)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
-                f"MainLoop got {adapter!r}; pass an adapter, such as OpenAIAdapter(model)"
+                f"MainLoop must get an adapter, such as OpenAIAdapter(model), got {adapter!r}"
             )
         self.adapter = adapter
         if not isinstance(compaction, Compaction | None):
             raise TypeError(
-                f"compaction is {compaction!r}; pass a Compaction(at_tokens, keep_turns)"
+                "compaction must be a Compaction, such as Compaction(at_tokens, keep_turns), got "
+                f"{compaction!r}"
             )
         self.max_expansions = max_expansions
         self.compaction = compaction

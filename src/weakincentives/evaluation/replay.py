@@ -7,13 +7,12 @@ do those of calls that failed, change nothing or must not run twice.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from ..errors import SerdeError
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE
-from ..protocols import SessionProtocol
+from ..protocols import SessionProtocol, Snapshot
 from ..runtime.session.snapshots import Changes, SessionSnapshot, parse_changes
 from ..runtime.transactions import (
     CompositeSnapshot,
@@ -37,7 +36,7 @@ class Replay:
     def __init__(
         self,
         tools: ToolExecutor,
-        prompt: Prompt[Any],  # Any: a prompt of any output
+        prompt: AnyPrompt,
         session: SessionProtocol,
     ) -> None:
         self._tools = tools
@@ -71,8 +70,8 @@ class Replay:
         outcome = yield from tools.execute(called.call, inside)
         if called.answer.success and not outcome.success:
             raise PromptEvaluationError(
-                f"the call of {name!r}, which succeeded before the run waited, fails now: "
-                f"{outcome.message.content}",
+                f"cannot resume the run because the call of {name!r} succeeded before the "
+                f"suspension and fails now: {outcome.message.content}",
                 phase="response",
                 code="not_repeated",
             )
@@ -113,15 +112,16 @@ class Replay:
             return True
         return bool(changes_since(snapshot).keys() - {"state"})
 
-    # Any: the snapshot of a session or of a fork of one, which has the state of its own
-    def _state_since(self, before: Any) -> Changes:
-        after: Any = self._session.snapshot()
+    def _state_since(self, before: Snapshot) -> Changes:
+        # a snapshot of a fork has that of a session inside
+        after = self._session.snapshot()
         after, before = getattr(after, "state", after), getattr(before, "state", before)
         return after.since(before) if isinstance(after, SessionSnapshot) else {}
 
     def _change_state(self, changes: Changes) -> None:
-        snapshot: Any = self._session.snapshot()  # Any: as above
-        types = getattr(snapshot, "state", snapshot).slices.keys()
+        snapshot = self._session.snapshot()
+        state: Snapshot = getattr(snapshot, "state", snapshot)
+        types = state.slices.keys()
         for how, slice_type, values in parse_changes(changes, types):
             if how == "set":
                 self._session[slice_type].seed(*values)

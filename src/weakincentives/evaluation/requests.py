@@ -208,7 +208,7 @@ class ProviderRequests:
                 del failure  # else the exception's traceback would refer to the exception
         if answer is None:
             name = type(self._connection).__name__
-            raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
+            raise TypeError(f"the stream of {name} must end with a complete AssistantMessage")
         is_ascii = answer.text.isascii()
         for call in answer.tool_calls:
             texts = call.call_id, call.name, call.arguments

@@ -102,6 +102,7 @@ class Run[Out]:
         self._evaluations: list[Evaluation[Out]] = []  # of a chat's turn
         self._execution: Execution[Out] | None = None
         names = ConversationOptions.__annotations__
+        # Any: the options of a conversation, as far as they are given
         kept: Any = {name: value for name, value in given.items() if name in names}
         self._options: EvaluationStart = kept
         self.log = new_log(prompt, given, parent)
@@ -204,7 +205,7 @@ class Run[Out]:
     @property
     def execution(self) -> Execution[Out]:
         """The result of the run, which has ended."""
-        assert self._execution is not None  # noqa: S101 - `course` has set it or raised
+        assert self._execution is not None  # `course` has set it or raised
         return self._execution
 
     def __enter__(self) -> Self:

@@ -7,13 +7,14 @@ from its log. The runs inside a call have logs of their own, which its `OpenCall
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..content import Content
 from ..errors import ControlFlow, WeakIncentivesError
 from ..limits import RunUsage
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.tool import ToolResult
+from ..protocols import Snapshot
 from ..runtime.events import EventIds
 from ..runtime.session.snapshots import Changes
 from .approval import Approve, Decision, Preview
@@ -70,7 +71,7 @@ class Called(NamedTuple):
     has_run: bool = True
     state: Changes = _NO_CHANGES
     is_complete: bool = False
-    result: ToolResult[Any] | None = None  # Any: results of all tools
+    result: ToolResult[object] | None = None
 
     def logged(self) -> LoggedCall:
         """Returns the entry for JSON."""
@@ -149,7 +150,9 @@ class RunLog:
         self.keeps_changes: bool = sink is not None or (caller is not None and caller.keeps_changes)
         self.continued: Conversation | None = None  # by the present evaluation
         self.is_turn = False  # of a chat
-        self.before_call: tuple[int, Any] | None = None  # the entries and the state before a call
+        self.before_call: tuple[int, Snapshot] | None = (
+            None  # the entries and the state before a call
+        )
         self.waits = False
         self.refusal: BaseException | None = None
         self._calls: tuple[ToolCall, ...] = ()
@@ -440,15 +443,16 @@ class OpenCall:
         caller = self.log.caller
         return self if caller is None else caller.root
 
-    # Any: a prompt of any output
-    def begin(self, prompt: Prompt[Any]) -> RunLog:
+    def begin(self, prompt: AnyPrompt) -> RunLog:
         """Returns the log of the next run of the call's handler.
 
         Raises `ChangedRunError` if the run that waits there is of another prompt or other tools.
         """
         if self.is_preview:
             self.has_runs = True
-            raise WeakIncentivesError("runs inside a call that only shows what it would do wait")
+            raise WeakIncentivesError(
+                "nested runs cannot start while the tool call is being previewed"
+            )
         index = len(self.runs)
         record = self._record[index] if index < len(self._record) else None
         if record is not None and not record.log.entries:  # it had hardly begun

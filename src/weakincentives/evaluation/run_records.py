@@ -1,9 +1,7 @@
 """What a run begins with: the log of one that was suspended or stopped, or a new one."""
 
-from typing import Any
-
 from ..content import references_in, to_content
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..runtime.events import new_id
 from .adapter import ExecutionOptions, ParentRun
 from .logged_run import LoggedRun
@@ -22,10 +20,15 @@ def with_record(options: ExecutionOptions) -> ExecutionOptions:
     suspension, turn = options.get("suspension"), options.get("turn")
     if suspension is not None:
         if not isinstance(suspension, Suspension):
-            raise TypeError(f"suspension is {suspension!r:.200}; pass RunSuspended.suspension")
+            raise TypeError(
+                "suspension must be the suspension of a RunSuspended error, got "
+                f"{suspension!r:.200}"
+            )
         for name in ("message", "conversation"):
             if options.get(name) is not None:
-                raise ValueError(f"{name}= goes with a new run; the suspension has the run's own")
+                raise ValueError(
+                    f"{name}= cannot be passed when resuming: the suspended run already has its own"
+                )
         log = suspension.log
     elif turn is not None and turn.stopped is not None:
         log = turn.stopped.log
@@ -39,8 +42,7 @@ def with_record(options: ExecutionOptions) -> ExecutionOptions:
     }
 
 
-# Any: a prompt of any output
-def new_log(prompt: Prompt[Any], options: ExecutionOptions, parent: ParentRun) -> RunLog:
+def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> RunLog:
     """Returns the log of a run, with its record if it continues one that has waited or stopped."""
     if parent.call is not None:
         return parent.call.begin(prompt)

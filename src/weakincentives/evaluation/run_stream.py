@@ -4,7 +4,6 @@ from _thread import allocate_lock, get_ident  # `threading` takes longer to impo
 from collections.abc import Callable, Generator
 from functools import wraps
 from types import TracebackType
-from typing import Any, cast
 
 __all__ = ["RunStream", "run_stream"]
 
@@ -41,11 +40,16 @@ class RunStream[Event](Generator[Event]):
         """Returns the next event."""
         return next(self)
 
-    # Any: the overloads of the base
-    def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None, /) -> Event:
+    def throw(
+        self,
+        kind: type[BaseException] | BaseException,
+        value: object = None,
+        trace: TracebackType | None = None,
+        /,
+    ) -> Event:
         """Stops the run, waits until it has ended and raises the exception."""
         self.close()
-        raise kind if value is None else value
+        raise value if isinstance(value, BaseException) else kind
 
     def close(self) -> None:
         """Stops the run and waits until it has ended."""
@@ -55,12 +59,13 @@ class RunStream[Event](Generator[Event]):
                 self._events.close()
 
 
-# Any: methods of all signatures that return a generator
-def run_stream[F: Callable[..., Generator[Any]]](method: F) -> F:
+def run_stream[**P, Event](
+    method: Callable[P, Generator[Event]],
+) -> Callable[P, Generator[Event]]:
     """Makes a generator function return a `RunStream`."""
 
     @wraps(method)
-    def start(*args: object, **options: object) -> RunStream[Any]:
+    def start(*args: P.args, **options: P.kwargs) -> RunStream[Event]:
         return RunStream(method(*args, **options))
 
-    return cast(F, start)
+    return start

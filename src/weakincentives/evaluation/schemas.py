@@ -10,13 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated
 
 from .. import serde
 from ..prompt.external_schemas import ANY_NAME, SAFE_NAME, to_provider_form
 from ..prompt.output import StructuredOutputConfig
 from ..prompt.tool import AnyTool
+from ..record_types import AnyType
 from ..serde import JsonSchema
+from ..serde.json_types import AnyJson
 from ..serde.values import UpgradedBy
 
 __all__ = ["OutputSpec", "StoredToolSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
@@ -39,12 +41,11 @@ class ToolSpec:
         }
 
 
-# Any: JSON of any version
-def _read_spec(value: Any) -> Any:
+def _read_spec(value: AnyJson) -> AnyJson:
     """Returns the JSON of a `ToolSpec`, which had the strict schema and a plain one in 0.2.0."""
     match value:
         case {"strict": _, "parameters": dict(sent), **others}:
-            plain: Any = others.pop("plain", None)  # Any: JSON of a schema
+            plain: AnyJson = others.pop("plain", None)
             return {**others, "parameters": to_provider_form(plain or sent, names=ANY_NAME)}
         case _:
             return value
@@ -68,22 +69,21 @@ class OutputSpec:
 
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:
     """Returns the spec of `tool`; `param_descriptions` replaces those of the fields it names."""
-    params_type: Any = tool.params_type  # Any: see `_schema_of_type`
     if param_descriptions:
         names = ANY_NAME if tool.schema is None else SAFE_NAME
         schema = to_provider_form(tool.params_schema(), param_descriptions, names=names)
     elif tool.schema is not None:
         schema = _external_schema(tool.schema)
     else:
+        params_type: AnyType = tool.params_type  # every class has a hash
         schema = _schema_of_type(params_type)
     return ToolSpec(tool.name, tool.description, schema)
 
 
-# Any: an output of any type.
 @lru_cache(maxsize=1024)
-def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
+def output_to_spec(config: StructuredOutputConfig[object]) -> OutputSpec:
     """Returns the spec of a declared output, named after its type."""
-    item_type: Any = config.item_type  # Any: see `_schema_of_type`
+    item_type = config.item_type
     schema = serde.json_schema(item_type)
     if config.wrapper is not None:
         part = {"type": "array", "items": schema} if config.container == "array" else schema
@@ -99,8 +99,7 @@ def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
 
 
 @lru_cache(maxsize=4096)
-# Any: typeshed does not know that every class has a hash
-def _schema_of_type(type_: Any) -> JsonSchema:
+def _schema_of_type(type_: AnyType) -> JsonSchema:
     return to_provider_form(serde.json_schema(type_), names=ANY_NAME)
 
 

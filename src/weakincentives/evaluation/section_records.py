@@ -6,11 +6,11 @@ compares them with the prompt as it is rendered now.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from ..prompt.errors import PromptRenderError
 from ..prompt.registry import SectionNode
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.walk import VisibleSections
 from ..visibility import SectionPath, SectionVisibility
 from .messages import Instructions, ToolExecutionOutcome, sendable
@@ -61,8 +61,7 @@ class SectionRecord:
 type SectionRecords = dict[SectionPath, SectionRecord]
 
 
-# Any: prompts of every output
-def shown_records(rendered: RenderedPrompt[Any]) -> SectionRecords:
+def shown_records(rendered: AnyRenderedPrompt) -> SectionRecords:
     """Returns the records of all sections that are shown, or would be after an override."""
     decisions = rendered.view.decisions
     records: SectionRecords = {}
@@ -129,7 +128,7 @@ def _set_visibility(
 
 def section_changes(
     before: Iterable[SectionRecord],
-    rendered: RenderedPrompt[Any],  # Any: as above
+    rendered: AnyRenderedPrompt,
 ) -> tuple[list[Instructions], SectionRecords]:
     """Returns what the model must be told of changed sections, if any, and the records then."""
     records = {record.path: record for record in before}
@@ -163,7 +162,7 @@ def section_changes(
 
 def _as_read(
     records: SectionRecords,
-    rendered: RenderedPrompt[Any],  # Any: as above
+    rendered: AnyRenderedPrompt,
 ) -> tuple[VisibleSections, Sequence[str]]:
     """Returns the visible sections and their texts now, with the sections that the model has read.
 

@@ -7,14 +7,14 @@ mark, which `resume` removes: so a run goes on once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from .. import serde
 from ..content import Content
 from ..errors import SerdeError, ValidationIssue, WeakIncentivesError
 from ..limits import TokenUsage
 from ..prompt.model_json import read_without_nulls
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.tool import AgentTemplate, AnyTool, PromptHandler
 from ..protocols import SessionProtocol
 from ..runtime.session.session import Session
@@ -141,7 +141,7 @@ class Suspension:
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Parses what `to_json` wrote; raises `SerdeError` for other text or another version."""
-        value: Any = serde.parse_json(dict[str, Any], text)  # Any: it is parsed below
+        value = serde.parse_json(dict[str, object], text)
         version = value.pop("version", None)
         if version != _VERSION:
             problem = _OLD if version == 1 else f"it has version {version!r}, not {_VERSION}"
@@ -154,7 +154,7 @@ class Suspension:
 
 def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
     """Returns what waits in a suspension that 0.2 wrote, to be listed; `None` for another one."""
-    value: Any = serde.parse_json(dict[str, Any], text)  # Any: as in `from_json`
+    value = serde.parse_json(dict[str, object], text)
     if value.get("version") != 1:
         return None
     return serde.parse(tuple[Preview, ...], value.get("pending"))
@@ -175,9 +175,8 @@ class RunSuspended(WeakIncentivesError):
         return type(self), (self.suspension, self.remedy)
 
 
-# Any: a prompt of any output
 def check_resumable(
-    prompt: Prompt[Any],
+    prompt: AnyPrompt,
     suspension: Suspension,
     decisions: Mapping[str, Decision],
     session: SessionProtocol,
@@ -198,14 +197,14 @@ def check_resumable(
         if decision and (problem := replacement_issue(prompt.template, preview, decision)):
             raise ValueError(problem)
     if issue := _issue(suspension):
-        raise ValueError(f"cannot resume the suspension: {issue.message}; pass it as it was made")
+        raise ValueError(f"cannot resume the suspension: {issue.message}; pass it unchanged")
     if isinstance(session, Session) and _is_new(session.snapshot()):
         session.restore(session.parse_snapshot(suspension.session))
     mark = SuspendedRun(suspension.suspension_id)
     if not session[SuspendedRun].where(mark.__eq__):
         raise ValueError(
-            f"the run of {name!r} does not wait in this session: it was resumed already, or the "
-            "session is another one; pass a new Session() for that of the suspension"
+            f"the run of {name!r} is not suspended in this session: it was already resumed, or it "
+            "belongs to another session; to restore the suspended session, pass a new Session()"
         )
     session[SuspendedRun].clear(mark.__eq__)
     return decide(suspension.log, decisions)
@@ -219,15 +218,19 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
     waiting = {preview.call_id for preview in suspension.pending}
     for call_id, decision in decisions.items():
         if call_id not in waiting:
-            raise ValueError(f"call {call_id!r} does not wait; decide on {sorted(waiting)}")
+            raise ValueError(
+                f"decisions must be for suspended calls, {sorted(waiting)}, got one for {call_id!r}"
+            )
         if not isinstance(decision, Approve | Deny | ReplaceArguments):
-            raise TypeError(f"the decision on {call_id!r} is {decision!r}; pass Approve()")
+            raise TypeError(
+                f"the decision on {call_id!r} must be Approve(), Deny(reason) or "
+                f"ReplaceArguments(arguments), got {decision!r}"
+            )
         if isinstance(decision, ReplaceArguments):
             arguments_json(decision.arguments)
 
 
-# Any: a prompt of any output
-def replacement_issue(template: AgentTemplate[Any], preview: Preview, decision: Decision) -> str:
+def replacement_issue(template: AgentTemplate[object], preview: Preview, decision: Decision) -> str:
     """Returns why the call's tool cannot take replaced arguments; `""` if it can.
 
     Finds the tools of the template, and of the prompts that `Tool.from_prompt` makes tools.
@@ -245,8 +248,7 @@ def replacement_issue(template: AgentTemplate[Any], preview: Preview, decision: 
     return ""
 
 
-# Any: a prompt of any output
-def _find_tool(template: AgentTemplate[Any], names: Sequence[str]) -> AnyTool | None:
+def _find_tool(template: AgentTemplate[object], names: Sequence[str]) -> AnyTool | None:
     tool = template.registry.get_tool(names[0])
     if tool is None or len(names) == 1:
         return tool
@@ -267,8 +269,7 @@ def _cannot_wait(tool: str) -> str:
     )
 
 
-# Any: a prompt of any output
-def suspend(log: RunLog, prompt: Prompt[Any], session: SessionProtocol) -> RunSuspended:
+def suspend(log: RunLog, prompt: AnyPrompt, session: SessionProtocol) -> RunSuspended:
     """Returns the error that ends a run which waits, and marks its session.
 
     A run inside a call notes in its log that it waits; after a call that can neither be undone nor
@@ -294,7 +295,7 @@ def suspend(log: RunLog, prompt: Prompt[Any], session: SessionProtocol) -> RunSu
     return RunSuspended(_suspension(log, prompt, text))
 
 
-def _suspension(log: RunLog, prompt: Prompt[Any], session: str) -> Suspension:  # Any: as above
+def _suspension(log: RunLog, prompt: AnyPrompt, session: str) -> Suspension:
     return Suspension(
         run_id=log.run_id,
         ns=prompt.ns,

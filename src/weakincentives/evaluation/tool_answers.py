@@ -1,7 +1,6 @@
 """What the model reads of a tool's result, and the sections that it asked for or opened."""
 
 from dataclasses import replace
-from typing import Any
 
 from ..content import Document, Image
 from ..errors import plain_text
@@ -35,20 +34,21 @@ def result_text(tool: str, result: object) -> str:
     if not isinstance(result, ToolResult):
         kind = "None" if result is None else type(result).__name__
         raise TypeError(
-            f"the handler of {tool!r} returned {kind}, not a ToolResult; "
-            "return ToolResult(message=…, value=…)"
+            f"the handler of {tool!r} must return a ToolResult, got {kind}; return "
+            "ToolResult(message=…, value=…)"
         )
     message: object = result.message
     if not isinstance(message, str):
         raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
     for media in result.media:
         if not isinstance(media, Image | Document):
-            raise TypeError(f"ToolResult.media has {media!r:.200}; pass images and documents")
+            raise TypeError(
+                f"ToolResult.media must contain images and documents, got {media!r:.200}"
+            )
     return plain_text(result.content())
 
 
-# Any: results of all tools.
-def without_bytes(result: ToolResult[Any]) -> ToolResult[Any]:
+def without_bytes(result: ToolResult[object]) -> ToolResult[object]:
     """Returns a result whose media are references."""
     if not result.media:
         return result
@@ -69,7 +69,7 @@ def shorten(content: str, limit: int | None) -> str:
     return content[:shown] + note.format(total - shown)
 
 
-def failed(message: str) -> ToolResult[Any]:  # Any: results of all tools
+def failed(message: str) -> ToolResult[object]:
     """Returns the result of a call that failed, with at most 1,000 characters of the message."""
     return ToolResult(message=message[:_MAX_FAILURE], success=False)
 

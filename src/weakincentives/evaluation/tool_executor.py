@@ -31,20 +31,21 @@ from ..prompt.errors import (
     VisibilityExpansionRequired,
 )
 from ..prompt.progressive_disclosure import OpenSectionsParams
-from ..prompt.prompt import Prompt
+from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.tool import (
     MAY_RUN_ON_FORKS,
     NON_REPEATABLE,
     AnyTool,
+    AnyToolHandler,
     PromptHandler,
-    ToolHandler,
     ToolResult,
 )
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, new_id
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
 from .call_fork import ForkedCall
@@ -73,9 +74,7 @@ _log = logging.getLogger(__name__)
 _MAX_ARGUMENTS = 10_000  # characters of a call that its event has
 _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 
-# Any: handlers and results of all tools.
-type _Handler = ToolHandler[Any, Any]
-type _Result = ToolResult[Any]
+type _Result = ToolResult[object]
 
 _NO_CHANGES: Changes = {}
 # Any: a `ProviderAdapter`, whose methods take prompts, which an `Evaluator` cannot name
@@ -92,12 +91,11 @@ class ToolExecutor:
     repeats it after a restart or an interrupt.
     """
 
-    # Any: prompts of every output
     def __init__(
         self,
         *,
-        prompt: Prompt[Any],
-        rendered: RenderedPrompt[Any],
+        prompt: AnyPrompt,
+        rendered: AnyRenderedPrompt,
         adapter: AdapterOfCall,
         config: RunConfig,
         session: SessionProtocol,
@@ -191,8 +189,9 @@ class ToolExecutor:
         except ToolValidationError:
             return
         try:  # runs again, only to see what it opens or closes
-            result: Any = handler(params, context=self.context(call))
-            self.available.note(result.value, params)
+            result = handler(params, context=self.context(call))
+            if isinstance(result, ToolResult):
+                self.available.note(result.value, params)
         except VisibilityExpansionRequired:
             self.available.note(outcome.request, params)
         except PromptError:
@@ -208,13 +207,13 @@ class ToolExecutor:
         return forked, self._in_time(effects)
 
     def fork(
-        self, inside: OpenCall, handler: _Handler, params: object, *, makes: bool = False
+        self, inside: OpenCall, handler: AnyToolHandler, params: object, *, makes: bool = False
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
         With `makes` the call may be the first to ask for a resource.
         """
-        assert isinstance(self._session, Forkable)  # noqa: S101 - the callers have asked
+        assert isinstance(self._session, Forkable)  # the callers have asked
         inside.keeps_changes = True  # it may have to run again
         forked = ForkedCall(self._session, self._resources, makes=makes, run=self._run)
         bus = forked.session.bus_for(self._operation.bus)
@@ -362,7 +361,7 @@ class ToolExecutor:
         return end
 
     def _invoke(
-        self, invoke: Callable[..., Any], params: object, *, started: float, inside: OpenCall
+        self, invoke: AnyFunction, params: object, *, started: float, inside: OpenCall
     ) -> Effects[tuple[ToolExecutionOutcome, _Result]]:
         """Invokes the handler, commits what it did or undoes it, and answers."""
         call = inside.call
@@ -455,7 +454,7 @@ class ToolExecutor:
         )
         return outcome
 
-    def admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
+    def admit(self, call: ToolCall) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
         Raises `ToolValidationError`, whose text the model reads.

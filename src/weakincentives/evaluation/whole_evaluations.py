@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.prompt import AnyPrompt
+from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from .adapter import ProviderAdapter
 from .conversation import Conversation
 from .effects import Ask, Effects
@@ -23,21 +23,19 @@ class WholeEvaluations:
         self._adapter: Any = adapter
         self._options = options
 
-    def ask(self, prompt: Prompt[Any] | RenderedPrompt[Any], /) -> Completed[Any]:
+    def ask(self, prompt: AnyPrompt | AnyRenderedPrompt, /) -> Completed[object]:
         return Completed(self._adapter.evaluate(prompt, **self._options))
 
-    async def ask_async(self, prompt: Prompt[Any] | RenderedPrompt[Any], /) -> Completed[Any]:
+    async def ask_async(self, prompt: AnyPrompt | AnyRenderedPrompt, /) -> Completed[object]:
         return Completed(await self._adapter.evaluate_async(prompt, **self._options))
 
-    def ask_stream(
-        self, prompt: Prompt[Any] | RenderedPrompt[Any], /
-    ) -> Iterator[StreamEvent[Any]]:
+    def ask_stream(self, prompt: AnyPrompt | AnyRenderedPrompt, /) -> Iterator[StreamEvent[object]]:
         return iter(self._adapter.stream(prompt, **self._options))
 
     def ask_stream_async(
-        self, prompt: Prompt[Any] | RenderedPrompt[Any], /
-    ) -> AsyncGenerator[StreamEvent[Any]]:
-        events: AsyncGenerator[StreamEvent[Any]] = self._adapter.stream_async(
+        self, prompt: AnyPrompt | AnyRenderedPrompt, /
+    ) -> AsyncGenerator[StreamEvent[object]]:
+        events: AsyncGenerator[StreamEvent[object]] = self._adapter.stream_async(
             prompt, **self._options
         )
         return events

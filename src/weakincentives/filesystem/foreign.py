@@ -68,9 +68,9 @@ class ForeignDirectory(HostFilesystem):
                 stats = [self._status(entry.path) for entry in self._entries()]
                 if any(stat is not None and stat.st_ctime_ns > until_ns for stat in stats):
                     raise FileExistsError(
-                        f"a process was killed while it changed {self.root}, and others have "
-                        f"changed it since; see what to keep of its copies in {folder}, and "
-                        "remove them"
+                        f"cannot recover {self.root}: a process was killed while it changed "
+                        "files, and some of them have been changed again since; save what you "
+                        f"need from the backups in {folder}, then delete that folder"
                     )
                 # These changes are ours, if this process is killed too.
                 soon_ns = time_ns() + _RECOVERY_NS
@@ -130,14 +130,14 @@ class ForeignDirectory(HostFilesystem):
                 entries += self._scan(entry.path)
             if len(entries) > self.limits.entries:
                 raise FilesystemLimitError(
-                    f"{self.root} holds more than {self.limits.entries:,} entries, "
-                    "which cannot be copied; name a smaller directory"
+                    f"cannot copy {self.root}: it has more than {self.limits.entries:,} entries; "
+                    "use a smaller directory"
                 )
         size = sum(entry.size for entry in entries)
         if size > self._max_bytes:
             raise FilesystemLimitError(
-                f"{self.root} holds {size:,} bytes, and at most {self._max_bytes:,} are copied; "
-                "name a smaller directory"
+                f"cannot copy {self.root}: it has {size:,} bytes, the limit is "
+                f"{self._max_bytes:,}; use a smaller directory"
             )
         return entries
 

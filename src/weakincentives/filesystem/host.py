@@ -80,14 +80,14 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
         *,
         read_only: bool = False,
         hard_links: bool = False,
-        limits: FilesystemLimits = FilesystemLimits(),  # noqa: B008 - frozen
+        limits: FilesystemLimits = FilesystemLimits(),
     ) -> None:
         super().__init__(read_only=read_only, limits=limits)
         self._hard_links = hard_links
         needed = {os.open, os.stat, os.mkdir, os.rename, os.unlink, os.rmdir}
         if not needed <= os.supports_dir_fd or os.scandir not in os.supports_fd or not _NO_LINK:
             raise OSError(
-                "this platform opens no files relative to a directory; use InMemoryFilesystem"
+                "this platform cannot open files relative to a directory; use InMemoryFilesystem"
             )
         self.root = Path(root)
         self._descriptor = os.open(self.root, _DIRECTORY)
@@ -132,7 +132,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
         *directories, name = path.split("/")
         with self.lock:
             if not self._closer.alive:
-                raise ValueError(f"{self!r} is closed; make another")
+                raise ValueError(f"{self!r} is closed; create a new one")
             descriptor = os.dup(self._descriptor)
         try:
             for directory in directories:
@@ -263,7 +263,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
                 to_remove.extend((entry.path, entry.kind) for entry in self._scan(name))
             if len(to_remove) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(
-                    f"{path!r} holds more than one delete may remove; delete parts of it first"
+                    f"{path!r} has too many entries for one delete; delete parts of it first"
                 )
         for name, name_kind in reversed(to_remove):
             self._record(name, name_kind)

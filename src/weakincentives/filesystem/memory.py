@@ -18,7 +18,7 @@ class InMemoryFilesystem(TreeFilesystem, ForkableFilesystem):
         files: Mapping[str, str | bytes] = MappingProxyType({}),
         *,
         read_only: bool = False,
-        limits: FilesystemLimits = FilesystemLimits(),  # noqa: B008 - frozen
+        limits: FilesystemLimits = FilesystemLimits(),
     ) -> None:
         super().__init__(Directory(), limits=limits)
         for path, content in files.items():

@@ -29,7 +29,9 @@ class ForkableFilesystem(Filesystem):
 
     def merge(self, fork: Filesystem, /) -> bool:
         if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
-            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
+            raise ValueError(
+                f"{fork!r} is not a fork of {self!r}; merge the filesystem that its fork() returned"
+            )
         return fork.merge_into_base()
 
 
@@ -71,7 +73,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
         base = self.base
         with self.lock, base.lock if isinstance(base, VersionedFilesystem) else nullcontext():
             if self._merged:
-                raise ValueError(f"{self!r} was merged already; fork again")
+                raise ValueError(f"{self!r} has already been merged; fork again")
             for method, path, summary in self._observations:
                 if _observe(base, method, path)[1] != summary:
                     return False

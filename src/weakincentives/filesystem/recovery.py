@@ -177,5 +177,5 @@ def _read(folder: Path, stack: ExitStack) -> list[_Listed]:
             entry = HostEntry(kind, content, os.stat_result(*status))
             entries.append((path, is_stable, entry))
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"the copies in {folder} cannot be read: {error}") from error
+        raise ValueError(f"cannot read the backups in {folder}: {error}") from error
     return entries

@@ -60,8 +60,8 @@ def pattern_size(pattern: str) -> int:
     for token in _TOKEN.finditer(pattern):
         if token["verbose"]:
             raise ValueError(
-                f"{pattern!r:.200} has the flag x; "
-                "write the pattern without white space and comments"
+                f"pattern {pattern!r:.200} must not use the flag x; remove the flag, white space "
+                "and comments"
             )
         if token["least"]:
             times = max(1, int(token["least"]), int(token["most"] or 0))
@@ -85,8 +85,7 @@ class LineSearch:
     ) -> None:
         if len(pattern) > _MAX_PATTERN:
             raise ValueError(
-                f"the pattern has {len(pattern):,} characters; "
-                f"write one of {_MAX_PATTERN:,} at most"
+                f"pattern must have at most {_MAX_PATTERN:,} characters, got {len(pattern):,}"
             )
         self._is_match = line_matcher(pattern, ignore_case=ignore_case)
         size = pattern_size(pattern)
@@ -127,9 +126,9 @@ class LineSearch:
                 if len(text[start:end].encode()) > self._max_line_bytes:
                     number = text.count("\n", 0, start) + 1
                     raise FilesystemLimitError(
-                        f"line {number} of {path!r} is too long for this pattern "
-                        f"({end - start:,} characters); leave the file out, or write the pattern "
-                        "shorter, without counts such as {0,50}"
+                        f"line {number} of {path!r} is too long for this pattern ({end - start:,} "
+                        "characters); exclude the file, or simplify the pattern, for example by "
+                        f"removing counts such as {{0,50}}"
                     )
             yield text[start:end]
             start = end + 1
@@ -144,5 +143,5 @@ class LineSearch:
         else:
             return
         raise FilesystemLimitError(
-            f"the search {problem} at {path!r}; search fewer files, or for a simpler pattern"
+            f"the search {problem} at {path!r}; search fewer files, or use a simpler pattern"
         )

@@ -113,7 +113,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         with self.lock:
             name = self._changeable_path(path)
             if name == ".":
-                raise PermissionError("the root cannot be deleted; name what is in it")
+                raise PermissionError("the root cannot be deleted; delete its entries instead")
             kind = self._check_kind(path, name, missing=FileNotFoundError)
             if kind == "directory" and not recursive:
                 raise file_error(IsADirectoryError, path)
@@ -164,8 +164,9 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             while versions[-1] is not self._newest_version():
                 if versions[-1].newer is None:
                     raise ValueError(
-                        "this snapshot is of another filesystem, or an older one was restored "
-                        "since; restore where it was made, newer ones before older ones"
+                        "this snapshot belongs to another filesystem, or was invalidated by "
+                        "restoring an older one; restore it on its own filesystem, newest "
+                        "snapshots first"
                     )
                 versions.append(versions[-1].newer)
             originals: dict[str, E | None] = {}
@@ -251,7 +252,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         if interrupt is not None:
             raise interrupt
         if failures:
-            raise ExceptionGroup(f"{len(failures)} changes could not be put back", failures)
+            raise ExceptionGroup(f"cannot restore {len(failures)} changes", failures)
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
         """Receives each finished change; a fork repeats them on its base."""
@@ -294,21 +295,21 @@ class VersionedFilesystem[E: _Entry](Filesystem):
     def _check_size(self, path: str, size: int) -> None:
         if size > self.limits.file_bytes:
             raise FilesystemLimitError(
-                f"{path!r} would be read or written with {size} bytes, but files may have "
+                f"cannot read or write {path!r}: it would have {size} bytes, the limit is "
                 f"{self.limits.file_bytes}; split it, or raise FilesystemLimits.file_bytes"
             )
 
     def _check_count(self, path: str, count: int) -> None:
         if count > self.limits.entries:
             raise FilesystemLimitError(
-                f"{path!r} holds more than {self.limits.entries} entries; name the one you need"
+                f"{path!r} has more than {self.limits.entries} entries; list a subdirectory"
             )
 
     def _changeable_path(self, path: str) -> str:
         name = normal_path(path, self.limits)
         if self.read_only:
             raise PermissionError(
-                f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere"
+                f"cannot change {path!r}: this filesystem is read-only; write elsewhere"
             )
         return name
 

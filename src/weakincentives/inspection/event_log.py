@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from .. import serde
 from ..errors import SerdeError
@@ -14,6 +14,7 @@ from ..runtime import events
 from ..runtime.events import Event, Operation, PromptRendered, SectionTexts
 from ..runtime.session.snapshots import type_name
 from ..serde import Json
+from ..serde.json_types import AnyJson
 
 __all__ = [
     "LOG_START",
@@ -24,7 +25,7 @@ __all__ = [
     "write_lines",
 ]
 
-type Record = dict[str, Any]  # Any: JSON, read key by key
+type Record = dict[str, AnyJson]
 """An event as plain JSON values; `event` is the name of its type."""
 
 _VERSION = 5
@@ -113,7 +114,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
                 if number == 1
                 else "it may have been cut off"
             )
-            raise ValueError(f"line {number} is no event; {remedy}")
+            raise ValueError(f"line {number} is not an event; {remedy}")
         if record["event"] != "LogStart":
             yield record
         elif (version := record.get("version")) != _VERSION:
@@ -124,7 +125,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
                 else "update weakincentives to read it"
             )
             raise ValueError(
-                f"line {number} begins a log of version {version!r}, and this is a reader of "
+                f"line {number} starts a log of version {version!r}, but this reader supports "
                 f"version {_VERSION}; {remedy}"
             )
 

@@ -16,17 +16,16 @@ from hashlib import sha256
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from ..content import ContentError, ContentStore, Image
 from ..displays import cut, escape_hidden
+from ..serde.json_types import AnyJson
 from .event_log import Record
 from .run_timeline import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
 
 __all__ = ["ReportedRun", "readable", "write_report"]
 
-type _Json = Any  # Any: JSON, created and read key by key
 type Price = Callable[[Record], float | None]
 """Returns the dollars of the request in a `ProviderCalled` record, or `None` if unknown."""
 
@@ -51,7 +50,7 @@ class ReportedRun:
     content: ContentStore | None = None
 
 
-def readable(value: _Json, *, name: str = "", secrets: bool = False) -> _Json:
+def readable(value: AnyJson, *, name: str = "", secrets: bool = False) -> AnyJson:
     """Returns JSON with control characters escaped and secrets masked.
 
     `name` is the name of the field with this value; `secrets=True` keeps secrets.

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from ..evaluation.conversation import rendered_tools
 from ..evaluation.schemas import OutputSpec, ToolSpec, output_to_spec
-from ..prompt.renderer import RenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.walk import session_overrides
 from ..runtime.session.session import Session
@@ -16,7 +15,6 @@ from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 __all__ = ["PromptState", "render_states"]
 
 type _Paths = tuple[SectionPath, ...]
-type AnyRendered = RenderedPrompt[Any]  # Any: prompts with any output type
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class PromptState:
 
     name: str
     opened: tuple[SectionPath, ...]
-    rendered: AnyRendered
+    rendered: AnyRenderedPrompt
 
     @property
     def text(self) -> str:
@@ -66,7 +64,7 @@ def render_states(
     start = Session() if session is None else session
     snapshot, overrides = start.snapshot(), session_overrides(start)
 
-    def render(opened: _Paths) -> AnyRendered:
+    def render(opened: _Paths) -> AnyRenderedPrompt:
         copy = Session()
         copy.restore(snapshot)
         full = dict.fromkeys(opened, SectionVisibility.FULL)
@@ -87,7 +85,9 @@ def render_states(
     )
 
 
-def _reachable(render: Callable[[_Paths], AnyRendered]) -> Iterator[tuple[_Paths, AnyRendered]]:
+def _reachable(
+    render: Callable[[_Paths], AnyRenderedPrompt],
+) -> Iterator[tuple[_Paths, AnyRenderedPrompt]]:
     """Renders all states, those with the fewest open sections first."""
     queue: list[_Paths] = [()]
     seen: set[_Paths] = set()

@@ -1,7 +1,7 @@
 """When a tool call needs a person's approval: what tools and sections declare about it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ..protocols import StateView
 from ..signatures import is_coroutine_function, selector_form
@@ -13,7 +13,7 @@ __all__ = ["Approval", "ApprovalMode", "approval_mode", "check_approval"]
 type ApprovalMode = Literal["arguments", "effects"]
 """What a person approves before a call counts: its arguments, or what it would change."""
 
-# Any: a selector takes nothing, the params, and by keyword the session or the context.
+# `...`: a selector takes nothing, the params, and by keyword the session or the context.
 # str: type checkers read `return "effects" if … else None` as a `str`; the value is checked later.
 type Approval = ApprovalMode | Callable[..., str | None]
 """A mode, or a function that returns the mode of one call, `None` for one that needs no approval.
@@ -32,21 +32,22 @@ def check_approval(subject: str, approval: object) -> None:
         return
     if not callable(approval):
         raise PromptValidationError(
-            f"{subject}: approval {approval!r} is neither 'arguments' nor 'effects' nor a function"
+            f"{subject}: approval must be 'arguments', 'effects' or a function, got {approval!r}"
         )
     if is_coroutine_function(approval):
         raise PromptValidationError(
-            f"{subject}: approval= is a coroutine function; use a plain one"
+            f"{subject}: approval= must be a plain function, got a coroutine function"
         )
     try:
         selector_form(approval, _NAMES)
     except TypeError as error:
-        raise PromptValidationError(f"{subject}: approval= {error}; use {_FORMS}") from None
+        raise PromptValidationError(
+            f"{subject}: approval= must take {_FORMS}, got a function that {error}"
+        ) from None
 
 
-# Any: the params of all tools
 def approval_mode(
-    approval: Approval | None, params: Any, session: StateView, context: ToolContext
+    approval: Approval | None, params: object, session: StateView, context: ToolContext
 ) -> ApprovalMode | None:
     """Returns the mode for one call; raises what a selector raises, and `TypeError` for others."""
     if not callable(approval):
@@ -58,4 +59,4 @@ def approval_mode(
         case None | "arguments" | "effects" as mode:
             return mode
         case other:
-            raise TypeError(f"approval= returned {other!r}; return 'arguments', 'effects' or None")
+            raise TypeError(f"approval= must return 'arguments', 'effects' or None, got {other!r}")

@@ -1,10 +1,9 @@
 """Conditions of sections: callables of four forms, brought to one when a template is built."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..protocols import StateView
-from ..signatures import is_coroutine_function, selector_form
+from ..signatures import AnyFunction, is_coroutine_function, selector_form
 from ..visibility import SectionPath
 from .errors import PromptRenderError
 
@@ -16,7 +15,7 @@ _FORMS = "(), (*, session), (params) or (params, *, session)"
 class BoundSelector(NamedTuple):
     """A selector as a callable of params and session; it passes on only what the selector takes."""
 
-    selector: Callable[..., object]
+    selector: AnyFunction
     needs_params: bool
     needs_session: bool
 
@@ -35,27 +34,25 @@ class BoundSelector(NamedTuple):
             ) from error
 
 
-# Any: selectors come in four forms, and this is where the form is found.
-def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
-    """Brings `selector` to one form.
+def bind_selector(selector: AnyFunction) -> BoundSelector:
+    """Returns `selector` in one form for all callers.
 
-    Raises `TypeError` for any form but the four that sections allow.
+    Raises `TypeError` for any form but the four that sections allow; its text completes "must be".
     """
     if not callable(selector):
-        raise TypeError(
-            f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}"
-        )
+        raise TypeError(f"a function of {_FORMS}, got {selector!r}")
     if is_coroutine_function(selector):
         raise TypeError(
-            f"{selector!r} is a coroutine function, and rendering awaits nothing; "
-            f"use a plain function"
+            "a plain function, because rendering does not await, got the coroutine function "
+            f"{selector!r}"
         )
     try:
         needs_params, names = selector_form(selector, {"session"}, keyword_only=True)
     except ValueError as error:
         raise TypeError(
-            f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"
+            f"a function with a readable signature, got {selector!r}; wrap it in a function of "
+            f"{_FORMS}"
         ) from error
     except TypeError as error:
-        raise TypeError(f"{selector!r} {error}; use {_FORMS}") from None
+        raise TypeError(f"a function of {_FORMS}, got {selector!r}, which {error}") from None
     return BoundSelector(selector, needs_params=needs_params, needs_session=bool(names))

@@ -1,13 +1,13 @@
 """What a tool's handler receives beside its params: prompt, adapter, session, resources."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from ..content import MediaSupport, Part
-from ..protocols import EventBus, Resources, Response, SessionProtocol
+from ..protocols import EventBus, KindOf, Resources, Response, SessionProtocol
 from ..resources import Bindable, Binding, ResourceContext, ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 
@@ -165,11 +165,10 @@ class ToolContext:
         """
         return self.adapter.evaluate(self._with_resources(prompt), **self._arguments(options))
 
-    # Any: what a coroutine is sent and yields is asyncio's own. Not `async def`: the adapter takes
-    # the prompt's bindings when it is called.
+    # Not `async def`: the adapter takes the prompt's bindings when it is called.
     def evaluate_async[Out](
         self, prompt: DeclaresOutput[Out], /, **options: Unpack[NestedOptions]
-    ) -> Coroutine[Any, Any, Response[Out]]:
+    ) -> Coroutine[object, None, Response[Out]]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
         return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
 
@@ -208,14 +207,12 @@ class ToolContext:
                     f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
                 )
             raise RuntimeError(
-                f"tool call {self.call_id!r} is over, so context.{name} cannot be used; "
-                "read what you need during the call, and end threads and tasks before the handler "
-                "returns"
+                f"context.{name} cannot be used because tool call {self.call_id!r} has finished; "
+                "read it during the call, and stop threads and tasks before the handler returns"
             )
 
 
-# Any: resources of every type
-def _get_from(context: ToolContext, kind: Callable[..., Any], _: Resources) -> Any:
+def _get_from[T](context: ToolContext, kind: KindOf[T], _: Resources) -> T:
     return context.resources.get(kind)
 
 

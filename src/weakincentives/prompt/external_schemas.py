@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
 
 from ..serde import JsonSchema, map_parts
+from ..serde.json_types import AnyJson
 
 __all__ = [
     "ANY_NAME",
@@ -23,7 +23,7 @@ __all__ = [
     "upgrade_dialect",
 ]
 
-type _Schema = Any  # Any: an external schema, which may contain anything anywhere
+type _Schema = AnyJson  # an external schema, which may contain anything anywhere
 
 ANY_NAME = re.compile("(?s:.*)")
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # Anthropic's rule for properties

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
 from types import MethodType, NoneType, UnionType
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, Protocol, Union, get_args, get_type_hints, runtime_checkable
 
 from .. import serde
 from ..content import Document, Image
 from ..generics import Parametrized
-from ..record_types import field_names, is_typed_dict, record_class
-from ..signatures import signature_of
+from ..record_types import AnyType, field_names, is_typed_dict, origin_of, record_class
+from ..signatures import AnyFunction, signature_of
 from .errors import PromptValidationError
 
 __all__ = [
@@ -107,11 +107,13 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
             f"declare it as def {name}({first}, *, context: ToolContext)"
         ) from error
     if yields:
-        raise PromptValidationError(f"{subject}: handler {name} yields; return its result")
+        raise PromptValidationError(
+            f"{subject}: handler {name} must return its result, not yield it"
+        )
 
 
 @lru_cache(maxsize=256)  # the handlers of a hundred foreign tools are methods of one class
-def _method_yields(function: Callable[..., object]) -> bool:
+def _method_yields(function: AnyFunction) -> bool:
     """Returns whether a method yields; raises `TypeError` unless it fits a handler's call."""
     signature_of(function, follow_wrapped=False).bind(None, None, context=None)
     return _yields(function)
@@ -125,17 +127,16 @@ def _handler_name(handler: AnyHandler) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
 
 
-# Any: the types are those that annotations name.
 def find_types(
-    name: str, handler: AnyHandler | None, params_type: Any, result_type: Any
-) -> tuple[Any, Any]:
+    name: str, handler: AnyHandler | None, params_type: AnyType, result_type: AnyType
+) -> tuple[AnyType, AnyType]:
     """Fills the types that are missing from the handler's annotations.
 
     Raises `PromptValidationError` when they lack the type of the params, when the handler is
     annotated for other types than the declared ones, or to return anything but a `ToolResult`.
     """
-    takes: Any = None
-    returned: Any = None
+    takes: AnyType = None
+    returned: AnyType = None
     problem = "there is no handler to take the types from"
     if handler is not None:
         # `signature` follows decorators to the wrapped function, which may take no params
@@ -167,14 +168,13 @@ def _annotated_function(handler: AnyHandler) -> AnyHandler:
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _result_in(returned: Any) -> Any:  # Any: as above
+def _result_in(returned: AnyType) -> AnyType:
     """Returns `R` for the annotation `ToolResult[R]`."""
-    return get_args(returned)[0] if get_origin(returned) is ToolResult else None
+    return get_args(returned)[0] if origin_of(returned) is ToolResult else None
 
 
-# Any: as above
 def _check_annotations(
-    name: str, handler: AnyHandler, params: tuple[Any, Any], result: tuple[Any, Any]
+    name: str, handler: AnyHandler, params: tuple[AnyType, AnyType], result: tuple[AnyType, AnyType]
 ) -> None:
     """Raises `PromptValidationError` for a handler annotated for other types than the tool's."""
     (takes, params_type), (returned, result_type) = params, result
@@ -186,24 +186,24 @@ def _check_annotations(
         if not fits:
             raise PromptValidationError(
                 f"tool {name!r}: handler {_handler_name(handler)} {problem} "
-                f"{_type_name(annotated)}, but the tool is declared for {_type_name(declared)}; "
-                "declare the same type in both places"
+                f"{_type_name(annotated)}, but the tool is declared with {_type_name(declared)}; "
+                "use the same type in both places"
             )
 
 
-def _type_name(kind: Any) -> str:  # Any: as above
+def _type_name(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def _fits(kind: Any, wanted: Any) -> bool:  # Any: as above
+def _fits(kind: AnyType, wanted: AnyType) -> bool:
     """Tells whether values of `kind` can be of the type `wanted`, as far as their classes tell."""
     kind, wanted = record_class(kind), record_class(wanted)
     for union in (wanted, kind):
-        if isinstance(union, UnionType) or get_origin(union) is Union:
+        if isinstance(union, UnionType) or origin_of(union) is Union:
             members = get_args(union)
             pairs = [(kind, member) if union is wanted else (member, wanted) for member in members]
             return any(_fits(*pair) for pair in pairs)
-    kind, wanted = get_origin(kind) or kind, get_origin(wanted) or wanted
+    kind, wanted = origin_of(kind) or kind, origin_of(wanted) or wanted
     if Any in (kind, wanted) or kind is object or (kind is int and wanted is float):
         return True
     if is_typed_dict(kind) and is_typed_dict(wanted):
@@ -214,12 +214,12 @@ def _fits(kind: Any, wanted: Any) -> bool:  # Any: as above
         return True
 
 
-def _check_returned(name: str, handler: AnyHandler, returned: Any) -> None:  # Any: as above
+def _check_returned(name: str, handler: AnyHandler, returned: object) -> None:
     if not isinstance(returned, type) or returned in (Any, object):
         return
     if not issubclass(returned, (ToolResult, Awaitable)):
         raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} is annotated to return "
-            f"{'None' if returned is NoneType else returned.__name__}; "
-            "declare ToolResult[…] and return ToolResult(message=…)"
+            f"tool {name!r}: handler {_handler_name(handler)} must be annotated to return "
+            f"ToolResult[…], got {('None' if returned is NoneType else returned.__name__)}; "
+            "return ToolResult(message=…)"
         )

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import reduce
 from math import isfinite
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import serde
 from ..errors import SerdeError, ValidationIssue
+from ..serde.json_types import AnyJson
 from .errors import OutputParseError
 
 __all__ = ["WRAPPED_ITEMS", "WRAPPED_VALUE", "json_text", "read_without_nulls", "unwrap"]
 
-type Json = Any  # JSON of every shape
 type JsonPath = tuple[str | int, ...]
 
 WRAPPED_ITEMS = "items"
@@ -107,7 +107,11 @@ class _Null(NamedTuple):
 
 
 def _rejected_nulls(
-    value: Json, issues: Sequence[ValidationIssue], path: JsonPath = (), *, in_union: bool = False
+    value: AnyJson,
+    issues: Sequence[ValidationIssue],
+    path: JsonPath = (),
+    *,
+    in_union: bool = False,
 ) -> tuple[list[_Null], bool]:
     """Returns the nulls in `value` that `issues` are about, and whether they explain all issues.
 
@@ -141,13 +145,13 @@ def _rejected_nulls(
     return nulls, explained
 
 
-def _has(value: Json, path: JsonPath) -> bool:
+def _has(value: AnyJson, path: JsonPath) -> bool:
     for part in path:
         value = _child(value, part)
     return value is not ...
 
 
-def _child(value: Json, part: str | int) -> Json:
+def _child(value: AnyJson, part: str | int) -> AnyJson:
     """Returns the part of an object or array, and `...` for one that it does not have."""
     if isinstance(value, list) and isinstance(part, int):
         return value[part] if part < len(value) else ...
@@ -170,14 +174,14 @@ def _integer_or_number(text: str) -> int | _Number:
     return integer if (integer := int(number)) == number else _Number(text)
 
 
-def _load(text: str, read_number: Callable[[str], int | _Number] = _Number) -> Json:
+def _load(text: str, read_number: Callable[[str], int | _Number] = _Number) -> AnyJson:
     try:
         return json.loads(text, parse_float=read_number)
     except (ValueError, RecursionError):
         return None
 
 
-def _dump(value: Json) -> str:
+def _dump(value: AnyJson) -> str:
     """Returns what `_load` has read as JSON text, with numbers as they were written."""
     text = json.dumps(value, ensure_ascii=False, default=lambda number: f"\0{number.text}")
     return re.sub(r'"\\u0000([-+.\deE]++)"', r"\1", text)

@@ -46,12 +46,13 @@ class StructuredOutputConfig[Out](Parametrized):
             schema = serde.json_schema(self.item_type)
         except SerdeError as error:
             raise PromptValidationError(
-                f"output type {self.output_type!r} has no JSON schema ({error}); "
-                "use types that JSON can hold and that are defined by now"
+                f"output type {self.output_type!r} has no JSON schema ({error}); use types that "
+                "JSON can represent and that are already defined"
             ) from error
         if _admits_everything(schema, schema) or self._plain_type in _BARE:
             raise PromptValidationError(
-                f"output type {self.output_type!r} says nothing about the answer; declare its type"
+                f"output type {self.output_type!r} accepts every answer; declare a more precise "
+                "type"
             )
 
     @property

@@ -23,7 +23,7 @@ from .context import ToolContext
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import ParamsByType
-from .tool import AnyTool, Tool, ToolHandler, ToolResult
+from .tool import AnyTool, AnyToolHandler, Tool, ToolResult
 from .walk import Disclosure, PromptView, VisibleSections, session_overrides
 
 __all__ = [
@@ -229,7 +229,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
 
 
 # Any: functions over the params and results of three tools.
-type _Answer = Callable[[PromptView, Any], ToolResult[Any]]
+type _Answer = Callable[[PromptView, Any], ToolResult[object]]
 
 
 def _define_tool(name: str, answer: _Answer, params_type: type, result_type: type) -> AnyTool:
@@ -256,10 +256,9 @@ _TOOLS = (
 )
 
 
-# Any: see `_Answer`.
 def disclosure_handler(
     name: str, view: PromptView, also_open: Mapping[SectionPath, SectionVisibility] = _NOTHING
-) -> ToolHandler[Any, Any]:
+) -> AnyToolHandler:
     """The handler of the disclosure tool `name`, which answers by `view`.
 
     `also_open` are sections that the same turn has read: they open with those that are read now.
@@ -268,7 +267,8 @@ def disclosure_handler(
     if also_open and name == READ_SECTION:
         answer = partial(_read_section, also_open=also_open)
 
-    def handler(params: Any, /, *, context: ToolContext) -> ToolResult[Any]:  # noqa: ARG001 - every handler takes it
+    # Any: see `_Answer`
+    def handler(params: Any, /, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
         try:
             return answer(view, params)
         except PromptRenderError as error:  # the log has its text, which is for the prompt's author

@@ -1,10 +1,6 @@
 """Exports `Prompt` and `RenderedPrompt` from the modules that define them."""
 
-from typing import Any
+from .renderer import AnyRenderedPrompt, RenderedPrompt
+from .template import AnyPrompt, Prompt
 
-from .renderer import RenderedPrompt
-from .template import Prompt
-
-__all__ = ["AnyRenderedPrompt", "Prompt", "RenderedPrompt"]
-
-type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output
+__all__ = ["AnyPrompt", "AnyRenderedPrompt", "Prompt", "RenderedPrompt"]

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
-from ..protocols import DeclaredState, StateSlice
+from ..protocols import DeclaredState, SliceType, StateReducer, StateSlice
 from ..record_types import field_names, is_typed_dict, requires
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
@@ -112,7 +111,7 @@ class RegistrySnapshot:
         self.tool_paths: dict[str, SectionPath] = {}
         self.effects = set[Effect]()
         self.resources = ResourceRegistry()
-        self.state: dict[type[Any], DeclaredState] = {}
+        self.state: dict[SliceType, DeclaredState] = {}
         self._by_key: dict[str, SectionNode] = {}
         self._add(roots, (), "")
         self.sections = tuple(self._by_key.values())
@@ -188,8 +187,8 @@ class RegistrySnapshot:
         for position, section in enumerate(sections, start=1):
             if not isinstance(section, Section):
                 raise PromptValidationError(
-                    f"sections holds {section!r}, which is no Section; "
-                    "write MarkdownSection(…); of another prompt, add its sections"
+                    f"sections must contain Section objects, got {section!r}; wrap text in "
+                    "MarkdownSection(…), or add another prompt's sections instead of the prompt"
                 )
             tool_count = len(self.tool_paths)
             node = self._node(section, (*above, section.key), f"{prefix}{position}")
@@ -201,7 +200,7 @@ class RegistrySnapshot:
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
         key, tools = ".".join(path), _tools(section)
         if other := self._by_key.get(key):
-            problem = f"reads the same as that of {other.path!r} once joined by dots"
+            problem = f"equals that of {other.path!r} when both are joined with dots"
             if other.path == path:
                 problem = "is used twice"
             raise PromptValidationError(
@@ -219,7 +218,7 @@ class RegistrySnapshot:
         resources: object = section.resources()
         if not isinstance(resources, ResourceRegistry):
             raise PromptValidationError(
-                f"resources() returned {resources!r}; return ResourceRegistry.of(…)",
+                f"resources() must return ResourceRegistry.of(…), got {resources!r}",
                 section_path=path,
             )
         self.resources |= resources
@@ -242,8 +241,8 @@ class RegistrySnapshot:
                 ]
                 other = next(iter(others), path[-1])
                 raise PromptValidationError(
-                    f"state {kind.__name__} has other reducers in section {other!r}; "
-                    "declare it once",
+                    f"state {kind.__name__} has different reducers in section {other!r}; declare "
+                    "them once",
                     section_path=path,
                 )
             self.state[kind] = StateSlice(kind, {**reducers[0], **reducers[1]})
@@ -257,8 +256,8 @@ class RegistrySnapshot:
                 )
             if other := self.tool_paths.get(tool.name):
                 raise PromptValidationError(
-                    f"tool name {tool.name!r} is used twice, in section {'.'.join(other)!r} and "
-                    f"here; names are unique over the whole tree",
+                    f"tool names must be unique in the whole prompt, got {tool.name!r} here and "
+                    f"in section {'.'.join(other)!r}; rename one of the tools",
                     section_path=path,
                 )
             self.tool_paths[tool.name] = path
@@ -295,8 +294,7 @@ def _nested_state(tool: AnyTool) -> Iterable[DeclaredState]:
     return handler.template.registry.state.values() if isinstance(handler, PromptHandler) else ()
 
 
-# Any: reducers of events of every type
-def _reducers(declared: DeclaredState) -> Mapping[type[Any], Any]:
+def _reducers(declared: DeclaredState) -> Mapping[SliceType, StateReducer]:
     """The reducers that a declaration names; none for a class, whose methods say."""
     return {} if isinstance(declared, type) else declared.reducers
 
@@ -322,7 +320,7 @@ def check_placeholders(text: str, section: AnySection, path: SectionPath) -> Non
     if template.malformed is not None:
         near = text[template.malformed :][:10]
         raise PromptValidationError(
-            f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
+            f"a '$' must start a placeholder, got {near!r}; write '$$' for a dollar sign",
             section_path=path,
             placeholder="$",
         )
@@ -333,13 +331,13 @@ def check_placeholders(text: str, section: AnySection, path: SectionPath) -> Non
             known = ", ".join(sorted(names)) or "no fields"
             remedy = f"{section.params_type.__name__} has {known}"
         raise PromptValidationError(
-            f"no params field for a placeholder; {remedy}",
+            f"the params have no field for a placeholder; {remedy}",
             section_path=path,
             placeholder=f"${min(template.names - names)}",
         )
 
 
-_CONSTANTS = {"enabled": "True or False", "visibility": "SectionVisibility.FULL or .SUMMARY"}
+_CONSTANTS = {"enabled": "True, False", "visibility": "SectionVisibility.FULL, .SUMMARY"}
 
 
 def _condition[C](
@@ -351,12 +349,13 @@ def _condition[C](
     try:
         selector = bind_selector(condition)
     except TypeError as error:
-        constants = "" if callable(condition) else f", or {_CONSTANTS[name]}"
-        raise PromptValidationError(f"{name}: {error}{constants}", section_path=path) from error
+        constants = "" if callable(condition) else f"{_CONSTANTS[name]} or "
+        message = f"{name} must be {constants}{error}"
+        raise PromptValidationError(message, section_path=path) from error
     if selector.needs_params and section.params_type is None:
         raise PromptValidationError(
-            f"{name} takes params, but the section has none; "
-            f"write it as {type(section).__name__}[Params](…)",
+            f"{name} takes params, but the section has none; write the section as "
+            f"{type(section).__name__}[Params](…)",
             section_path=path,
         )
     return selector
@@ -384,7 +383,7 @@ def tool_examples(
             items = [f"- {text(tool, index)}" for index in range(len(tool.examples))]
         except SerdeError as error:
             raise PromptValidationError(
-                f"tool {tool.name!r}: an example fails: {error}", section_path=path
+                f"tool {tool.name!r}: invalid example: {error}", section_path=path
             ) from error
         if items:
             blocks.append("\n".join([f"Examples of `{tool.name}`:\n", *items]))

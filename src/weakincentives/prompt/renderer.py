@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..limits import Deadline
     from .overrides.model import PromptDescriptor, PromptOverride, TextId, ToolOverride
 
-__all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
+__all__ = ["AnyRenderedPrompt", "PromptRenderer", "RenderedPrompt", "Span"]
 
 
 class Span(NamedTuple):
@@ -218,6 +218,9 @@ def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None
     for path, visibility in overrides.items():
         if not isinstance(path, tuple) or not isinstance(visibility, SectionVisibility):
             raise PromptRenderError(
-                f"a visibility override is {path!r}: {visibility!r}; pass a tuple of keys and a "
-                f"SectionVisibility, such as ('context',): SectionVisibility.FULL"
+                "visibility overrides must be tuples of keys with a SectionVisibility, such as "
+                f"('context',): SectionVisibility.FULL, got {path!r}: {visibility!r}"
             )
+
+
+type AnyRenderedPrompt = RenderedPrompt[Any]  # Any: prompts of every output

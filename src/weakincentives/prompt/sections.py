@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .approval_rules import Approval
 
     # Any: sections without params are written without a subscript.
-    ParamsT = TypeVar("ParamsT", default=Any)
+    type _AnyParams = Any
+    ParamsT = TypeVar("ParamsT", default=_AnyParams)
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
     from typing import TypeVar
 
@@ -99,7 +100,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
 
     _arguments: _Arguments  # with which `clone` calls the constructor again
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: see `_Arguments`
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: of any signature
         section = super().__new__(cls)
         section._arguments = args, kwargs
         return section
@@ -198,7 +199,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         """
         return ()
 
-    def clone(self, **changes: Any) -> Self:  # Any: see `_Arguments`
+    def clone(self, **changes: object) -> Self:
         """Builds a section anew from the constructor arguments of this one and `changes`.
 
         Clones the children and shares the tools. Copies lists, dicts, sets, tuples and dataclasses
@@ -217,10 +218,12 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             elif not name.startswith("_") and attribute in vars(self):
                 attributes[attribute] = value
             else:
-                raise self._refusal(f"clone: a {type(self).__name__} has no argument {name!r}")
+                raise self._refusal(f"cannot clone: {type(self).__name__} has no argument {name!r}")
         for name in arguments.keys() - changes.keys():
             if isinstance(arguments[name], Iterator):
-                raise self._refusal(f"clone: {name} is an iterator, which is used up; pass a list")
+                raise self._refusal(
+                    f"cannot clone: {name} is an iterator that was already consumed; pass a list"
+                )
             arguments[name] = _copied(arguments[name])
         clone = type(self)(*_copied(positional), **arguments)
         vars(clone).update(attributes)
@@ -252,33 +255,34 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self.children = self._sequence("children", self.children)
         self._tools = self._sequence("tools", self._tools)
         if not isinstance(title, str) or not title.strip() or len(title.splitlines()) > 1:
-            raise self._refusal(f"title {title!r} is not valid; use one line of text")
+            raise self._refusal(f"title must be one line of text, got {title!r}")
         if not isinstance(key, str) or re.fullmatch(KEY, key) is None:
             raise self._refusal(
-                f"key {key!r} of section {title!r} is not valid; give it key= with 1 to 64 of a-z, "
-                f"0-9, '.', '_' and '-', the first a letter or digit"
+                f"invalid key {key!r} of section {title!r}: pass key= with 1 to 64 characters "
+                "from a-z, 0-9, '.', '_' and '-', and start with a letter or digit"
             )
         for tool in self._tools:
             if not isinstance(tool, Tool):
                 raise self._refusal(
-                    f"tools holds {tool!r}, which is no Tool; "
-                    f"wrap a function as Tool(name=…, handler=…)"
+                    f"tools must contain Tool objects, got {tool!r}; wrap a function as "
+                    "Tool(name=…, handler=…)"
                 )
         for child in self.children:
             if not isinstance(child, Section):
                 raise self._refusal(
-                    f"children holds {child!r}, which is no Section; "
-                    "write MarkdownSection(…); of another prompt, add its sections"
+                    f"children must contain Section objects, got {child!r}; wrap text in "
+                    "MarkdownSection(…), or add another prompt's sections instead of the prompt"
                 )
         if params is not None and not is_record_type(params):
-            raise self._refusal(f"params type {params!r} has no fields; declare {RECORD_TYPES}")
+            raise self._refusal(f"params type must be {RECORD_TYPES}, got {params!r}")
         self._check_state()
         default = self.default_params
         if default is not None and (params is None or not is_instance(default, params)):
-            name = "no params" if params is None else params.__name__
-            raise self._refusal(
-                f"default_params is {default!r}, but the section takes {name}; pass one of these"
-            )
+            if params is None:
+                problem = f"requires a section written as {type(self).__name__}[Params](…)"
+            else:
+                problem = f"must be of type {params.__name__}"
+            raise self._refusal(f"default_params {problem}, got {default!r}")
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)
 
@@ -290,27 +294,26 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         for declared in self.state:
             if not isinstance(declared, type | StateSlice):
                 raise self._refusal(
-                    f"state holds {declared!r}; write a class, or a StateSlice with its reducers"
+                    "state must contain classes or StateSlice objects with reducers, got "
+                    f"{declared!r}"
                 )
         source = self.params_from
         if source is not None and (self.params_type is None or not callable(source)):
             raise self._refusal(
-                f"params_from is {source!r}; write a function of the session, and the section "
-                f"as {type(self).__name__}[Params](…)"
+                "params_from must be a function of the session, in a section written as "
+                f"{type(self).__name__}[Params](…), got {source!r}"
             )
 
     def _sequence[Item](self, name: str, items: Iterable[Item] | None) -> tuple[Item, ...]:
         try:
             return () if items is None else tuple(items)
         except TypeError as error:
-            message = f"{name} is {items!r}, which is no list; write {name}=[…]"
+            message = f"{name} must be a list, such as {name}=[…], got {items!r}"
             raise self._refusal(message) from error
 
     def _text(self, name: str, text: object) -> str:
         if not isinstance(text, str):
-            raise self._refusal(
-                f"{name} {text!r} is no text; write a string with $field placeholders"
-            )
+            raise self._refusal(f"{name} must be a string with $field placeholders, got {text!r}")
         return text if self.literal else dedented(text)
 
     def _refusal(self, message: str) -> PromptValidationError:
@@ -387,7 +390,7 @@ def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arg
     return (), dict(zip(names, positional, strict=False)) | keywords
 
 
-def _copied(value: Any) -> Any:  # Any: see `_Arguments`
+def _copied(value: object) -> Any:  # Any: see `_Arguments`
     """A copy of plain data, a clone of a section, and any other object itself."""
     match value:
         case Section():

@@ -83,7 +83,7 @@ class TaskExamplesSection(Section[None]):
 
     def _render(self, index: int, example: TaskExample) -> str:
         if not isinstance(example, TaskExample):
-            raise self._refusal(f"examples holds {example!r}, which is no TaskExample")
+            raise self._refusal(f"examples must contain TaskExample objects, got {example!r}")
         lines = [example.objective]
         outcome = example.outcome
         try:
@@ -93,7 +93,7 @@ class TaskExamplesSection(Section[None]):
             ]
             text = serde.dump_json(outcome) if is_record(outcome) else str(outcome)
         except SerdeError as error:
-            raise self._refusal(f"task example {index} fails: {error}") from error
+            raise self._refusal(f"task example {index} is invalid: {error}") from error
         if text:
             lines.append(f"   - Outcome: {text}")
         return "\n".join(lines)

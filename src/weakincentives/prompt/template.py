@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from ..generics import Parametrized
 from ..locks import RunStack
 from ..protocols import SessionProtocol, StateView
-from ..record_types import is_instance, is_record_type, is_typed_dict
+from ..record_types import AnyType, is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import OutputCheck
@@ -84,15 +84,16 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     ) -> None:
         for label, value in (("ns", ns), ("key", key)):
             if not isinstance(value, str) or not value.strip():
-                raise PromptValidationError(
-                    f"{label} is {value!r}; give every prompt a non-empty {label}"
-                )
+                raise PromptValidationError(f"{label} must be a non-empty string, got {value!r}")
         if not isinstance(disclosure, Disclosure):
             raise PromptValidationError(
-                f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT"
+                f"disclosure must be Disclosure.READ, .OPEN or .SPLIT, got {disclosure!r}"
             )
         if resources is not None and not isinstance(resources, ResourceRegistry):
-            raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
+            raise PromptValidationError(
+                "resources must be a ResourceRegistry, such as ResourceRegistry.of(…), got "
+                f"{resources!r}"
+            )
         if accept is not None:
             check_handler("accept", accept, "output: Output")
         output_type = output_type or self.inherited_arguments.get("output_type")
@@ -100,7 +101,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             roots = tuple(sections)
         except TypeError as error:
             raise PromptValidationError(
-                f"sections is {sections!r}, which is no list; write sections=[…]"
+                f"sections must be a list, such as sections=[…], got {sections!r}"
             ) from error
         values = {
             "ns": ns,
@@ -126,9 +127,10 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     @property
     def output_type(self) -> type[OutputT] | None:
         """The type of an evaluation's `output`, such as `list[T]`; `None` for text."""
-        # Any: a union is a form of a type that checkers do not know as `type[…]`.
-        output_type: Any = self.structured_output and self.structured_output.output_type
-        return cast(type[OutputT] | None, output_type)
+        # a union is a form of a type that checkers do not know as `type[…]`
+        form: AnyType = self.structured_output and self.structured_output.output_type
+        output_type: type[OutputT] | None = form
+        return output_type
 
     @property
     def descriptor(self) -> "PromptDescriptor":
@@ -219,12 +221,12 @@ class Prompt(Parametrized, Generic[OutputT]):
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):
             raise PromptValidationError(
-                f"{template!r} is no PromptTemplate; make one or pass ns=, key= and sections="
+                f"Prompt must get a PromptTemplate, or ns=, key= and sections=, got {template!r}"
             )
         elif definition and definition != {"output_type": template.output_type}:
             raise PromptValidationError(
-                f"{', '.join(definition)} beside a template for {template.output_type!r}: "
-                f"Prompt takes a template or the arguments of one, not both"
+                "Prompt must get a template or a template's arguments, not both, got a template "
+                f"for {template.output_type!r} and {', '.join(definition)}"
             )
         self.template = template
         self._has_store = overrides_store is not None
@@ -312,8 +314,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         once = {"_read_overrides": cache(self._read_overrides)} if self._has_store else {}
         return self._copy(**once)
 
-    # Any: attributes of all types
-    def _copy(self, **changes: Any) -> Self:
+    def _copy(self, **changes: object) -> Self:
         copied = object.__new__(type(self))  # six times as fast as `copy.copy`
         copied.__dict__ = self.__dict__ | changes
         return copied
@@ -386,8 +387,13 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
+# Any: code for the prompts of every output.
+type AnyPrompt = Prompt[Any]
+type AnyTemplate = PromptTemplate[Any]
+
+
 def _overrides(
-    template: PromptTemplate[Any],  # Any: prompts of every output type
+    template: AnyTemplate,
     store: "PromptOverridesStore | None",
     tag: str,
 ) -> "PromptOverride | None":
@@ -411,18 +417,16 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
     return fitting[0]
 
 
-# Any: prompts of every output type.
-def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
+def _label(prompt: AnyTemplate | AnyPrompt) -> str:
     """`ns/key` in one line of at most 100 characters."""
     from ..displays import one_line
 
     return one_line(f"{prompt.ns}/{prompt.key}")
 
 
-# Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: Any, config: "StructuredOutputConfig[Any] | None"
-) -> "StructuredOutputConfig[Any] | None":
+    output_type: AnyType, config: "StructuredOutputConfig[object] | None"
+) -> "StructuredOutputConfig[object] | None":
     """The declared output, which must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
         output_type = None if config is None else config.output_type
@@ -433,12 +437,7 @@ def _output(
     config = config or StructuredOutputConfig(output_type)
     if config.output_type != output_type:
         raise PromptValidationError(
-            f"the prompt is declared for {output_type!r} and its structured_output for "
-            f"{config.output_type!r}; declare one of them"
+            "output types of the prompt and of its structured_output must agree, got "
+            f"{output_type!r} and {config.output_type!r}; declare only one of them"
         )
     return config
-
-
-# Any: code for the prompts of every output.
-type AnyPrompt = Prompt[Any]
-type AnyTemplate = PromptTemplate[Any]

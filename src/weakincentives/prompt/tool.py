@@ -33,6 +33,7 @@ __all__ = [
     "NON_REPEATABLE",
     "AgentTemplate",
     "AnyTool",
+    "AnyToolHandler",
     "Effect",
     "JsonParams",
     "PromptHandler",
@@ -160,7 +161,7 @@ class Tool[P, R](Parametrized):
     ) -> None:
         if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
             raise PromptValidationError(
-                f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'"
+                f"invalid tool name {name!r}: use 1 to 64 characters from a-z, 0-9, '_' and '-'"
             )
         if handler is not None:
             check_handler(f"tool {name!r}", handler)
@@ -174,15 +175,14 @@ class Tool[P, R](Parametrized):
         _check_effect(name, effect, approval, handler)
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
-                f"tool {name!r}: params type {params_type!r} has no fields; "
-                f"declare the params as {RECORD_TYPES}, "
-                "an empty one for no arguments"
+                f"tool {name!r}: params type must be {RECORD_TYPES}, got {params_type!r}; for no "
+                "arguments, use one without fields"
             )
         for example in examples:
             if not isinstance(example, ToolExample) or not is_instance(example.input, params_type):
                 raise PromptValidationError(
-                    f"tool {name!r}: example {example!r} is no ToolExample "
-                    f"with an input of {params_type.__name__}"
+                    f"tool {name!r}: examples must be ToolExample objects with an input of "
+                    f"{params_type.__name__}, got {example!r}"
                 )
         assign = object.__setattr__
         assign(self, "name", name)
@@ -233,16 +233,16 @@ class Tool[P, R](Parametrized):
                 validation.check_schema(schema)
                 types = schema.get("type", "object")
                 if "object" not in (types if isinstance(types, list) else [types]):
-                    raise TypeError(f"the type {types!r} admits no object")
+                    raise TypeError(f"the type must admit an object, got {types!r}")
                 for example in examples:
                     validation.parse_object(text, serde.dump_json(example.input))
         except (SerdeError, TypeError, ValueError, RecursionError) as error:
             raise PromptValidationError(
-                f"tool {name!r}: parameters= is no JSON Schema, or the input of an example does "
-                f"not fit it ({error}); correct the schema or the example"
+                f"tool {name!r}: parameters= is not a JSON Schema, or an example's input does not "
+                f"match it ({error}); correct the schema or the example"
             ) from error
-        # Any: a check by `isinstance` takes the class, the handler the mapping that it is
-        params_type: Any = dict
+        # a check by `isinstance` takes the class, the handler the mapping that it is
+        params_type: type[Mapping[str, serde.Json]] = dict
         return Tool(
             name=name,
             description=description,
@@ -283,8 +283,8 @@ class Tool[P, R](Parametrized):
         if len(required) > 1 or not required <= registry.params_types:
             names = ", ".join(sorted([kind.__name__ for kind in required]))
             raise PromptValidationError(
-                f"tool {name!r}: the model would have to write params of {names} for the template "
-                f"{template.key!r}; let it require one type, and give the others defaults"
+                f"tool {name!r}: the model can supply only one params type, but the template "
+                f"{template.key!r} requires {names}; give all but one of them defaults"
             )
         if effect is None:
             effects = registry.effects
@@ -308,8 +308,7 @@ class Tool[P, R](Parametrized):
         """
         if self.schema is not None:
             return _load_schema(self.schema)
-        kind: Any = self.params_type  # Any: every type has a schema or an error
-        return serde.json_schema(kind)
+        return serde.json_schema(self.params_type)
 
     def parse_params(self, text: str) -> P:
         """Returns the params in JSON `text`, of which none and `null` count as `{}`.
@@ -322,9 +321,8 @@ class Tool[P, R](Parametrized):
             return serde.parse_json(self.params_type, text)
         from ..serde.validation import parse_object
 
-        # Any: the params of a tool with a schema are a dict
-        params: Any = parse_object(self.schema, text)
-        return cast(P, params)
+        # the params of a tool with a schema are a dict
+        return cast(P, parse_object(self.schema, text))
 
     def __hash__(self) -> int:
         return hash((self.name, self.handler))  # examples may hold values without a hash
@@ -363,6 +361,7 @@ def _load_schema(text: str) -> "serde.JsonSchema":
 
 # Any: a registry holds the tools of all sections, each with types of its own.
 type AnyTool = Tool[Any, Any]
+type AnyToolHandler = ToolHandler[Any, object]
 
 
 def _check_effect(
@@ -370,7 +369,7 @@ def _check_effect(
 ) -> None:
     if effect not in _EFFECTS:
         raise PromptValidationError(
-            f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
+            f"tool {name!r}: effect must be one of {', '.join(map(repr, _EFFECTS))}, got {effect!r}"
         )
     if approval is not None:
         from .approval_rules import check_approval
@@ -384,7 +383,7 @@ def _check_effect(
                 f"the resources, or {remedy}"
             )
         raise PromptValidationError(
-            f"tool {name!r}: approval='effects' runs a call before the decision, and {problem}; "
+            f"tool {name!r}: approval='effects' runs a call before the decision, but {problem}; "
             f"{remedy}"
         )
 
@@ -404,15 +403,15 @@ def check_description(name: str, description: object) -> None:
     """Raises `PromptValidationError` unless it is 1-1,024 characters that UTF-8 can encode."""
     if not isinstance(description, str):
         raise PromptValidationError(
-            f"tool {name!r}: its description is {description!r}; write it as text"
+            f"tool {name!r}: description must be a string, got {description!r}"
         )
     if not 1 <= len(description) <= MAX_DESCRIPTION:
         raise PromptValidationError(
-            f"tool {name!r}: its description has {len(description)} characters; "
-            f"write 1 to {MAX_DESCRIPTION} and put the rest into the section's text"
+            f"tool {name!r}: description must have 1 to {MAX_DESCRIPTION} characters, got "
+            f"{len(description)}; move the rest into the section's text"
         )
     if description.encode(errors="ignore").decode() != description:
         raise PromptValidationError(
-            f"tool {name!r}: its description {description!r} cannot be encoded as UTF-8; "
-            "write it without surrogates"
+            f"tool {name!r}: cannot encode the description {description!r} as UTF-8; remove "
+            "surrogates"
         )

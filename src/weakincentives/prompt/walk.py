@@ -203,8 +203,7 @@ class PromptView:
                 raise
             except Exception as error:  # the section's own code; its author needs the path
                 raise PromptRenderError(
-                    f"{type(node.section).__name__} failed to render: "
-                    f"{type(error).__name__}: {error}",
+                    f"cannot render {type(node.section).__name__}: {type(error).__name__}: {error}",
                     section_path=node.path,
                 ) from error
             texts.append(text)
@@ -216,7 +215,7 @@ class PromptView:
             return ()
         media: list[Image | Document] = []
         for node in sections:
-            params: Any = self._params(node)  # Any: params of all types
+            params = self._params(node)
             values = params.get if isinstance(params, Mapping) else partial(getattr, params)
             for value in [values(name) for name in field_names(params)]:
                 items = value if isinstance(value, list | tuple) else (value,)
@@ -237,7 +236,7 @@ class PromptView:
             answer = self._ask(visibility, node)
             if not isinstance(answer, SectionVisibility):
                 raise PromptRenderError(
-                    f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY",
+                    f"visibility must be SectionVisibility.FULL or .SUMMARY, got {answer!r}",
                     section_path=node.path,
                 )
             answers[node.path] = answer
@@ -338,7 +337,7 @@ class PromptView:
         if node.params_type is None or not is_instance(params, node.params_type):
             kind = getattr(node.params_type, "__name__", "params")
             raise PromptRenderError(
-                f"params_from returned {params!r:.200}; return a {kind}", section_path=node.path
+                f"params_from must return a {kind}, got {params!r:.200}", section_path=node.path
             )
         return params
 
@@ -395,7 +394,7 @@ def _trim(text: object) -> str:
     if not isinstance(text, str):
         if iscoroutine(text):
             text.close()
-        raise TypeError(f"it returned a {type(text).__name__}; return a string, without awaiting")
+        raise TypeError(f"it must return a string, without awaiting, got a {type(text).__name__}")
     text = text.rstrip()
     indentation_end = len(text) - len(text.lstrip())
     first_line = text.rfind("\n", 0, indentation_end) + 1

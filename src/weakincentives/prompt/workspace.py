@@ -73,8 +73,9 @@ class HostMount:
                         bytes_left -= entry.size
                         if bytes_left < 0:
                             raise FilesystemLimitError(
-                                f"{path!r} of {entry.size:,} bytes brings the copy above "
-                                f"{self.max_bytes:,} bytes; exclude files or raise max_bytes"
+                                f"cannot copy {path!r} of {entry.size:,} bytes: the copies would "
+                                f"have more than {self.max_bytes:,} bytes; exclude files or raise "
+                                "max_bytes"
                             )
                         yield prefix + path, host.read_bytes(path)
 
@@ -90,7 +91,7 @@ def _normal_paths(name: str, paths: Sequence[str]) -> tuple[str, ...]:
 
     if isinstance(paths, str):
         raise PromptValidationError(
-            f"{name} is the text {paths!r}; pass a tuple of globs, ({paths!r},)"
+            f"{name} must be a tuple of globs, such as ({paths!r},), got a string"
         )
     try:
         return tuple(normal_path(path, FilesystemLimits()) for path in paths)
@@ -162,7 +163,7 @@ class WorkspaceSection(Section[None]):
                 for path, data in mount.files():
                     if path in files:
                         raise FileExistsError(
-                            f"another mount has {path!r} too; exclude it from one of them"
+                            f"another mount also has {path!r}; exclude it from one of them"
                         )
                     files[path] = data
             except (OSError, WeakIncentivesError) as error:
@@ -173,7 +174,7 @@ class WorkspaceSection(Section[None]):
         try:
             return InMemoryFilesystem(files, read_only=self.read_only, limits=limits)
         except OSError as error:
-            raise self._refusal(f"the mounts do not fit into one tree: {error}") from error
+            raise self._refusal(f"cannot combine the mounts into one tree: {error}") from error
 
     def _compile(self) -> None:
         self.mounts, filesystem = tuple(self.mounts), self.filesystem
@@ -181,23 +182,24 @@ class WorkspaceSection(Section[None]):
         for mount in self.mounts:
             if not isinstance(mount, HostMount):
                 raise self._refusal(
-                    f"mounts holds {mount!r}, which is no HostMount; write HostMount({mount!r})"
+                    f"mounts must contain HostMount objects, got {mount!r}; write "
+                    f"HostMount({mount!r})"
                 )
             if mount.mount_path in places:
                 raise self._refusal(
-                    f"two mounts are at {mount.mount_path!r}; give each its own mount_path"
+                    f"two mounts have the mount_path {mount.mount_path!r}; change one of them"
                 )
             places.add(mount.mount_path)
         if self.mounts and filesystem is not None:
             raise self._refusal(
-                "mounts are copied and a filesystem is used as it is; pass one of the two"
+                "pass either mounts= (copied into memory) or filesystem= (used directly), not both"
             )
         # a path: prompts may not import os to name the type
         if isinstance(filesystem, str) or hasattr(filesystem, "__fspath__"):
             path = str(filesystem)
             raise self._refusal(
-                f"filesystem is the path {path!r}; "
-                f"write filesystem=lambda: HostFilesystem({path!r})"
+                "filesystem must be a filesystem or a function that returns one, got the path "
+                f"{path!r}; write filesystem=lambda: HostFilesystem({path!r})"
             )
         self._writable = not (self.read_only or getattr(filesystem, "read_only", False))
         super()._compile()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..content import ContentError, Document, Image, Media, MediaSupport
 from ..displays import cut, name_in_line
@@ -17,7 +17,7 @@ from ..filesystem import FileStat, Filesystem, GrepMatch
 from ..filesystem.search import is_text
 from .context import ToolContext
 from .errors import ToolValidationError
-from .tool import AnyTool, Effect, Tool, ToolHandler, ToolResult
+from .tool import AnyTool, AnyToolHandler, Effect, Tool, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
@@ -226,13 +226,14 @@ def edit_file(params: EditFileParams, /, *, context: ToolContext) -> ToolResult[
         if count > 1 and not params.replace_all:
             places = ", ".join(map(str, lines)) + ", …" * (count > len(lines))
             raise ToolValidationError(
-                f"old is in {path!r} {count} times, at lines {places}; "
-                f"add lines around it until it is unique, or set replace_all"
+                f"old appears {count} times in {path!r}, at lines {places}; add surrounding lines "
+                "until it is unique, or set replace_all"
             )
         size = len(text) + count * (len(new) - len(old))
         if size > files.limits.file_bytes:  # checked before memory is spent
             raise ToolValidationError(
-                f"{path!r} would have {size:,} characters, too many for a file here; replace fewer"
+                f"{path!r} would have {size:,} characters, which is too large for a file here; "
+                "replace fewer occurrences"
             )
         edited = text.replace(old, new)
         files.write_text(path, edited)
@@ -252,10 +253,10 @@ def remove(params: RemoveParams, /, *, context: ToolContext) -> ToolResult[FileS
 
 def _refuse_missing(path: str, old: str, text: str) -> NoReturn:
     spaced = " ".join(old.split()) in " ".join(text.split())
-    hint = " (it is with other white space)" if spaced else ""
+    hint = " (it appears with different white space)" if spaced else ""
     raise ToolValidationError(
-        f"old is not in {path!r}{hint}; "
-        "copy it exactly from read_file, indentation included, line numbers left out"
+        f"cannot find old in {path!r}{hint}; copy it exactly from read_file, with its indentation "
+        "and without line numbers"
     )
 
 
@@ -268,7 +269,9 @@ def _page[T](
     """Returns a message about `items`, and those that `params` request and one answer can hold."""
     start, room, more = params.offset, _MAX_ANSWER, ""
     if start < 1 or params.limit < 1:
-        raise ToolValidationError(f"offset is {start} and limit {params.limit}; both count from 1")
+        raise ToolValidationError(
+            f"offset and limit must be at least 1, got {start} and {params.limit}"
+        )
     page: list[T] = []
     for item in islice(items, min(start, 2**31) - 1, None):
         room -= len(show(item)) + 1
@@ -331,8 +334,7 @@ def _match_line(match: GrepMatch) -> str:
     return f"{name_in_line(match.path)}:{match.line_number}: {match.line}"
 
 
-# Any: handlers of all types
-def _tools(effect: Effect, **handlers: ToolHandler[Any, Any]) -> tuple[AnyTool, ...]:
+def _tools(effect: Effect, **handlers: AnyToolHandler) -> tuple[AnyTool, ...]:
     named = handlers.items()
     return tuple(Tool(name=name, handler=handler, effect=effect) for name, handler in named)
 

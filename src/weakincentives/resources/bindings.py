@@ -7,10 +7,11 @@ from enum import Enum
 from typing import Any
 
 from ..errors import WeakIncentivesError
-from ..protocols import Resources
+from ..protocols import KindOf, Resources
 from ..signatures import signature_of
 
 __all__ = [
+    "AnyBinding",
     "Bindable",
     "Binding",
     "Kind",
@@ -22,7 +23,7 @@ __all__ = [
     "kind_names",
 ]
 
-type Kind = Callable[..., Any]  # Any: bindings and resources of all types stand side by side
+type Kind = KindOf[Any]  # Any: bindings and resources of all types stand side by side
 """The type by which a resource is bound; a callable, so that it may be abstract or a protocol."""
 
 
@@ -64,7 +65,7 @@ class Binding[T]:
     for what is no type.
     """
 
-    protocol: Callable[..., T]
+    protocol: KindOf[T]
     provider: Callable[[Resources], T | Awaitable[T]]
     scope: Scope = field(default=Scope.SINGLETON, kw_only=True)
     eager: bool = field(default=False, kw_only=True)
@@ -72,30 +73,33 @@ class Binding[T]:
 
     def __post_init__(self) -> None:
         if not callable(self.protocol):
-            raise TypeError(f"{self.protocol!r} is no type; bind by the type that handlers ask for")
+            raise TypeError(
+                f"a binding must be for a type, got {self.protocol!r}; use the type that handlers "
+                "request"
+            )
         name = kind_name(self.protocol)
         if not isinstance(self.scope, Scope):
             raise TypeError(
-                f"the binding of {name} has scope {self.scope!r}; "
-                "use Scope.SINGLETON, .TOOL_CALL or .PROTOTYPE"
+                f"scope of the binding of {name} must be Scope.SINGLETON, .TOOL_CALL or "
+                f".PROTOTYPE, got {self.scope!r}"
             )
         if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
             option = "an async provider" if self.asynchronous else "eager=True"
             raise ValueError(
-                f"the binding of {name} has {option} and {self.scope}; use Scope.SINGLETON"
+                f"the binding of {name} cannot have {option} with {self.scope}; use Scope.SINGLETON"
             )
         try:
             signature_of(self.provider).bind(None)
         except TypeError as error:
             raise ValueError(
-                f"the provider of {name} cannot be called with the resources ({error}); "
-                "write it as lambda resources: …"
+                f"cannot call the provider of {name} with the resources ({error}); write it as "
+                "lambda resources: …"
             ) from error
         except ValueError:  # a built-in without a signature
             pass
 
     @classmethod
-    def instance(cls, protocol: Callable[..., T], value: T) -> "Binding[T]":
+    def instance(cls, protocol: KindOf[T], value: T) -> "Binding[T]":
         """Returns a binding of a value that the application owns; it is neither entered nor closed.
 
         Transactions restore the value from the start on, even if no call asks for it. Raises
@@ -103,8 +107,8 @@ class Binding[T]:
         """
         if isinstance(value, Binding):
             raise TypeError(
-                f"the value for {kind_name(protocol)} is a Binding; "
-                "pass it to ResourceRegistry.of(Binding(…))"
+                f"the value for {kind_name(protocol)} must not be a Binding; pass the binding to "
+                "ResourceRegistry.of(Binding(…))"
             )
         return cls(protocol, lambda _: value, eager=True, owned=False)
 
@@ -112,6 +116,9 @@ class Binding[T]:
     def asynchronous(self) -> bool:
         """Whether the provider must be awaited."""
         return inspect.iscoroutinefunction(self.provider)
+
+
+type AnyBinding = Binding[Any]  # Any: a registry binds resources of all types
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -122,26 +129,28 @@ class ResourceRegistry:
     but a tuple of bindings.
     """
 
-    bindings: tuple[Binding[Any], ...] = ()
+    bindings: tuple[AnyBinding, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.bindings, tuple) or not all(
             isinstance(binding, Binding) for binding in self.bindings
         ):
             raise TypeError(
-                f"ResourceRegistry got {self.bindings!r}; "
-                "write ResourceRegistry.of(Binding(Type, provider), …), "
-                "or ResourceRegistry() | {Type: value}"
+                f"ResourceRegistry must get bindings, got {self.bindings!r}; write "
+                "ResourceRegistry.of(Binding(Type, provider), …), or ResourceRegistry() | "
+                f"{{Type: value}}"
             )
 
     @classmethod
-    def of(cls, *bindings: Binding[Any]) -> "ResourceRegistry":
+    def of(cls, *bindings: AnyBinding) -> "ResourceRegistry":
         """Returns the registry of these bindings; raises `ValueError` for two of one type."""
         registry = cls(bindings)
         kinds: set[Kind] = set()
         for binding in bindings:
             if binding.protocol in kinds:
-                raise ValueError(f"{kind_name(binding.protocol)} is bound twice; bind it once")
+                raise ValueError(
+                    f"{kind_name(binding.protocol)} is bound twice; remove one of the bindings"
+                )
             kinds.add(binding.protocol)
         return registry
 
@@ -152,7 +161,7 @@ class ResourceRegistry:
             added = tuple([Binding.instance(kind, value) for kind, value in other.items()])
         else:
             raise TypeError(
-                f"resources are {other!r}; pass {{Type: value}} or ResourceRegistry.of(…)"
+                f"resources must be {{Type: value}} or ResourceRegistry.of(…), got {other!r}"
             )
         by_kind = {binding.protocol: binding for binding in (*self.bindings, *added)}
         return ResourceRegistry(tuple(by_kind.values()))
@@ -164,7 +173,7 @@ class ResourceRegistry:
         return f"<ResourceRegistry of {kind_names(self.bindings)}>"
 
 
-type Bindable = ResourceRegistry | Mapping[Kind, Any]
+type Bindable = ResourceRegistry | Mapping[Kind, object]
 """What can be bound: a registry, or values by type."""
 
 
@@ -173,6 +182,6 @@ def kind_name(kind: Kind) -> str:
     return getattr(kind, "__name__", repr(kind))
 
 
-def kind_names(bindings: Iterable[Binding[Any]]) -> str:
+def kind_names(bindings: Iterable[AnyBinding]) -> str:
     """Returns the names of the bound types for messages."""
     return ", ".join(kind_name(binding.protocol) for binding in bindings) or "nothing"

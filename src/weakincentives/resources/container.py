@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 from weakref import WeakSet
 
 from ..locks import RunStack
-from ..protocols import Forkable, Resources, Snapshotable
+from ..protocols import Fork, Forkable, KindOf, Resources, Snapshot, Snapshotable
 from .bindings import (
     Binding,
     Kind,
@@ -29,8 +29,6 @@ from .instance import Instance, log_error
 
 __all__ = ["CallResources", "ForkedResources", "ResourceContext", "release"]
 
-# Any, here and below: resources of all types, and snapshots and forks that only they can read.
-
 
 class Savepoint:
     """Which instances were alive when a transaction began, and the first states of later ones.
@@ -41,7 +39,7 @@ class Savepoint:
     __slots__ = ("__weakref__", "initial_states", "instances", "to_close")
 
     def __init__(
-        self, instances: tuple[Instance, ...], initial_states: dict[Instance, Any]
+        self, instances: tuple[Instance, ...], initial_states: dict[Instance, Snapshot]
     ) -> None:
         self.instances = instances
         self.initial_states = initial_states
@@ -52,7 +50,7 @@ class _State(NamedTuple):
     """The open instances, their values by type, and those that a transaction can restore."""
 
     instances: tuple[Instance, ...]
-    values: dict[Kind, Any]
+    values: dict[Kind, Any]  # Any: of the type that is the key
     parts: tuple[Snapshotable, ...]
 
 
@@ -80,32 +78,32 @@ class Instances:
         # in one step, since threads read without the lock
         self.state = _State(instances, dict(zip(kinds, values, strict=True)), tuple(parts))
 
-    def get_or_create(self, binding: Binding[Any], resolver: Resources) -> Any:
+    def get_or_create[T](self, binding: Binding[T], resolver: Resources) -> T:
         """Returns the only value of `binding`."""
         with self.lock:
             if binding.protocol not in self.state.values:
                 self.create(binding, resolver)
-            return self.state.values[binding.protocol]
+            value: T = self.state.values[binding.protocol]
+            return value
 
-    def create(self, binding: Binding[Any], resolver: Resources) -> Any:
+    def create[T](self, binding: Binding[T], resolver: Resources) -> T:
         """Returns a new value of `binding`."""
         if binding.asynchronous:
             raise ResourceError(
-                f"{kind_name(binding.protocol)} has an async provider, which runs when "
-                "`async with prompt.resources:` is entered; use that, in one task at a time, "
-                "and bind it before what asks for it"
+                f"{kind_name(binding.protocol)} has an async provider, which runs only when "
+                "`async with prompt.resources:` is entered; enter that block, in one task at a "
+                "time, and bind this resource before any that requests it"
             )
         return _run_now(self.create_async(binding, resolver))
 
-    async def create_async(self, binding: Binding[Any], resolver: Resources) -> Any:
+    async def create_async[T](self, binding: Binding[T], resolver: Resources) -> T:
         """Returns a new value as `create` does, and awaits an asynchronous provider."""
         instance = Instance(binding)
         savepoint: Savepoint | None = None
-        provider: Callable[[Resources], Any] = binding.provider  # its value, or a coroutine of it
         try:
             with instance.noting_scopes() if binding.asynchronous else nullcontext():
                 # stored first, so that the value is closed whatever fails next
-                instance.value = provider(resolver)
+                instance.value = binding.provider(resolver)
                 if binding.asynchronous:
                     instance.value = await instance.value
                 elif iscoroutine(instance.value):
@@ -123,11 +121,12 @@ class Instances:
                         instance.value, instance.exit = manager.__enter__(), manager.__exit__
                     case _:
                         pass
+            created: T = instance.value
             with self.lock:
                 savepoint = next(iter(self._savepoints), None)
-                if savepoint is not None and isinstance(instance.value, Snapshotable):
+                if savepoint is not None and isinstance(created, Snapshotable):
                     # in one step, so that an interrupt loses no snapshot
-                    savepoint.initial_states[instance] = instance.value.snapshot()
+                    savepoint.initial_states[instance] = created.snapshot()
                 self._replace((*self.state.instances, instance))
         except BaseException as error:
             with self.lock:
@@ -137,7 +136,7 @@ class Instances:
                 _release_state(savepoint.initial_states, instance)
             await _close([instance], error, wait=binding.asynchronous)
             raise
-        return instance.value
+        return created
 
     def remove(self, removed: list[Instance], remaining: tuple[Instance, ...] = ()) -> None:
         """Moves all instances except `remaining` to the end of `removed`."""
@@ -150,7 +149,7 @@ class Instances:
     def snapshot(self) -> Savepoint:
         with self.lock:
             outer = next(iter(self._savepoints), None)
-            states: dict[Instance, Any] = {} if outer is None else outer.initial_states
+            states: dict[Instance, Snapshot] = {} if outer is None else outer.initial_states
             savepoint = Savepoint(self.state.instances, states)
             self._savepoints.add(savepoint)
             return savepoint
@@ -161,9 +160,9 @@ class Instances:
         error = ResourceError("created in a transaction that was rolled back")
         _close_now(savepoint.to_close, error, savepoint.initial_states)
 
-    def changes_since(self, savepoint: Savepoint, /) -> dict[str, Any]:
+    def changes_since(self, savepoint: Savepoint, /) -> dict[str, dict[str, object]]:
         """Describes the changes of the resources created since, as far as they can tell."""
-        changes: dict[str, Any] = {}
+        changes: dict[str, dict[str, object]] = {}
         for instance, snapshot in savepoint.initial_states.items():
             if instance in savepoint.instances:  # of an outer transaction
                 continue
@@ -179,7 +178,7 @@ class Instances:
             _release_state(savepoint.initial_states, next(reversed(savepoint.initial_states)))
 
 
-def _release_state(states: dict[Instance, Any], instance: Instance) -> None:
+def _release_state(states: dict[Instance, Snapshot], instance: Instance) -> None:
     """Releases the state of an instance, if there is one; keeps it if that fails."""
     if instance in states:
         release(instance.value, states[instance])
@@ -189,7 +188,7 @@ def _release_state(states: dict[Instance, Any], instance: Instance) -> None:
 _NO_INSTANCES = Instances()  # of each call that cannot have resources of its own
 
 
-def release(part: Snapshotable, snapshot: Any) -> None:
+def release(part: Snapshotable, snapshot: Snapshot) -> None:
     """Tells `part` that nobody will restore `snapshot` any more, if its class has `release`."""
     method = getattr(type(part), "release", None)
     if method is not None:
@@ -226,7 +225,7 @@ class ResourceContext:
         """Whether `get` can be called."""
         return self._entries > 0
 
-    def get[T](self, kind: Callable[..., T], /) -> T:
+    def get[T](self, kind: KindOf[T], /) -> T:
         """Returns the resource bound for `kind`.
 
         Raises `ResourceError`, and `RuntimeError` when the context is not open.
@@ -236,7 +235,7 @@ class ResourceContext:
     def rebound(self, registry: ResourceRegistry) -> "ResourceContext":
         """Returns a context of another registry; raises `RuntimeError` while this one is open."""
         if self.is_open:
-            raise RuntimeError("resources are open; bind them before `with prompt.resources:`")
+            raise RuntimeError("resources are open; call bind before `with prompt.resources:`")
         return ResourceContext(registry)
 
     def for_call(self) -> "CallResources":
@@ -332,7 +331,7 @@ class CallResources:
         self.instances = _NO_INSTANCES if context.only_singletons else Instances()
         self._over = False
 
-    def get[T](self, kind: Callable[..., T], /) -> T:
+    def get[T](self, kind: KindOf[T], /) -> T:
         """Returns the resource bound for `kind`.
 
         Raises `ResourceError`, and `RuntimeError` when the context is not open or the call is over.
@@ -378,15 +377,15 @@ class ForkedResources(ResourceContext):
         self._created_on_entry = ()
         self._makes = makes
         self._lock = RLock()  # its own: an interrupt can come before a lock is released
-        self._forks: dict[int, tuple[Forkable, Any]] = {}
+        self._forks: dict[int, tuple[Forkable, Fork]] = {}
         self.refused = False
 
     @property
-    def forks(self) -> Iterable[tuple[Forkable, Any]]:
+    def forks(self) -> Iterable[tuple[Forkable, Fork]]:
         """Each resource that was forked, and its fork."""
         return self._forks.values()
 
-    def get[T](self, kind: Callable[..., T], /) -> T:
+    def get[T](self, kind: KindOf[T], /) -> T:
         """Returns the resource bound for `kind`, or the call's fork of it."""
         if not self.is_open:
             raise _too_late(kind)
@@ -415,7 +414,7 @@ class ForkedResources(ResourceContext):
         if kind in self.context.stateful_dependents:
             self.refuse(f"{kind_name(kind)} depends on what a transaction can restore")
 
-    def fork_of(self, binding: Binding[Any], value: Any) -> Any:
+    def fork_of[T](self, binding: Binding[T], value: T) -> T:
         """Returns the call's fork of `value`, or `value` itself if it has no state to restore."""
         name = kind_name(binding.protocol)
         if not isinstance(value, Snapshotable):
@@ -430,7 +429,8 @@ class ForkedResources(ResourceContext):
                     self._forks[id(value)] = (value, value.fork())
                 except Exception as error:
                     self.refuse(f"{name} cannot be forked: {error}")
-            return self._forks[id(value)][1]
+            fork: T = self._forks[id(value)][1]
+            return fork
 
 
 class _Resolver:
@@ -448,11 +448,10 @@ class _Resolver:
         self._call = call
         self._chain = chain
 
-    def get[T](self, kind: Callable[..., T], /) -> T:
+    def get[T](self, kind: KindOf[T], /) -> T:
         context, call, chain = self._context, self._call, (*self._chain, kind)
         binding = self._binding(kind, chain)
         fork = call if isinstance(call, ForkedResources) else None
-        value: T  # what is bound for a type is of that type
         if binding.scope is Scope.SINGLETON:
             if fork is not None:
                 fork.check_shareable(kind)
@@ -464,8 +463,8 @@ class _Resolver:
             value = call.instances.get_or_create(binding, _Resolver(context, call, chain))
         else:
             raise ResourceError(
-                f"{_arrows(chain)}: a resource of Scope.TOOL_CALL was asked for "
-                "outside of a tool call"
+                f"{_arrows(chain)}: a resource of Scope.TOOL_CALL can only be requested inside a "
+                "tool call"
             )
         if fork is not None:
             value = fork.fork_of(binding, value)
@@ -473,27 +472,29 @@ class _Resolver:
             context.stateful_dependents.update(self._chain)
         return value
 
-    def _binding(self, kind: Kind, chain: tuple[Kind, ...]) -> Binding[Any]:
+    def _binding[T](self, kind: KindOf[T], chain: tuple[Kind, ...]) -> Binding[T]:
         context = self._context
         if not context.is_open:
             raise RuntimeError(
-                f"{_arrows(chain)} was asked for outside of `with prompt.resources:`; "
-                "enter it first"
+                f"{_arrows(chain)} was requested outside `with prompt.resources:`; enter the "
+                "block first"
             )
         if (binding := context.by_kind.get(kind)) is None:
             raise ResourceError(
-                f"nothing is bound for {_arrows(chain)}; "
-                f"bound: {kind_names(context.registry.bindings)}. Bind it with bind(resources=…)"
+                f"no resource is bound for {_arrows(chain)}; bound: "
+                f"{kind_names(context.registry.bindings)}. Add it with bind(resources=…)"
             )
         if kind in self._chain:
-            raise ResourceError(f"a resource needs itself: {_arrows(chain)}")
+            raise ResourceError(
+                f"resources must not depend on themselves, got the cycle {_arrows(chain)}"
+            )
         return binding
 
 
 async def _close(
     instances: list[Instance],
     error: BaseException | None,
-    initial_states: dict[Instance, Any] | None = None,
+    initial_states: dict[Instance, Snapshot] | None = None,
     *,
     wait: bool = False,
 ) -> None:
@@ -539,7 +540,7 @@ async def _close(
 def _close_now(
     instances: list[Instance],
     error: BaseException | None,
-    initial_states: dict[Instance, Any] | None = None,
+    initial_states: dict[Instance, Snapshot] | None = None,
 ) -> None:
     """Closes as `_close` does, without awaiting, and finishes after an interrupt."""
     while instances:
@@ -550,7 +551,7 @@ def _close_now(
                 _run_now(_close(instances, error, initial_states))
 
 
-def _run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
+def _run_now[T](coroutine: Coroutine[object, None, T]) -> T:
     """Returns the result of a coroutine that waits for nothing."""
     try:
         coroutine.send(None)

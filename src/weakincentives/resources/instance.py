@@ -1,16 +1,18 @@
 """One resource that was created: how it is closed, even while its task is cancelled."""
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .bindings import Binding, Kind, kind_name
+from ..signatures import AnyFunction
+from .bindings import AnyBinding, Kind, kind_name
+
+if TYPE_CHECKING:
+    from ..cancellation import AnyScope
 
 __all__ = ["Instance", "log_error"]
-
-# Any, here and below: resources of all types.
 
 # By whether the provider is asynchronous: the first method that the value has closes it.
 _CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
@@ -24,21 +26,21 @@ class Instance:
 
     __slots__ = ("binding", "exit", "scope", "value")
 
-    def __init__(self, binding: Binding[Any]) -> None:
+    def __init__(self, binding: AnyBinding) -> None:
         self.binding = binding
-        self.scope: Any = None
-        self.value: Any = None
-        self.exit: Callable[..., Any] | None = None
+        self.scope: AnyScope = None
+        self.value: Any = None  # Any: a resource of any type
+        self.exit: AnyFunction | None = None
 
     def closing_method(self) -> str:
         """Returns the name of the method that ends the value; empty if there is none."""
         names = _CLOSING_METHODS[self.binding.asynchronous] if self.binding.owned else ()
         return next((name for name in names if callable(getattr(self.value, name, None))), "")
 
-    async def close(self, *reason: Any) -> None:
+    async def close(self, *reason: object) -> None:
         """Ends the resource; an error is logged."""
         try:
-            result: Any = None
+            result: object = None
             if self.exit is not None:
                 result = self.exit(*reason)
             elif (name := self.closing_method()).endswith("close"):

@@ -418,7 +418,7 @@ def _ignore(result: object, /) -> None: ...
 _UNOBSERVED = nullcontext(_ignore)
 
 
-def _log_failure(handler: Callable[..., object], event: object) -> None:
+def _log_failure(handler: object, event: object) -> None:
     # the handler's `repr` may be long, contain secrets, or fail
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
     event_type = type(event).__name__
@@ -445,11 +445,12 @@ class InProcessEventBus:
             isinstance(None, event_type)
         except TypeError as error:
             raise TypeError(
-                f"subscribe got {event_type!r}; pass the class of events, such as ToolInvoked"
+                "the event type for subscribe must be a class, such as ToolInvoked, got "
+                f"{event_type!r}"
             ) from error
         if not callable(handler):
             raise TypeError(
-                f"subscribe got the handler {handler!r}; pass a function that takes an event"
+                f"the handler for subscribe must be a function that takes an event, got {handler!r}"
             )
         key = object()
         self._subscriptions[key] = (event_type, handler)

@@ -259,7 +259,8 @@ class tool_transaction(CallTransaction):  # noqa: N801 - a block that is called 
     def __enter__(self) -> Self:
         if self.is_open:
             raise RuntimeError(
-                f"transaction {self.tag!r} was entered already; make another for a block inside it"
+                f"transaction {self.tag!r} has already been entered; create another one for a "
+                "nested block"
             )
         try:
             self.begin()

@@ -21,7 +21,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from functools import partial, reduce
 from operator import attrgetter, or_
-from typing import Any, cast
+from typing import Any
 
 from pydantic import SerializationInfo, TypeAdapter, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -34,13 +34,12 @@ from pydantic_core import (
     to_jsonable_python,
 )
 
-from .json_types import Json, JsonSchema, comparable
+from .json_types import AnyValue, Json, JsonSchema, comparable
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
-# Any, in the three: pydantic's nested dicts, values of every type, a ConfigDict or CoreConfig.
+# Any, twice: pydantic's nested dicts, a ConfigDict or CoreConfig.
 type CoreSchema = Any
-type AnyValue = Any
 type PydanticConfig = Any
 type DumpAny = Callable[[object, SerializationInfo], object]
 
@@ -56,7 +55,7 @@ CONFIG: PydanticConfig = {
 # --- core schemas
 
 
-def make_exact(adapter: "TypeAdapter[Any]", extra: str, dump_any: DumpAny) -> None:
+def make_exact(adapter: "TypeAdapter[AnyValue]", extra: str, dump_any: DumpAny) -> None:
     """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
 
     `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`. `dump_any`
@@ -68,9 +67,9 @@ def make_exact(adapter: "TypeAdapter[Any]", extra: str, dump_any: DumpAny) -> No
     schema = exact.copy(schema)
     # Without prebuilt ones: those of a pydantic model would not read as this module promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
-    validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
+    validator: AnyValue = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
     if exact.has_decimals:  # the wrapper has the one method that we use
-        validator = cast(SchemaValidator, _DecimalValidator(validator))
+        validator = _DecimalValidator(validator)
     adapter.validator = validator
 
 
@@ -148,8 +147,9 @@ class _Exact:
 _plain = core_schema.plain_serializer_function_ser_schema
 
 
-# Any, in the three: functions of every kind of value.
-def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) -> CoreSchema:
+def _dumper(
+    accepts: Callable[[AnyValue], bool], convert: Callable[[AnyValue], object]
+) -> CoreSchema:
     """Returns a serializer; pydantic tries the next type of a union if this one does not accept."""
 
     def dump(value: AnyValue) -> object:
@@ -160,11 +160,13 @@ def _dumper(accepts: Callable[[Any], bool], convert: Callable[[Any], object]) ->
     return _plain(dump)
 
 
-def _before(function: Callable[[Any, Any], object], schema: CoreSchema) -> CoreSchema:
+def _before(
+    function: Callable[[AnyValue, "ValidationInfo[_Numbers]"], object], schema: CoreSchema
+) -> CoreSchema:
     return core_schema.with_info_before_validator_function(function, _inner(schema))
 
 
-def _after(function: Callable[[Any], object], schema: CoreSchema) -> CoreSchema:
+def _after(function: Callable[[AnyValue], object], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_after_validator_function(function, _inner(schema))
 
 
@@ -186,7 +188,7 @@ def _with_members(
     values = [*map(_key_text if key else _json_value, members)]
     by_value = dict(zip(map(comparable, values), members, strict=True))
     if len(by_value) < len(members):
-        raise TypeError("two of its values are the same in JSON; remove one of them")
+        raise TypeError("two of its values are equal in JSON; remove one of them")
     explain = schema if schema["type"] == "enum" else core_schema.literal_schema(values)
     return schema, core_schema.no_info_wrap_validator_function(
         partial(_read_member, by_value), _inner(explain)
@@ -210,7 +212,7 @@ def _key_text(member: AnyValue) -> AnyValue:
     return key
 
 
-def _is_of(kind: type[Any], value: object) -> bool:
+def _is_of(kind: type[object], value: object) -> bool:
     return isinstance(value, kind)
 
 
@@ -263,7 +265,7 @@ def _with_all_digits(value: object, info: "ValidationInfo[_Numbers]") -> object:
         return None if isinstance(value, bool | list) else value
     numbers = info.context.get(value, {Decimal(repr(value))})
     if len(numbers) > 1:
-        raise ValueError("Several numbers here differ only in their last digits; send strings")
+        raise ValueError("several of these numbers differ only in their last digits; send strings")
     (number,) = numbers
     return value if number == Decimal(repr(value)) else number
 
@@ -326,7 +328,7 @@ def _sort_key(item: object) -> tuple[float, str]:
 
 def _finite_text(value: Decimal) -> str:
     if not value.is_finite():
-        raise ValueError(f"no JSON number is {value}")
+        raise ValueError(f"JSON cannot represent the number {value}")
     return str(value)
 
 
@@ -343,14 +345,14 @@ class JsonSchemas(GenerateJsonSchema):
         return field.get("init") is not False
 
     def generator_schema(self, schema: CoreSchema) -> JsonSchema:
-        raise TypeError("an Iterable or Generator can be read but once; declare list[…]")
+        raise TypeError("an Iterable or Generator can be read only once; declare list[…]")
 
     def dict_schema(self, schema: CoreSchema) -> JsonSchema:
         types = self._types(self.generate_inner(schema.get("keys_schema", {"type": "any"})))
         if types & {"array", "object", "null"}:
             raise TypeError(
-                "a dict has keys that no text of JSON stands for; declare keys of type str, int, "
-                "an Enum or the like, or a list of pairs"
+                "JSON cannot represent the keys of this dict; declare keys of type str, int, an "
+                "Enum or similar, or use a list of pairs"
             )
         described = super().dict_schema(schema)
         if types != {"string"}:  # the rule is one for numbers, and keys are texts

@@ -5,15 +5,14 @@ so meets no part twice and takes no value, such as a default, for a schema.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
 
 from ..errors import SerdeError, ValidationIssue, message_of
-from .json_types import JsonSchema
+from .json_types import AnyJson, JsonSchema
 from .values import adapter_of, cached_by_type, name_of
 
 __all__ = ["json_schema", "map_parts", "resolved", "target_name", "walk_parts"]
 
-type AnyPart = Any  # Any: a part may also be `true` or `false`, or anything in an external schema
+type AnyPart = AnyJson  # also `true` or `false`, or anything in an external schema
 
 
 def json_schema(of: object) -> JsonSchema:
@@ -35,14 +34,16 @@ def _json_schema(of: object) -> JsonSchema:
     except Exception as error:  # pydantic names types without a schema, such as callables
         message = f"has no JSON schema: {message_of(error).partition('\n')[0]}"
         raise SerdeError(name_of(of), (ValidationIssue((), message),)) from error
-    return cast(JsonSchema, _without_titles(schema))
+    return _without_titles(schema)
 
 
-def _without_titles(schema: AnyPart) -> AnyPart:
-    if not isinstance(schema, dict):
-        return schema
+def _without_titles(schema: JsonSchema) -> JsonSchema:
     own = {keyword: value for keyword, value in schema.items() if keyword != "title"}
-    return map_parts(own, _without_titles)
+    return map_parts(own, _without_titles_in)
+
+
+def _without_titles_in(part: AnyPart) -> AnyPart:
+    return _without_titles(part) if isinstance(part, dict) else part
 
 
 _PARTS_BY_NAME = {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
@@ -53,7 +54,7 @@ _PARTS = {
 }
 
 
-def map_parts(schema: JsonSchema, change: Callable[[Any], Any]) -> JsonSchema:
+def map_parts(schema: JsonSchema, change: Callable[[AnyPart], AnyPart]) -> JsonSchema:
     """Returns a copy of the schema, with `change` applied to each schema directly inside it."""
     mapped = dict(schema)
     for keyword, value in schema.items():

@@ -2,10 +2,16 @@
 
 from typing import Any
 
-__all__ = ["Json", "JsonSchema", "comparable"]
+__all__ = ["AnyJson", "AnyValue", "Json", "JsonSchema", "comparable"]
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 """What `json.loads` can return."""
+
+# Any: JSON that is read key by key; `Json` would have to be narrowed before each key.
+type AnyJson = Any
+
+# Any: values of all types, as they are before they become JSON.
+type AnyValue = Any
 
 # Any: readers look up single keys; typing the full grammar would help nobody.
 type JsonSchema = dict[str, Any]

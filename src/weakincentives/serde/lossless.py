@@ -124,7 +124,7 @@ def _is_plain_class(
 
 
 def _is_kept(
-    kind: type[Any],
+    kind: type[object],
     columns: Sequence[tuple[Callable[[AnyValue], AnyValue], Check]],
     values: Sequence[AnyValue],
     *,
@@ -137,7 +137,7 @@ def _is_kept(
     return all(check(list(map(column, values))) for column, check in columns)
 
 
-def _of_items(kind: type[Any], check: Check) -> Check:
+def _of_items(kind: type[object], check: Check) -> Check:
     return lambda values: _of_type(kind, values) and check(list(chain.from_iterable(values)))
 
 
@@ -149,7 +149,7 @@ def _of_mapping(check_keys: Check, check_items: Check) -> Check:
     )
 
 
-def _of_type(kind: type[Any], values: Sequence[AnyValue]) -> bool:
+def _of_type(kind: type[object], values: Sequence[AnyValue]) -> bool:
     return {kind}.issuperset(map(type, values))
 
 
@@ -266,5 +266,5 @@ def _other_attributes(value: AnyValue) -> dict[str, AnyValue]:
     }
 
 
-def _name(kind: type[Any]) -> str:
+def _name(kind: type[object]) -> str:
     return kind.__qualname__.rpartition("<locals>.")[2]

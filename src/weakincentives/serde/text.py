@@ -4,16 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
 
 from ..errors import SerdeError, ValidationIssue
+from .json_types import AnyJson
 
 __all__ = ["check_unique_keys", "line_matcher", "load_unique"]
 
-type AnyValue = Any  # Any: JSON of every shape
 
-
-def load_unique(subject: str, text: str | bytes) -> AnyValue:
+def load_unique(subject: str, text: str | bytes) -> AnyJson:
     """Returns the values in JSON `text`; raises `SerdeError` if an object has a key twice.
 
     Raises `ValueError` for text that is no JSON.
@@ -42,7 +40,7 @@ def _unique_decoder(subject: str) -> json.JSONDecoder:
     return json.JSONDecoder(object_pairs_hook=partial(_unique_keys, subject), parse_int=str)
 
 
-def _unique_keys(subject: str, pairs: list[tuple[str, AnyValue]]) -> dict[str, AnyValue]:
+def _unique_keys(subject: str, pairs: list[tuple[str, AnyJson]]) -> dict[str, AnyJson]:
     values = dict(pairs)
     if len(values) < len(pairs):
         key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -66,6 +64,6 @@ def line_matcher(pattern: str, *, ignore_case: bool = False) -> Callable[[str], 
     except SchemaError as error:
         reason = " ".join(f"{error}".split())
         raise ValueError(
-            f"{pattern!r:.200} is no pattern here ({reason:.300}); "
-            "write it without look-around and back-references"
+            f"invalid pattern {pattern!r:.200} ({reason:.300}); look-around and back-references "
+            "are not supported"
         ) from error

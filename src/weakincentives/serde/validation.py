@@ -20,18 +20,18 @@ from threading import local
 from typing import Any, cast
 
 from ..errors import SerdeError, ValidationIssue, missing_extra
-from .json_types import Json, JsonSchema, comparable
+from ..signatures import AnyFunction
+from .json_types import AnyJson, Json, JsonSchema, comparable
 from .text import line_matcher
 from .values import parse_json
 
 __all__ = ["check_schema", "parse_object", "validation_issues"]
 
-# Any, in the four: jsonschema may not be installed where the type checkers run.
+# Any, in the three: jsonschema may not be installed where the type checkers run.
 type _Validator = Any
 type _Error = Any
 type _Module = Any
-type _Rule = Callable[..., Any]
-type _AnyJson = Any  # JSON of every shape
+type _Rule = AnyFunction
 
 _MAX_ISSUES = 20  # a model corrects no more at once
 _MAX_ERRORS = 1_000
@@ -106,7 +106,7 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
 
 def _with_integers[T](value: T) -> T:
     """Returns `value` with an `int` for each float that the last check found to be an integer."""
-    result: _AnyJson = value
+    result: AnyJson = value
     match value:
         case dict() if _work.integers:
             result = {key: _with_integers(item) for key, item in value.items()}
@@ -208,7 +208,7 @@ def _validator(schema: str) -> _Validator:
     return _jsonschema().validators.extend(draft, counted)(content, registry=registry)
 
 
-def _count(rule: _Rule, validator: _Validator, expected: Json, *parts: Any) -> Any:
+def _count(rule: _Rule, validator: _Validator, expected: Json, *parts: object) -> object:
     """Applies a rule, if the check may still do so."""
     _work.left -= 1 + (len(expected) // _ENUM_STEP if isinstance(expected, list) else 0)
     if _work.left < 0:

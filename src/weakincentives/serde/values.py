@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, wraps
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAliasType, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAliasType, overload
 
 from ..errors import SerdeError, ValidationIssue, message_of
-from .json_types import Json
+from ..record_types import AnyType
+from .json_types import AnyJson, AnyValue, Json
 from .lossless import Check, check_by_type, difference
 
 if TYPE_CHECKING:  # heavy: loaded on first use
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # heavy: loaded on first use
     from typing_extensions import TypeForm
 
 __all__ = [
+    "AnyTypeAdapter",
     "ByKind",
     "UpgradedBy",
     "adapter_of",
@@ -33,10 +35,9 @@ __all__ = [
     "parse_json",
 ]
 
-# Any, in the three: types known only at run time, values of them, and a ConfigDict of pydantic.
-type AnyType = Any
-type AnyValue = Any
+# Any, in both: a ConfigDict of pydantic, and its adapters of all types.
 type PydanticConfig = Any
+type AnyTypeAdapter = pydantic.TypeAdapter[Any]
 
 
 def cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
@@ -79,7 +80,7 @@ class UpgradedBy:
     the type must be of types that JSON has: a tuple is not read from the list that it returns.
     """
 
-    upgrade: Callable[[Any], Any]  # Any: JSON of any version
+    upgrade: Callable[[AnyJson], object]
 
     def __get_pydantic_core_schema__(
         self, source: AnyType, handler: "pydantic.GetCoreSchemaHandler"
@@ -96,9 +97,10 @@ def dump(value: object, *, exclude_none: bool = False) -> Json:
     """Returns `value` as plain JSON values; raises `SerdeError` for what JSON cannot hold."""
     text = dump_json(value, exclude_none=exclude_none)
     try:
-        return cast(Json, json.loads(text))  # loads is typed Any
+        plain: Json = json.loads(text)
     except ValueError as error:  # Python reads no integer of more than 4,300 digits
         raise _unfit(value, ValidationIssue((), f"{error}")) from error
+    return plain
 
 
 def dump_json(value: object, *, exclude_none: bool = False) -> str:
@@ -117,7 +119,8 @@ def dump_lossless(of: object, value: object) -> Json:
 
     Raises `SerdeError` as `dump_json_lossless` does.
     """
-    return cast(Json, json.loads(dump_json_lossless(of, value)))  # loads is typed Any
+    plain: Json = json.loads(dump_json_lossless(of, value))
+    return plain
 
 
 def dump_json_lossless(of: object, value: object) -> str:
@@ -156,9 +159,7 @@ def _check_by_type(of: AnyType) -> Check | None:
     return check_by_type(adapter_of(of).core_schema, config)
 
 
-def _write(
-    find_adapter: Callable[[], "pydantic.TypeAdapter[Any]"], value: object, *, exclude_none: bool
-) -> str:
+def _write(find_adapter: Callable[[], AnyTypeAdapter], value: object, *, exclude_none: bool) -> str:
     try:
         text = _to_json(find_adapter(), value, exclude_none=exclude_none, warnings="error")
     except SerdeError as error:  # of the type
@@ -168,14 +169,14 @@ def _write(
     if "NaN" in text or "Infinity" in text:
 
         def refuse(constant: str) -> NoReturn:
-            raise _unfit(value, ValidationIssue((), f"no JSON number is {constant}"))
+            raise _unfit(value, ValidationIssue((), f"JSON cannot represent the number {constant}"))
 
         json.loads(text, parse_constant=refuse, parse_int=len)
     return text
 
 
 def _to_json(
-    adapter: "pydantic.TypeAdapter[Any]",
+    adapter: AnyTypeAdapter,
     value: object,
     *,
     exclude_none: bool,
@@ -193,7 +194,7 @@ def _to_json(
 
 
 def _write_again(
-    adapter: "pydantic.TypeAdapter[Any]", value: object, error: Exception, *, exclude_none: bool
+    adapter: AnyTypeAdapter, value: object, error: Exception, *, exclude_none: bool
 ) -> str:
     """Returns the text of a value that pydantic refused, if it is read back as the same value.
 
@@ -244,7 +245,7 @@ def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
         adapter = _adapter_of_class(kind)
         if adapter is None:
             if isinstance(value, Iterator):
-                raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
+                raise ValueError(f"a {kind.__name__} can be read only once; convert it to a list")
             return value
         try:
             return adapter.dump_python(
@@ -343,7 +344,7 @@ def name_of(of: object) -> str:
 
 
 @cached_by_type
-def adapter_of(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
+def adapter_of(of: AnyType, *, allow_extra: bool = False) -> AnyTypeAdapter:
     """Returns pydantic's adapter of a type, whose reading and dumping are made exact.
 
     Raises `SerdeError` for a type that cannot cross JSON.
@@ -356,9 +357,9 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapt
     config: PydanticConfig = {**CONFIG, "extra": extra}
     try:
         # An alias, since TypeAdapter takes no config beside a dataclass itself.
-        # Any and ignore: made at run time, no type that a checker could read.
-        root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
-        adapter = pydantic.TypeAdapter[Any](root, config=config)
+        make_alias: AnyType = TypeAliasType  # a checker reads a call as a declaration
+        root = make_alias("Root", of)
+        adapter: AnyTypeAdapter = pydantic.TypeAdapter(root, config=config)
         adapter.rebuild()  # raises if a forward reference cannot be resolved
         make_exact(adapter, extra, _dump_any)
     except Exception as error:  # pydantic's, and whatever the author's annotations raise
@@ -368,7 +369,7 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapt
 
 
 @lru_cache(maxsize=4096)
-def _adapter_of_class(kind: AnyType) -> "pydantic.TypeAdapter[Any] | None":
+def _adapter_of_class(kind: AnyType) -> AnyTypeAdapter | None:
     """Returns the adapter of a class; `None` for one that pydantic does not know.
 
     pydantic then guesses, which suffices for a subclass of `str`, for one.

@@ -56,7 +56,7 @@ def _fitting(schema: JsonSchema, replacement: _Replacement) -> AnyStrategy:
         return replacement.map(serde.dump)
     replacement = dict(replacement or {})
     if unknown := [name for name in replacement if name not in schema["properties"]]:
-        raise ValueError(f"arguments= has a strategy for {unknown[0]!r}, which is no param")
+        raise ValueError(f"arguments= must name params of the tool, got {unknown[0]!r}")
     definitions: dict[str, AnyStrategy] = {}
     for name, definition in schema.get("$defs", {}).items():
         definitions[name] = st.deferred(_values_later(definition, definitions))

@@ -245,7 +245,7 @@ def _earlier_turn(prompt: AnyPrompt) -> tuple[Conversation, dict[str, str]]:
     replies = [call(("peek", {}), ("peek", {"last": 1})), say(answer)]
     prompt.bind(resources={World: World()})
     response = ScriptedAdapter(replies).evaluate(prompt, session=Session(), message="Look first.")
-    assert response.conversation is not None  # noqa: S101 - a loop adapter's
+    assert response.conversation is not None  # a loop adapter's
     conversation = Conversation.from_json(response.conversation.to_json())
     answers = [message for message in conversation.messages if isinstance(message, ToolMessage)]
     return conversation, {message.call_id: message.content for message in answers}
@@ -264,7 +264,9 @@ def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRe
         content not in answer
         for content, (_, answer) in zip(earlier.values(), answers, strict=True)
     ):
-        raise ConformanceError(f"the earlier turn's answers are {answers!r} in the request")
+        raise ConformanceError(
+            f"the request has the wrong answers for the previous turn: {answers!r}"
+        )
     # if an adapter drops the earlier calls, later calls are removed here, which is detected below
     number = len(earlier)
     return replace(request, answers=request.answers[number:], calls=request.calls[number:])
@@ -276,13 +278,13 @@ def _result(running: _Any, way: Way) -> _Any:
         return asyncio.run(running) if way.endswith("async") else running
     events = asyncio.run(_collect(running)) if way.endswith("async") else list(running)
     if not events or not isinstance(events[-1], Completed):
-        raise ConformanceError(f"a stream must end with Completed, not with {events[-1:]!r}")
+        raise ConformanceError(f"a stream must end with Completed, got {events[-1:]!r}")
     response: _Any = events[-1].response
     pieces = "".join([event.text for event in events if isinstance(event, TextDelta)])
     replies = [reply for reply in response.transcript if isinstance(reply, AssistantMessage)]
     text = "".join([reply.text for reply in replies[-response.turns :]])
     if pieces != text:
-        raise ConformanceError(f"the stream's pieces are {pieces!r}, and the model said {text!r}")
+        raise ConformanceError(f"the stream's chunks must add up to {text!r}, got {pieces!r}")
     return response
 
 

@@ -84,9 +84,9 @@ class _StrictStore(LocalPromptOverridesStore):
         if override.stale:
             lines = "\n  ".join(f"{text.id}: {_REASONS[text.reason]}" for text in override.stale)
             raise AssertionError(
-                f"stale overrides of {descriptor.ns}/{descriptor.key}, tag {tag!r}, "
-                f"in '{self.folder}'; run `wink overrides rebase TARGET --tag {tag}`, "
-                f"or delete them:\n  {lines}"
+                f"overrides of {descriptor.ns}/{descriptor.key}, tag {tag!r}, in '{self.folder}' "
+                f"are out of date; run `wink overrides rebase TARGET --tag {tag}`, or delete "
+                f"them:\n  {lines}"
             )
         return override
 
@@ -112,8 +112,8 @@ class PromptsWithOverrides:
             name = prompt.ns, prompt.key
             tags = [entry.tag for entry in self.store.list() if (entry.ns, entry.key) == name]
             raise AssertionError(
-                f"marked wink_overrides, but nothing is stored for {prompt.ns}/{prompt.key} "
-                f"under tag {self.tag!r} in '{self.store.folder}'; "
-                f"tags there: {', '.join(tags) or 'none'}"
+                f"the test is marked wink_overrides, but no overrides of {prompt.ns}/{prompt.key} "
+                f"are stored under tag {self.tag!r} in '{self.store.folder}'; stored tags: "
+                f"{', '.join(tags) or 'none'}"
             )
         return prompt

@@ -53,8 +53,8 @@ class PromptExtension(SingleFileSnapshotExtension):
                 return _golden(data)
             case _:
                 raise TypeError(
-                    f"{data!r:.100} is no prompt; "
-                    "compare a Prompt, a PromptTemplate or what render_states returned"
+                    "the snapshot must compare a Prompt, a PromptTemplate or the result of "
+                    f"render_states, got {data!r:.100}"
                 )
 
     def diff_lines(self, serialized_data: _Data, snapshot_data: _Data) -> Iterator[str]:

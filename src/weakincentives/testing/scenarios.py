@@ -17,7 +17,6 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.sections import AnySection
 from ..prompt.template import AnyPrompt
 from ..prompt.tool import AnyTool
 from ..record_types import AnyType
@@ -184,17 +183,17 @@ def _world(
     task: str = "Do it: 100 %, für 1 €.",
 ) -> AnyPrompt:
     """Builds the prompt: a task, `more` with tools and children, `lore` without either, `off`."""
-    worker: Callable[..., AnyTool] = partial(
+    worker = partial(
         Tool[_Work, _Tally], description="Writes a note.", handler=_work, effect="repeatable"
     )
-    hidden: Callable[..., AnySection] = partial(
+    hidden = partial(
         MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY
     )
     more = [
         hidden(title="Deep", template="All the way.", tools=[worker(name="deep")]),
         MarkdownSection(title="Side", template="Beside it.", tools=[worker(name="side")]),
     ]
-    tools = [
+    tools: list[AnyTool] = [
         worker(name="work"),
         worker(name="send", effect="at_most_once"),
         worker(name="manual", handler=None),

@@ -48,8 +48,8 @@ def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> Assista
                 pass
             case _:
                 raise TypeError(
-                    f"call got {pair!r}; "
-                    "pass pairs of a name and arguments: call((name, arguments))"
+                    "call must get pairs of a tool name and arguments, such as call((name, "
+                    f"arguments)), got {pair!r}"
                 )
     return AssistantMessage(
         tool_calls=tuple(ToolCall("", name, _json(arguments)) for name, arguments in calls),
@@ -105,7 +105,9 @@ _END = AssistantMessage()  # marks the end of the replies
 
 def _check_reply(number: int, reply: object) -> AssistantMessage:
     if not isinstance(reply, AssistantMessage):
-        raise TypeError(f"reply {number} of the script is {reply!r:.200}; write say(…) or call(…)")
+        raise TypeError(
+            f"reply {number} of the script must be say(…) or call(…), got {reply!r:.200}"
+        )
     return reply
 
 
@@ -130,7 +132,10 @@ class ScriptedAdapter(LoopAdapter, Connection):
     ) -> None:
         super().__init__(config=config, clock=clock)
         if isinstance(replies, str | AssistantMessage | Exception) or callable(replies):
-            raise TypeError(f"the script is {replies!r:.200}; write a list: ScriptedAdapter([…])")
+            raise TypeError(
+                "the script must be a list of replies, such as ScriptedAdapter([…]), got "
+                f"{replies!r:.200}"
+            )
         for number, reply in enumerate(replies if isinstance(replies, list | tuple) else (), 1):
             if not callable(reply) and not isinstance(reply, Exception):
                 _check_reply(number, reply)

@@ -24,6 +24,7 @@ from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import AnyEvaluator, ToolContext
 from ..prompt.errors import ToolValidationError
+from ..prompt.handlers import AnyHandler
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..prompt.tool import NON_REPEATABLE, AnyTool
@@ -50,7 +51,6 @@ _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is alre
 
 # Any: resources with the types that they are bound to, handlers of any tool, and events
 type _Any = Any
-type _AnyHandler = Callable[..., _Any]
 type _Kind = _Any
 type _Reader = Callable[[_Kind], object]
 type _StateReaders = Mapping[_Kind, _Reader]
@@ -126,7 +126,7 @@ def assert_tool_contract(
         )
 
 
-def _recording(handler: _AnyHandler, errors: list[Exception]) -> _AnyHandler:
+def _recording(handler: AnyHandler, errors: list[Exception]) -> AnyHandler:
     """Returns a handler that also appends unexpected exceptions of `handler` to `errors`."""
 
     @contextmanager
@@ -164,7 +164,7 @@ class _Trial:
 
     def call(self) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
         """Returns the handler's errors, the event, and the outcome (`None` after control flow)."""
-        assert self.tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses it
+        assert self.tool.handler is not None  # `assert_tool_contract` rejects it
         errors: list[Exception] = []
         events: list[_Any] = []
         recording = replace(self.tool, handler=_recording(self.tool.handler, errors))
@@ -267,7 +267,7 @@ class _Contract:
             if unknown := ", ".join(_name(kind) for kind in self.state if kind not in kinds):
                 names = ", ".join(map(_name, kinds)) or "nothing"
                 raise ValueError(
-                    f"state= names {unknown}, for which no singleton is bound; bound: {names}"
+                    f"state= must name bound singletons, got {unknown}; bound: {names}"
                 )
             readers: dict[_Kind, Callable[[], object]] = {}
             for kind in kinds:

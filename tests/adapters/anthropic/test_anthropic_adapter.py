@@ -534,13 +534,13 @@ def test_how_tools_change_follows_the_model_and_the_platform(
 
 def test_an_unknown_way_to_change_tools_is_refused() -> None:
     wrong: Any = "append"
-    with pytest.raises(ValueError, match="use 'inline', 'deferred' or 'list'"):
+    with pytest.raises(ValueError, match="must be 'inline', 'deferred' or 'list', got"):
         AnthropicAdapter(MODEL, tool_changes=wrong)
 
 
 @pytest.mark.parametrize("key", ["messages", "stream"])
 def test_an_option_that_the_adapter_writes_itself_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="the adapter sets options"):
+    with pytest.raises(ValueError, match="cannot be passed because the adapter sets them"):
         AnthropicAdapter(MODEL, options={key: []})
 
 

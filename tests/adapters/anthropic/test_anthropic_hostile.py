@@ -294,7 +294,7 @@ def test_a_stream_of_another_type_is_malformed(door: Door) -> None:
 
 @pytest.mark.parametrize("betas", ["mine-2026", [7], ["mine\r\nx-key: 7"], [""], None, 5])
 def test_betas_that_are_no_names_are_refused(betas: Any) -> None:
-    with pytest.raises(ValueError, match="pass a list of names"):
+    with pytest.raises(ValueError, match="must be a list of beta names, got"):
         AnthropicAdapter(MODEL, options={"betas": betas})
 
 

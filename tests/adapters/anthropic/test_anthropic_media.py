@@ -215,7 +215,7 @@ def test_more_images_than_a_request_takes_are_refused() -> None:
     store = MemoryContentStore()
     cat = store.put(CAT)
     codec().encode(request(store, *[cat] * MAX_IMAGES))
-    with pytest.raises(PromptEvaluationError, match="takes 600 images") as caught:
+    with pytest.raises(PromptEvaluationError, match="can have 600 images") as caught:
         codec().encode(request(store, *[cat] * (MAX_IMAGES + 1)))
     assert caught.value.code == "content"
 

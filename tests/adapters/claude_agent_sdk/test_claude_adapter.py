@@ -30,7 +30,6 @@ from weakincentives.evaluation.errors import (
     ThrottleError,
 )
 from weakincentives.evaluation.inner_loop import RunConfig
-from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
 from weakincentives.prompt import (
@@ -211,20 +210,6 @@ def test_a_stream_that_breaks_off_in_the_text_is_no_end() -> None:
 
 
 # --- Disclosure
-
-
-@pytest.mark.claim("DT-04")
-def test_opening_a_section_starts_again_and_the_next_request_has_its_tools() -> None:
-    session = Session()
-    read = mcp("read_section", {"section_key": "more"})
-    with ScriptedServer(Say(calls=(read,)), Say(calls=(mcp("more_tool"),)), Say("done")) as server:
-        adapter = connect(server)
-        assert not adapter.supports_dynamic_tools
-        done = MainLoop(adapter).execute(layered(), session=session)
-        names = [tool_names(request) for request in server.requests]
-    assert done.response.text == "done"
-    assert names == [["probe", "read_section"]] + [["more_tool", "probe", "read_section"]] * 2
-    assert [event.name for event in session[ToolInvoked].all()] == ["read_section", "more_tool"]
 
 
 def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:

@@ -163,7 +163,7 @@ def test_a_selector_sees_the_arguments_and_the_session(folder: Path) -> None:
     assert seen == [0, 1, 2]
     assert [preview.arguments for preview in shown] == ['{"command": "echo 2 >"}']
     contents = [message.content for message in answers(response.transcript)]
-    refusal = "the effects of a built-in tool cannot be shown; return 'arguments'"
+    refusal = "cannot preview the effects of a built-in tool; return 'arguments'"
     assert contents == [
         "1",
         "A person denied this call.",
@@ -369,7 +369,7 @@ def test_a_tool_under_an_older_name_is_not_run_unasked(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"approval": {"Write": "arguments"}}, r"\['Write'\] are not among builtin_tools"),
-        ({"approval": {"Bash": "effects"}}, "the effects of 'Bash' cannot be shown"),
+        ({"approval": {"Bash": "effects"}}, "cannot preview the effects of 'Bash'"),
         ({"options": {"permission_mode": "bypassPermissions"}}, r"\['permission_mode'\] decide"),
         ({"options": {"hooks": {}, "can_use_tool": None}}, r"\['can_use_tool', 'hooks'\] decide"),
     ],

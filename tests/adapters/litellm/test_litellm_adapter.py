@@ -26,14 +26,12 @@ from weakincentives.evaluation.errors import (
 )
 from weakincentives.evaluation.response import Completed, TextDelta
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import MarkdownSection, Prompt
+from weakincentives.prompt import Prompt
 from weakincentives.runtime.events import (
     ProviderCalled,
     ToolInvoked,
-    ToolsInjected,
 )
 from weakincentives.runtime.session import Session
-from weakincentives.visibility import SectionVisibility
 
 type Run = Callable[..., PromptResponse[Any]]
 
@@ -185,34 +183,6 @@ def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None
         pytest.raises(PromptEvaluationError, match="malformed"),
     ):
         list(connect(server, model).stream(prompt(), session=Session()))
-
-
-@pytest.mark.claim("DT-04")
-@routes
-def test_an_opened_section_brings_its_tools_to_the_next_request(model: str) -> None:
-    hidden = MarkdownSection(
-        title="More",
-        key="more",
-        template="The rest.",
-        summary="There is more.",
-        visibility=SectionVisibility.SUMMARY,
-        tools=[tool(name="late")],
-    )
-    asked = Prompt(
-        ns="tests", key="layers", sections=[MarkdownSection(title="Task", template="Go."), hidden]
-    )
-    session = Session()
-    read = Call("read_section", {"section_key": "more"})
-    with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
-        adapter = connect(server, model)
-        assert adapter.supports_dynamic_tools
-        assert evaluate(adapter, asked, session).text == "done"
-        names = [
-            [tool.get("name") or tool["function"]["name"] for tool in r.json["tools"]]
-            for r in server.requests
-        ]
-    assert names == [["read_section"], ["read_section", "late"], ["read_section", "late"]]
-    assert [event.tool_names for event in session[ToolsInjected].all()] == [("late",)]
 
 
 # --- Typed output

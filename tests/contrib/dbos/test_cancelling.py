@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from contrib.dbos.test_nested_runs import PARALLEL
-from contrib.dbos.test_waiting_runs import everything, payments
+from support.durable_kills import PARALLEL, everything, payments
 from support.durable_processes import (
     Kill,
     NewRunStore,

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from evaluation.test_combinations import SHAPES, TABLE, oracle, runs
+from support.combinations import SHAPES, TABLE, oracle, runs
 from support.cut_runs import FACES, Face, Outcome, play
 from support.durable_cuts import Crash, play_durable
 from support.durable_processes import RunStore

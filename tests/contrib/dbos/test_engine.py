@@ -206,7 +206,8 @@ def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> No
         name="book", handler=None, params_type=Job, result_type=object, effect="transactional"
     )
     with pytest.raises(
-        ValueError, match="tool 'book' of agent 'agent' is transactional; pass datasource="
+        ValueError,
+        match="tool 'book' of agent 'agent' is transactional and requires a database; pass",
     ):
         install({"agent": agent(Facts(tmp_path), extra=[book])})
 

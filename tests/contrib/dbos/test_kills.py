@@ -3,18 +3,17 @@ repeats one request or call at most.
 """
 
 import json
-import os
 import random
 import signal
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import count
 
 import pytest
 
+from support.durable_kills import Story, kill_later, kill_often, together
 from support.durable_processes import (
     ENGINE,
     Kill,
@@ -35,29 +34,6 @@ from support.durable_runs import STORY, Job, calls
 from support.sizes import FULL, KILLS, todays
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.messages import AssistantMessage
-
-type Story = Generator[int, int, None]
-
-
-def together(stories: Iterable[Story], at_once: int = 3) -> None:
-    """Plays stories: each yields the process that it waits for and receives its exit code."""
-    left, waiting = iter(stories), dict[int, Story]()
-    try:
-        while True:
-            for story in islice(left, at_once - len(waiting)):
-                waiting[next(story)] = story
-            if not waiting:
-                return
-            pid, status = os.waitpid(-1, 0)
-            if pid not in waiting:
-                continue  # a killer
-            story = waiting.pop(pid)
-            with suppress(StopIteration):
-                waiting[story.send(os.waitstatus_to_exitcode(status))] = story
-    finally:
-        for pid in waiting:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def kill_at(store: RunStore, place: str, passed: int, repeats: int | None) -> Story:
@@ -190,20 +166,6 @@ def test_chats_killed_at_random_moments_are_the_chat_that_nobody_disturbs(
     check_chats_killed_at_random(new_store, KILLS // 2)
 
 
-def kill_often(
-    store: RunStore, run_ids: Sequence[str], kills: int, chance: random.Random
-) -> Generator[int, int, list[str]]:
-    """Kills processes at random, ends the runs that have begun, and returns their ids."""
-    for number in range(kills):
-        pid = start_process(store.work(run_ids), store.log)
-        start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
-        assert (yield pid) == -signal.SIGKILL, store.log.read_text()
-    begun = [run_id for run_id in run_ids if store.done([run_id]) or actions(store, run_id)]
-    assert len(begun) < len(run_ids), "there was nothing left to kill"
-    assert (yield start_process(store.work(begun), store.log)) == 0, store.log.read_text()
-    return begun
-
-
 def killed_at_random(
     store: RunStore, kills: int, chance: random.Random, repeated: list[int]
 ) -> Story:
@@ -212,22 +174,6 @@ def killed_at_random(
     begun = yield from kill_often(store, run_ids, kills, chance)
     repeated.append(sum(check(store, run_id) for run_id in begun))
     assert repeated[-1] <= kills  # two of which may hit the same effect
-
-
-def kill_later(store: RunStore, pid: int, launches: int, moment: float, *, facts: int = 8) -> None:
-    """Kills `pid` up to so many facts and some milliseconds after its launch, however fast it is,
-    unless it ends before.
-    """
-    with suppress(ProcessLookupError):
-        while (before := store.facts.read()).count(["launched"]) < launches:
-            os.kill(pid, 0)
-            time.sleep(0.005)
-        facts, end = len(before) + int(moment * facts), time.monotonic() + 5
-        while len(store.facts.read()) < facts and time.monotonic() < end:
-            os.kill(pid, 0)
-            time.sleep(0.002)
-        time.sleep(moment * 80 % 10 / 500)  # up to 20 ms; a tool takes 10
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_random_kills_lose_nothing_and_repeat_one_effect_each(

@@ -12,33 +12,18 @@ from itertools import count
 
 import pytest
 
-from contrib.dbos.test_kills import Story, kill_later, together
+from support.durable_kills import PARALLEL, Story, check_nested, kill_later, together
 from support.durable_processes import (
-    AT_MOST_ONCE,
     ENGINE,
-    Actions,
     Kill,
     NewRunStore,
     RunStore,
-    actions,
-    comparable,
     expected_of,
     read_log,
     start_process,
 )
-from support.durable_runs import NESTED, STORY, Json, calls, kind_of
+from support.durable_runs import NESTED, kind_of
 from support.sizes import KILLS, todays
-
-PARALLEL = (
-    calls(
-        ("delegate", '{"a": 1}'),
-        ("delegate_async", '{"a": 2}'),
-        ("delegate", '{"a": 3}'),
-        ("note", '{"a": 5}'),
-    ),
-    calls(("delegate_async", '{"a": 5}'), ("delegate", '{"a": 6}')),
-    STORY[-1],
-)
 
 
 def requests(facts: Sequence[Sequence[str]]) -> Counter[str]:
@@ -64,39 +49,6 @@ def asked_last(store: RunStore) -> Counter[str]:
     facts = store.facts.read()
     last = max(at for at, words in enumerate(facts) if words == ["launched"])
     return requests(facts[last:])
-
-
-def check_nested(store: RunStore) -> Actions:
-    """Returns what happened twice, after a check that nothing was lost and all ended as it should.
-
-    A call that is interrupted runs again, with all calls inside it that can.
-    """
-    plain, (whole, *_) = expected_of(store)
-    done, result = actions(store), comparable(store.result())
-    repeated, lost = done - plain, plain - done
-    assert set(repeated) <= set(plain), "another idempotency key"
-    assert {fact[1] for fact in repeated}.isdisjoint(AT_MOST_ONCE)
-    assert {fact[1] for fact in lost} <= AT_MOST_ONCE, lost
-    unknown = sum("outcome is unknown" in row.line for row, _ in read_log(store))
-    assert notes(result).count("sent 3") == notes(whole).count("sent 3") - unknown
-    assert without_sent(notes(result)) == without_sent(notes(whole))
-    assert unknown or not lost
-    other = list[str]()
-    if unknown:  # of which a helper was told, who has said the same
-        other += ["session", "conversation"]
-    if store.counts:  # what a session that counts events has paid for dropped calls is not stored
-        other += ["session", "conversation", "usage", "last_usage"]
-    assert {**result, **{name: whole[name] for name in other}} == whole
-    return repeated
-
-
-def notes(result: Json) -> list[str]:
-    slices: Json = json.loads(result["session"])["slices"]
-    return [item["text"] for item in slices["support.agents:Note"]]
-
-
-def without_sent(texts: list[str]) -> list[str]:
-    return [text for text in texts if text != "sent 3"]
 
 
 def kill_at(store: RunStore, place: str, passed: int) -> Story:

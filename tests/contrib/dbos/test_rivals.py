@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from contrib.dbos.test_nested_runs import PARALLEL, check_nested
+from support.durable_kills import PARALLEL, check_nested
 from support.durable_processes import (
     AT_MOST_ONCE,
     Kill,

@@ -4,7 +4,7 @@ import json
 import random
 import signal
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from contrib.dbos.test_kills import Story, kill_often, together
 from support.agents import Note
+from support.durable_kills import Story, everything, kill_often, payments, together
 from support.durable_processes import (
     Kill,
     NewRunStore,
@@ -34,7 +34,6 @@ from support.sizes import todays
 from weakincentives.contrib.durable import (
     DurableRuns,
     MemoryLogTable,
-    WaitingRun,
     WaitingRuns,
     execute_run,
     install,
@@ -44,10 +43,6 @@ from weakincentives.contrib.durable import (
 )
 from weakincentives.evaluation.approval import Approve, Decision, Deny
 from weakincentives.evaluation.suspension import Suspension
-
-
-def everything(waiting: WaitingRun, decision: Decision | None = None) -> Mapping[str, Decision]:
-    return {preview.call_id: decision or Approve() for preview in waiting.pending}
 
 
 def decider(store: RunStore, run_ids: Sequence[str] = ("run",)) -> Work:
@@ -68,11 +63,6 @@ def decider(store: RunStore, run_ids: Sequence[str] = ("run",)) -> Work:
         return ["over"] in store.facts.read()
 
     return work
-
-
-def payments(store: RunStore, run_id: str = "run") -> list[str]:
-    paid = [words for words in store.facts.read() if words[:2] == ["tool", "pay"]]
-    return [words[2] for words in paid if words[3].split(":")[0] == run_id]
 
 
 def notes(store: RunStore, run_id: str = "run") -> list[str]:
@@ -249,7 +239,7 @@ def test_a_decider_killed_between_its_writes_has_decided(new: NewRunStore) -> No
             assert runs.waiting() == []
             with pytest.raises(ValueError, match="somebody has decided"):
                 runs.decide("run:wait-1", {})
-            with pytest.raises(ValueError, match="no run has waited as 'run:wait-7'"):
+            with pytest.raises(ValueError, match="no run was suspended as 'run:wait-7'"):
                 runs.decide("run:wait-7", {})
 
     run_in_process(store, look)

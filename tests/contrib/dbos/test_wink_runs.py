@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contrib.dbos.test_waiting_runs import everything, payments
 from support.commands import Wink
+from support.durable_kills import everything, payments
 from support.durable_processes import (
     NewRunStore,
     Postgres,
@@ -143,7 +143,7 @@ def test_runs_of_each_status_are_listed_cancelled_deleted_and_cleaned(
     assert wink("runs", "cancel", store.url, "running").stdout == "cancelled running\n"
     over = wink("runs", "cancel", store.url, "ended")
     assert over.returncode == 2
-    assert "cannot cancel run 'ended' because it is over: ended" in over.stderr
+    assert "cannot cancel run 'ended' because it has ended: ended" in over.stderr
     for action, run_id in product(("cancel", "delete"), ("endes", "other")):
         unknown = wink("runs", action, store.url, run_id)
         assert unknown.returncode == 2

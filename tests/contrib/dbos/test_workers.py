@@ -286,7 +286,7 @@ def test_a_worker_takes_up_runs_that_it_has_claimed_without_hearing_of_it(store:
 def test_two_workers_of_one_id_are_refused(store: RunStore) -> None:
     with (
         WorkerFailover(store.url, "a", every=0.1),
-        pytest.raises(RuntimeError, match="another worker of executor_id 'a' is alive"),
+        pytest.raises(RuntimeError, match="another running worker has 'a'"),
     ):
         WorkerFailover(store.url, "a", every=0.1)
     with WorkerFailover(store.url, "a", every=0.1):
@@ -297,7 +297,7 @@ def test_a_takeover_goes_on_with_the_lock_of_its_own_process(store: RunStore) ->
     lock_executor(store.url, "a")
     with WorkerFailover(store.url, "a", every=0.1):
         lock_executor(store.url, "a")
-        with pytest.raises(RuntimeError, match="another worker of executor_id 'a' is alive"):
+        with pytest.raises(RuntimeError, match="another running worker has 'a'"):
             WorkerFailover(store.url, "a", every=0.1)
     lock_executor(store.url, "a")
     release(store.url, "a")

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.test_run_laws import NESTING, SIBLINGS, law, uncut
 from support.agents import answers, ok, prompt, tool
-from support.cut_runs import FACES, Face, Outcome
+from support.cut_runs import FACES, NESTING, SIBLINGS, Face, Outcome, law, uncut
 from support.durable_cuts import Crash, play_durable
 from support.run_trees import Outside, Shape, Tree, outside, trees
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input

@@ -34,6 +34,7 @@ from support.durable_runs import (
     kind_of,
 )
 from support.run_trees import Script, Step, Tree, outside
+from support.sizes import FULL, TODAY
 from weakincentives.content import text_of
 from weakincentives.contrib.durable import (
     MemoryLogTable,
@@ -68,7 +69,6 @@ from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import Reply, SeenRequest
-from weakincentives.visibility import SectionVisibility
 
 
 @pytest.fixture
@@ -125,85 +125,6 @@ def said_so_far(messages: Sequence[Message]) -> tuple[str, int]:
             case _:
                 pass
     return words, said
-
-
-def chatting(facts: Facts, *, dynamic: bool) -> AnyAgent:
-    """An agent that opens and closes a section, and runs one of its tools, in two turns."""
-
-    def work(params: Job, *, context: ToolContext) -> ToolResult[object]:
-        facts.add("worked", params.name)
-        return ToolResult("Worked.")
-
-    hidden = MarkdownSection(
-        title="More",
-        key="more",
-        template="All about more.",
-        summary="There is more.",
-        visibility=SectionVisibility.SUMMARY,
-        tools=[Tool[Job, object](name="work", description="Works.", handler=work)],
-    )
-    shown = MarkdownSection(title="Task", key="task", template="Chat.")
-    template = PromptTemplate(ns="t", key="chat", sections=[shown, hidden], closable=True)
-    key = {"section_key": "more"}
-
-    def model(seen: SeenRequest) -> AssistantMessage:
-        reply = {
-            ("Hi", 0): call(("read_section", key), ("read_section", key)),
-            ("Hi", 1): call(("work", {"name": "a"})),
-            ("Go on", 0): call(("work", {"name": "b"}), ("close_section", key)),
-        }
-        words, said = said_so_far(seen.messages)
-        if not dynamic and (words, said) == ("Hi", 0) and "work" in seen.tool_names:
-            said = 1  # the run has started again with the section open
-        step = reply.get((words, said), say(f"{words}: done"))
-        named = [
-            replace(each, call_id=f"{words}:{said}:{number}")
-            for number, each in enumerate(step.tool_calls)
-        ]
-        return replace(step, tool_calls=tuple(named))
-
-    adapter = ScriptedAdapter(cycle([model]), dynamic_tools=dynamic)
-    return durable(MainLoop(adapter), template.bind)
-
-
-@both
-def test_chat_goes_on_in_another_run_wherever_the_runs_were_cut(
-    facts: Facts, *, dynamic: bool
-) -> None:
-    conversation, texts = None, []
-    plain, session = None, Session(session_id="run")
-    for words in ("Hi", "Go on", "Bye"):
-        chat = chatting(facts, dynamic=dynamic)
-        run_input = to_input(message=words, conversation=conversation)
-        whole, table = attempt(chat, run_input=run_input)
-        for held in table.held:
-            again = chatting(facts, dynamic=dynamic)
-            assert attempt(again, held, run_input)[0] == whole
-        execution = to_execution(chat, whole)
-        conversation = execution.conversation
-        texts.append(execution.text)
-        plain = chatting(facts, dynamic=dynamic).main_loop.execute(
-            chat.prompt(),
-            session=session,
-            message=words,
-            conversation=None if plain is None else plain.conversation,
-        )
-        assert conversation == plain.conversation
-    assert texts == ["Hi: done", "Go on: done", "Bye: done"]
-    assert conversation is not None
-    records_of_more = [each for each in conversation.sections if each.path == ("more",)]
-    assert [each.visibility for each in records_of_more] == [SectionVisibility.SUMMARY]
-
-
-def test_run_that_reached_a_limit_has_its_conversation(facts: Facts) -> None:
-    chat = chatting(facts, dynamic=True)
-    result, _ = attempt(chat, run_input=to_input(message="Hi", budget=Budget(max_calls=1)))
-    with pytest.raises(PromptEvaluationError) as caught:
-        to_execution(chat, result)
-    stopped = caught.value.conversation
-    result, _ = attempt(chat, run_input=to_input(conversation=stopped))
-    assert to_execution(chat, result).text == "Hi: done"
-    assert facts.read() == [["worked", "a"]]
 
 
 # --- What is stored
@@ -470,8 +391,8 @@ def test_run_of_another_version_is_refused_and_left_as_it_is(facts: Facts) -> No
     held = table.held[-1]
     with pytest.raises(
         ChangedRunError,
-        match=f"run 'run' began with version {durable_agent.version} of its agent, "
-        f"and this is {other.version}; finish it with the code that began it",
+        match=f"run 'run' because it started with version {durable_agent.version} of its agent, "
+        f"and this is {other.version}; finish it with the code that started it",
     ):
         perform(other, table)
     assert (facts.read(), {"run": table.rows["run"]}) == ([], held)
@@ -642,8 +563,16 @@ def answered(held: Held) -> int:
     return sum(reply["kind"] == "assistant" for reply in replies)
 
 
-@pytest.mark.parametrize("face", ["evaluate", "stream_async"])
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+# unless all is played, a tree has one of the two faces, and the other one the next day
+CUT_RUNS = [
+    pytest.param(tree, face, id=f"{name}-{face}")
+    for number, (name, tree) in enumerate(TREES.items())
+    for place, face in enumerate(("evaluate", "stream_async"), number + TODAY)
+    if FULL or place % 2
+]
+
+
+@pytest.mark.parametrize(("tree", "face"), CUT_RUNS)
 def test_run_cut_anywhere_ends_as_the_uncut_run_and_asks_and_pays_nothing_again(
     tree: Tree, face: Face
 ) -> None:
@@ -1223,7 +1152,7 @@ def test_adapter_with_a_loop_of_its_own_is_refused() -> None:
             raise AssertionError
 
     with pytest.raises(
-        TypeError, match="Own runs its own loop, which cannot be recorded; use a LoopAdapter"
+        TypeError, match="cannot record Own because it runs its own loop; use a LoopAdapter"
     ):
         durable(MainLoop(Own([])), PromptTemplate(ns="a", key="b").bind)
 

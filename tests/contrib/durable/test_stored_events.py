@@ -4,9 +4,8 @@ from typing import Any
 
 from hypothesis import given
 
-from evaluation.test_run_laws import law
 from support.agents import Note
-from support.cut_runs import Process, message_of
+from support.cut_runs import Process, law, message_of
 from support.run_trees import Shape, Tree, outside, trees
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
 from weakincentives.contrib.durable.stored_log import read_rows

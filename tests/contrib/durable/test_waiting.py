@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.test_approval import Which, asking
 from support.agents import Args, Note, answers, prompt, tool
+from support.approvals import Which, asking
 from support.durable_cuts import perform
 from support.durable_runs import Held, Json, WatchedTable, has_unknown, kind_of
 from support.programs import STATE, Program, programs, run, session
@@ -498,10 +498,12 @@ def test_what_a_run_has_used_before_it_waits_counts() -> None:
 
 def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
     _, attempts = sending(three(), say("done"))
-    with pytest.raises(ValueError, match=r"call 'x' does not wait; decide on \['call_1'"):
+    with pytest.raises(
+        ValueError, match=r"decisions must be for suspended calls, .*, got one for 'x'"
+    ):
         to_resumed(attempts.run_input, attempts.result, {"x": Approve()})
     no_decision: Json = "yes"
-    with pytest.raises(TypeError, match=r"'call_1' is 'yes'; pass Approve\(\)"):
+    with pytest.raises(TypeError, match=r"'call_1' must be Approve\(\), .*, got 'yes'"):
         to_resumed(attempts.run_input, attempts.result, {"call_1": no_decision})
 
 
@@ -516,7 +518,7 @@ def test_rest_that_another_version_has_begun_is_refused() -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve()})
     other = Sent().agent(three(), say("done"), approval=lambda: "arguments")
-    with pytest.raises(ChangedRunError, match="run 'run:wait-1' began with version"):
+    with pytest.raises(ChangedRunError, match="run 'run:wait-1' because it started with version"):
         execute_run(other, attempts.run_input, attempts.table, attempts.run_id)
     assert sent.amounts == [1]
 

@@ -188,9 +188,9 @@ def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: 
     [
         (
             Accept({"agreed": "yes"}),
-            'content that does not fit the form: agreed: does not fit type: "boolean"',
+            'content that does not match the form: agreed: does not fit type: "boolean"',
         ),
-        (Accept({}), "content that does not fit the form: lacks 'agreed'"),
+        (Accept({}), "content that does not match the form: lacks 'agreed'"),
         (
             {"agreed": True},
             "{'agreed': True}; return Accept(content), Decline() or Cancel()",
@@ -240,7 +240,7 @@ def test_a_function_may_return_a_coroutine(tmp_path: Path) -> None:
 def test_all_that_does_not_fit_a_form_is_said() -> None:
     closed = elicitation(schema={**FLAT, "additionalProperties": False})
     words = (
-        r"returned content that does not fit the form: agreed: does not fit type: \"boolean\"; "
+        r"returned content that does not match the form: agreed: does not fit type: \"boolean\"; "
         r"has unknown properties"
     )
     with pytest.raises(ValueError, match=words):

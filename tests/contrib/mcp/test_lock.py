@@ -176,7 +176,7 @@ def test_a_name_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
 def test_a_server_has_either_a_command_or_a_url(
     command: tuple[str, ...] | None, url: str | None
 ) -> None:
-    with pytest.raises(LockError, match=r"^server 'files': set either command or url$"):
+    with pytest.raises(LockError, match=r"^server 'files' must have either command or url$"):
         replace(FILES, command=command, url=url)
 
 

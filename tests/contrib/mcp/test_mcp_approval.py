@@ -135,9 +135,15 @@ def test_a_run_that_waits_makes_its_call_once_it_is_approved(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("approval", "words"),
     [
-        ("effects", r"^MCPSection\('plain'\): what a server does cannot be shown .*='arguments'"),
-        ("always", r"^MCPSection\('plain'\): approval 'always' is neither"),
-        (lambda a, b: (a, b), r"^MCPSection\('plain'\): approval= takes"),
+        (
+            "effects",
+            r"^MCPSection\('plain'\): the effects of a server cannot be previewed; .*='arguments'",
+        ),
+        ("always", r"^MCPSection\('plain'\): approval must be .* or a function, got 'always'"),
+        (
+            lambda a, b: (a, b),
+            r"^MCPSection\('plain'\): approval= must take .*, got a function that takes",
+        ),
     ],
 )
 def test_an_approval_that_cannot_work_is_refused(

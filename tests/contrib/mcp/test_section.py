@@ -201,7 +201,7 @@ def test_a_glob_that_fits_no_tool_is_refused(tmp_path: Path, option: str, value:
 
 
 def test_a_text_where_globs_are_wanted_is_refused(tmp_path: Path) -> None:
-    words = r"^MCPSection\('plain'\): include is the text 'echo'; give a list, \['echo'\]$"
+    words = r"^MCPSection\('plain'\): include must be a list, such as \['echo'\], got a string$"
     with pytest.raises(PromptValidationError, match=words):
         section_of(tmp_path, include="echo")
 
@@ -249,7 +249,7 @@ def test_a_hanging_server_is_ended_after_the_timeout(tmp_path: Path, mode: str) 
         assert not hung
         return text if after == (True, "hi") and (tmp_path / "hangs").exists() else None
 
-    text = with_growing_limit(attempt, 2)
+    text = with_growing_limit(attempt, 1)
     assert re.match(r"MCP server 'plain' gave no answer within \d+ seconds and was ended\.", text)
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_does_not_start_is_an_answer(
         assert not success
         return text if words in text else None
 
-    with_growing_limit(attempt, 2)
+    with_growing_limit(attempt, 1)
 
 
 def test_a_missing_program_or_variable_is_an_answer(tmp_path: Path) -> None:
@@ -295,8 +295,8 @@ def test_a_missing_program_or_variable_is_an_answer(tmp_path: Path) -> None:
     lock = replace(lock_of(tmp_path), env=("NO_SUCH_TOKEN",))
     ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
     assert text == (
-        "MCP server 'plain' needs the environment variable NO_SUCH_TOKEN, "
-        "which is not set where the agent runs."
+        "MCP server 'plain' requires the environment variable NO_SUCH_TOKEN, "
+        "which is not set in the agent's environment."
     )
 
 
@@ -402,7 +402,7 @@ def test_a_tool_with_an_output_schema_answers_with_structured_content_unless_it_
     section = section_of(tmp_path, lock=lock_of(tmp_path, tools))
     calls: list[Call] = [("echo", {"text": "a"}), ("fail", {"text": "b"}), ("pid", {})]
     lacks, failed, without = answers(run(section, *calls))
-    problem = "it lacks the structured content of the tool's output schema"
+    problem = "it lacks the structured content that the tool's output schema requires"
     words = f"MCP server 'plain' gave an answer that is not accepted: {problem}."
     assert lacks == (False, words)
     assert failed == (False, "b\n")
@@ -487,7 +487,10 @@ def test_each_section_of_a_server_puts_its_own_folder_back(tmp_path: Path, order
 
 
 def test_a_folder_that_is_not_there_is_refused_when_the_prompt_opens(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"'plain' cannot be opened: .*'; create it, or corr"):
+    with pytest.raises(
+        ResourceError,
+        match=r"cannot open the folder of MCP server 'plain': .*'; create it, or corr",
+    ):
         run(section_of(tmp_path, folder=tmp_path / "missing"))
 
 

@@ -247,7 +247,8 @@ def test_calls_at_once_are_transactions_one_after_the_other() -> None:
 
 def test_tools_that_ask_for_approval_are_not_served() -> None:
     words = (
-        r"^the tools \['order'\] ask for approval, and this server has no approver; "
+        r"^cannot serve the tools \['order'\] because they require approval and this server has no "
+        r"approver; "
         r"serve a prompt without approval=, and let the client ask$"
     )
     with pytest.raises(ValueError, match=words):

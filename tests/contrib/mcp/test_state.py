@@ -129,7 +129,7 @@ def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path
     copies = tmp_path / ".data.undo-x"
     copies.mkdir()
     (copies / "entries.json").write_text("{")
-    words = rf"^the folder of MCP server 'plain' cannot be opened: .*{copies}"
+    words = rf"^cannot open the folder of MCP server 'plain': .*{copies}"
     with pytest.raises(ResourceError, match=words) as raised:
         run(stateful(tmp_path))
     assert "create it" not in str(raised.value)
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(
     reads, (success, text) = answers(run(section, ("echo", {}), ("append", {"text": "a"})))
     assert reads[0], "what only reads copies nothing"
     assert not success
-    assert "holds 2,000,000,000 bytes, and at most 1,000,000,000 are copied" in text
+    assert "it has 2,000,000,000 bytes, the limit is 1,000,000,000" in text
     assert (tmp_path / "calls").read_text() == "echo \n"
 
 

@@ -151,7 +151,7 @@ def test_a_script_stays_executable_and_no_skill_is_written_over(tmp_path: Path) 
     modes = {path: stat.S_IMODE((tmp_path / "out/deep/pdf" / path).stat().st_mode) & 0o111
              for path in ("run.sh", "a.md")}  # fmt: skip
     assert modes == {"run.sh": 0o111, "a.md": 0}
-    with pytest.raises(FileExistsError, match="'pdf' is in"):
+    with pytest.raises(FileExistsError, match="'pdf' already exists in"):
         export.write(tmp_path / "out/deep")
     export.write(tmp_path / "out/deep", replace=True)
     with pytest.raises(FileExistsError):

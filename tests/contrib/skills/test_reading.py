@@ -111,8 +111,8 @@ def test_a_value_with_a_colon_is_read_to_the_end_of_its_line(tmp_path: Path) -> 
     [
         (b"---\nname: \xff\n---\n", "can't decode byte 0xff in position 10"),
         (b"\x89PNG\r\n\x1a\n\0\0", "can't decode"),
-        (b"---\nname: a\0b\n---\n", "holds a NUL character"),
-        (b"---\n" + b"x" * 1_000_001, "files may have 1000000"),
+        (b"---\nname: a\0b\n---\n", "contains a NUL character"),
+        (b"---\n" + b"x" * 1_000_001, "the limit is 1000000"),
     ],
 )
 def test_a_binary_or_huge_skill_is_refused(tmp_path: Path, data: bytes, message: str) -> None:

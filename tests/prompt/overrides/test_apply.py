@@ -252,32 +252,6 @@ def test_a_text_that_could_not_be_rendered_is_refused_and_nothing_is_stored(
     assert store.list() == ()
 
 
-@pytest.mark.claim("PS-34")
-def test_names_headings_and_tools_are_as_without_overrides(
-    store: LocalPromptOverridesStore,
-) -> None:
-    tree = template(
-        MarkdownSection(
-            title="A",
-            template="a",
-            tools=[searching()],
-            children=[MarkdownSection(title="B", template="b")],
-        )
-    )
-    before = tree.render()
-    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other", summary="other"))
-    store.upsert(tree.descriptor, ToolOverride(tool_name="search", description="Other."))
-    after = Prompt(tree, overrides_store=store).render()
-    assert [tool.name for tool in after.tools] == [tool.name for tool in before.tools]
-    assert [tool.params_type for tool in after.tools] == [tool.params_type for tool in before.tools]
-    headings = [
-        [line for line in rendered.text.split("\n") if line.startswith("#")]
-        for rendered in (before, after)
-    ]
-    assert headings[0] == headings[1]
-    assert before.tools[0].description == "Searches."
-
-
 @pytest.mark.claim("C-11", "PS-34")
 def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
     kinds: tuple[Any, ...] = (

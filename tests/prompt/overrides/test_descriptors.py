@@ -214,7 +214,7 @@ def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
 
 
 def test_a_description_must_keep_the_rules_of_tools() -> None:
-    with pytest.raises(PromptValidationError, match=r"'search'.*1025 characters"):
+    with pytest.raises(PromptValidationError, match=r"'search'.* characters, got 1025"):
         describe().check(TextId("tool", "search"), "x" * 1025)
 
 
@@ -259,5 +259,7 @@ def test_a_path_that_is_a_text_is_refused() -> None:
         SectionOverride(path=path, body="B."),
         TaskExampleOverride(path=path, position=0, text="T."),
     ):
-        with pytest.raises(PromptValidationError, match="write it as a tuple of keys"):
+        with pytest.raises(
+            PromptValidationError, match="path must be a tuple of keys, got a string"
+        ):
             texts_of(override)

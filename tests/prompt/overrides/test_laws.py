@@ -5,7 +5,6 @@ The tests compare a prompt with stored overrides and one with the same texts in 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.strategies import TEXTS, Plan, forests, overrides, sections
-from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -267,7 +265,7 @@ ALL = st.fixed_dictionaries(
 SOME = st.fixed_dictionaries({}, optional={text_id: texts_for(text_id) for text_id in IDS})
 
 
-@pytest.mark.claim("PS-31", "PS-32", "PS-33", "PS-36")
+@pytest.mark.claim("PS-31", "PS-32", "PS-33", "PS-36", "PS-34")
 @given(
     then=ALL,
     edits=SOME,
@@ -317,21 +315,3 @@ def test_a_seeded_prompt_renders_as_without_a_store(
         assert seen(Prompt(template, overrides_store=store), visibility) == seen(
             Prompt(template), visibility
         )
-
-
-@pytest.mark.parametrize("path", [("task",), ("more",)])
-def test_a_body_override_never_displaces_a_summary(path: SectionPath, tmp_path: Path) -> None:
-    # L7: only fresh overrides apply
-    template = authored(dict.fromkeys([*IDS, TextId("summary", "examples")], "The author's."))
-    store = LocalPromptOverridesStore(tmp_path)
-    store.upsert(template.descriptor, SectionOverride(path=path, body="Overridden."))
-    summarized = Prompt(template, overrides_store=store).render(
-        visibility_overrides={path: SectionVisibility.SUMMARY}
-    )
-    assert "Overridden." not in summarized.text
-    adapter: ScriptedAdapter = ScriptedAdapter(
-        [call(("read_section", {"section_key": path[0]})), say("done")]
-    )
-    answers = adapter.evaluate(summarized, session=Session()).transcript
-    (answer,) = [message for message in answers if isinstance(message, ToolMessage)]
-    assert "Overridden." in answer.content

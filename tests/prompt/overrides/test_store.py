@@ -183,7 +183,7 @@ def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir("/")
     with pytest.raises(
         OverridesStoreError,
-        match=r"make the folder \.weakincentives at the top of your project, or pass root=",
+        match=r"create the folder \.weakincentives in your project's root, or pass root=",
     ):
         LocalPromptOverridesStore()
 
@@ -233,7 +233,7 @@ def test_names_that_are_no_keys_are_refused_and_nothing_is_written(
             lambda: Prompt(tree, overrides_store=store, overrides_tag=tag).render(),
         ]
     for refused in calls:
-        with pytest.raises(OverridesStoreError, match="cannot be part of its path"):
+        with pytest.raises(OverridesStoreError, match="cannot be part of the file's path"):
             refused()
     assert list(root.iterdir()) == []
     assert list(tmp_path.iterdir()) == [root]
@@ -277,7 +277,8 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
         lambda: store.delete(PLACE),
     ):
         with pytest.raises(
-            OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest'.*by a link"
+            OverridesStoreError,
+            match=r"'tests/nested' 'store', tag 'latest'.*is a link that leaves",
         ):
             refused()
     assert files(outside) == {}
@@ -291,7 +292,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(
     target = tmp_path / "precious"
     target.write_text("kept")
     (store.folder / ".lock").symlink_to(target)
-    with pytest.raises(OverridesStoreError, match="by a link"):
+    with pytest.raises(OverridesStoreError, match="is a link that leaves"):
         store.upsert(template().descriptor, body(0, "x"))
     assert target.read_text() == "kept"
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
-from ...prompt.renderer import RenderedPrompt
+from ...prompt.renderer import AnyRenderedPrompt
 from ..claude_media import CLOUD_MEDIA
 from ..codec import Codec, JsonObject
 from ..http_clients import MAX_REPLY_BYTES, read_origin
@@ -123,8 +123,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
     def sdk() -> AnySDK:
         return import_module("anthropic")
 
-    # Any: a prompt of any output
-    def codec(self, rendered: RenderedPrompt[Any]) -> Codec:
+    def codec(self, rendered: AnyRenderedPrompt) -> Codec:
         if self._settings.tool_changes != "deferred":
             return MessagesCodec(self._settings, self.name)
         registry, texts = rendered.registry, rendered.tool_param_descriptions
@@ -168,14 +167,15 @@ def _origin(client: AnySDK | None, base_url: str | None) -> str:
 def _check_bedrock(clients: set[str]) -> None:
     if clients & {"AnthropicBedrock", "AsyncAnthropicBedrock"} and not find_spec("botocore"):
         raise ImportError(
-            "clients of Bedrock need botocore to read replies: pip install 'anthropic[bedrock]'"
+            "cannot read replies of Bedrock clients without botocore; install it: pip install "
+            "'anthropic[bedrock]'"
         )
 
 
 def _check_betas(betas: object) -> None:
     names: Sequence[object] = betas if isinstance(betas, list | tuple) else [None]
     if not all(isinstance(name, str) and _BETA.fullmatch(name) for name in names):
-        raise ValueError(f"options['betas'] is {betas!r:.200}; pass a list of names of betas")
+        raise ValueError(f"options['betas'] must be a list of beta names, got {betas!r:.200}")
 
 
 def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
@@ -191,7 +191,9 @@ def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
 
 def _check_tool_changes(tool_changes: ToolChanges | None) -> None:
     if tool_changes not in (None, "inline", "deferred", "list"):
-        raise ValueError(f"tool_changes is {tool_changes!r}; use 'inline', 'deferred' or 'list'")
+        raise ValueError(
+            f"tool_changes must be 'inline', 'deferred' or 'list', got {tool_changes!r}"
+        )
 
 
 def _tool_changes(family: str, version: tuple[int, int], *, is_own_api: bool) -> ToolChanges:

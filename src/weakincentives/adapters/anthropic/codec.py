@@ -7,7 +7,7 @@ request, because their thinking blocks are tied to everything that precedes them
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...content import Image, Media, Part
 from ...evaluation.inner_loop import ProviderRequest
@@ -73,7 +73,7 @@ class MessagesCodec(Codec):
 
     wire_format = "messages"
     instructions_role = "system"
-    stream_options = {"stream": True}  # noqa: RUF012 - never changed
+    stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
 
@@ -192,8 +192,8 @@ class MessagesCodec(Codec):
         self._media_chars += len(base64)
         if self._images > MAX_IMAGES or self._media_chars > MAX_MEDIA_CHARS:
             raise self._content_error(
-                f"{media} is too much for one request, which takes {MAX_IMAGES} images and"
-                f" {MAX_MEDIA_CHARS:,} base64 characters; begin another conversation, or pass URLs"
+                f"{media} is too much for one request, which can have {MAX_IMAGES} images and "
+                f"{MAX_MEDIA_CHARS:,} base64 characters; start another conversation, or pass URLs"
             )
         return encode_claude_media(media, base64)
 

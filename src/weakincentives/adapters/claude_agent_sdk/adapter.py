@@ -123,11 +123,13 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         super().__init__(config=replace(config, max_result_chars=chars), clock=clock)
         if names := sorted((options or {}).keys() & _OWN_OPTIONS.split()):
             raise ValueError(
-                f"options {names!r} are set by the adapter itself; use its own arguments"
+                f"options {names!r} cannot be passed because the adapter sets them; use the "
+                "adapter's own arguments"
             )
         if builtin_tools and self.config.parallel_tool_calls == "isolated":
             raise ValueError(
-                "built-in tools run in order: parallel_tool_calls='isolated' does not go with them"
+                "parallel_tool_calls='isolated' cannot be combined with built-in tools, which run "
+                "in order"
             )
         check_builtin_approval(approval or {}, builtin_tools, options or {})
         self.sdk: AnySDK = import_module("claude_agent_sdk")
@@ -236,7 +238,8 @@ class _CLIConnection(Connection):
         builtin_names = self._bridge.builtin_names
         if names := sorted(builtin_names.keys() & {tool.name for tool in rendered.tools}):
             raise ValueError(
-                f"the prompt has tools {names!r} of the same names as built-in tools; leave one out"
+                f"tools {names!r} of the prompt have the names of built-in tools; rename or "
+                "remove them"
             )
         self.provider_tools = [
             Tool.from_schema(
@@ -385,7 +388,8 @@ class _CLIConnection(Connection):
         await self._connecting
         if self._process is not None and not self._process.started:
             raise RuntimeError(
-                "the SDK started the CLI past the adapter, with all variables of this process"
+                "the SDK bypassed the adapter when it started the CLI, so the CLI inherited every "
+                "environment variable of this process"
             )
         self._reader = asyncio.create_task(self._read())
 
@@ -492,7 +496,7 @@ class _CLIConnection(Connection):
 
     def _check(self, problem: str, media: Media) -> None:
         if problem:
-            raise self._content_error(f"{media} cannot be shown: {problem}")
+            raise self._content_error(f"cannot send {media}: {problem}")
 
     def _content_error(self, message: str) -> PromptEvaluationError:
         return error_from_request(PROVIDER, "content", f"{self._adapter.model}: {message}")

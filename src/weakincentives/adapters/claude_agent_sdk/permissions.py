@@ -29,13 +29,18 @@ def check_builtin_approval(
     Raises `PromptValidationError` for a value that is not an `Approval`.
     """
     if unknown := sorted(approval.keys() - set(builtin_tools)):
-        raise ValueError(f"approval={unknown!r} are not among builtin_tools={list(builtin_tools)}")
+        raise ValueError(
+            f"approval= must name built-in tools from {list(builtin_tools)}, got {unknown!r}"
+        )
     for name, value in approval.items():
         check_approval(f"the built-in tool {name!r}", value)
         if value == "effects":
-            raise ValueError(f"the effects of {name!r} cannot be shown; use approval='arguments'")
+            raise ValueError(f"cannot preview the effects of {name!r}; use approval='arguments'")
     if approval and (names := sorted(options.keys() & _DECIDING.split())):
-        raise ValueError(f"options {names!r} decide on calls, as approval= does; leave one out")
+        raise ValueError(
+            f"options {names!r} cannot be combined with approval=, because both decide on calls; "
+            "remove one of them"
+        )
 
 
 def selector(approval: Approval | None) -> Approval | None:
@@ -48,7 +53,7 @@ def selector(approval: Approval | None) -> Approval | None:
     ) -> ApprovalMode | None:
         mode = approval_mode(approval, params, session, context)
         if mode == "effects":
-            raise TypeError("the effects of a built-in tool cannot be shown; return 'arguments'")
+            raise TypeError("cannot preview the effects of a built-in tool; return 'arguments'")
         return mode
 
     return select

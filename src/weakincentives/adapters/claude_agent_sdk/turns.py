@@ -113,7 +113,8 @@ class TurnReader:
                 case sdk.ToolUseBlock(id=str() as call_id, name=str() as name):
                     self._calls.append(self._bridge.read_call(call_id, name, block.input))
                 case sdk.TextBlock() | sdk.ToolUseBlock():
-                    raise error_from_reply(PROVIDER, "a text, or the id or name of a call, is none")
+                    reason = "a text, or the id or name of a call, is not a string"
+                    raise error_from_reply(PROVIDER, reason)
                 case _:
                     pass
         self._complete = any(

@@ -32,10 +32,10 @@ _OPENAI = ServerProfile(strict="each", user_after_tool=True)
 def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
     """Returns the API to use; raises for an unknown API or an invalid profile."""
     if not isinstance(profile, ServerProfile | None):
-        raise TypeError(f"profile is {profile!r}; pass a ServerProfile, such as profiles.GROQ")
+        raise TypeError(f"profile must be a ServerProfile, such as profiles.GROQ, got {profile!r}")
     api = api or (profile or _OPENAI).api
     if api not in _APIS:
-        raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
+        raise ValueError(f"api must be 'responses' or 'chat', got {api!r}")
     checked: Literal["responses", "chat"] = api
     return checked
 

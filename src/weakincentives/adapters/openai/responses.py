@@ -1,6 +1,7 @@
 """The Responses codec, for OpenAI's own API, which can add tools in the conversation."""
 
 from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport, Part
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
@@ -42,7 +43,7 @@ class ResponsesCodec(Codec):
 
     wire_format = "responses"
     instructions_role = "developer"
-    stream_options = {"stream": True}  # noqa: RUF012 - never changed
+    stream_options: ClassVar[JsonObject] = {"stream": True}
     # developers.openai.com/api/docs/guides/file-inputs: all files together below 50 MB; the limit
     # for a single image is UNVERIFIED
     media = MediaSupport(

@@ -45,8 +45,7 @@ class DurableAgent[Out]:
         )
 
 
-type AnyAgent = DurableAgent[Any]
-"""An agent with any output type."""
+type AnyAgent = DurableAgent[Any]  # Any: agents with any output type
 
 
 def _session(run_id: str) -> Session:
@@ -70,8 +69,8 @@ def durable[Out](
     adapter = main_loop.adapter
     if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:
         raise TypeError(
-            f"{type(adapter).__name__} runs its own loop, which cannot be recorded; "
-            "use a LoopAdapter"
+            f"cannot record {type(adapter).__name__} because it runs its own loop; use a "
+            "LoopAdapter"
         )
     return DurableAgent(
         main_loop=main_loop, adapter=adapter, prompt=prompt, types=frozenset(types), session=session

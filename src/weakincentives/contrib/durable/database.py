@@ -108,6 +108,6 @@ def check_database_file(url: Extra) -> None:
     path = url.database or ":memory:"
     if url.get_backend_name() == "sqlite" and not Path(path).is_file():
         raise WaitingRunsError(
-            f"there is no database file {path!r}; start a worker first, which creates it, or "
+            f"cannot find the database file {path!r}; start a worker first, which creates it, or "
             "correct the URL"
         )

@@ -50,7 +50,7 @@ class DurableRun:
         self._agent = agent
         self._handle = handle
 
-    def result(self) -> Execution[Any]:
+    def result(self) -> Execution[Any]:  # Any: the output type that the run's agent declares
         """Waits for the end of the run, including for approvals, and returns the execution.
 
         Raises the `PromptEvaluationError` that ended the run, `ValueError` if the run was deleted,
@@ -196,7 +196,7 @@ def install(
     agents: Mapping[str, AnyAgent],
     *,
     datasource: Extra = None,
-    progress: Callable[[str, StreamEvent[Any]], object] | None = None,
+    progress: Callable[[str, StreamEvent[Any]], object] | None = None,  # Any: likewise
 ) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 
@@ -212,7 +212,8 @@ def install(
         for tool in agent.tools:
             if tool.effect == "transactional" and datasource is None:
                 raise ValueError(
-                    f"tool {tool.name!r} of agent {name!r} is transactional; pass datasource="
+                    f"tool {tool.name!r} of agent {name!r} is transactional and requires a "
+                    "database; pass datasource="
                 )
 
     table = SqlLogTable(datasource)
@@ -234,7 +235,7 @@ def install(
                     raise dbos().error.DBOSWorkflowCancelledError(run_id) from None
                 # an older worker that was frozen before it started has started: continue in a newer
                 # attempt
-                if not import_module("dbos._datasource")._still_owns(run_id):  # noqa: SLF001 - no public way
+                if not import_module("dbos._datasource")._still_owns(run_id):
                     # DBOS then waits for the other attempt's result
                     raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
             except (SystemExit, KeyboardInterrupt, GeneratorExit) as stop:
@@ -252,5 +253,5 @@ def install(
 def _outside_of_workflow[T](work: Callable[[], T]) -> T:
     """Calls `work` without recording its DBOS calls as steps, whose numbers would change."""
     context = copy_context()
-    context.run(import_module("dbos._context")._clear_local_dbos_context)  # noqa: SLF001 - no public way
+    context.run(import_module("dbos._context")._clear_local_dbos_context)
     return context.run(work)

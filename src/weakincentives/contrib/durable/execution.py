@@ -34,6 +34,7 @@ from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
 from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
+from ...serde.json_types import AnyJson
 from .agent import AnyAgent, DurableAgent
 from .stored_log import LogTable, StoredLog
 
@@ -46,8 +47,7 @@ __all__ = [
     "to_resumed",
 ]
 
-# Any: inputs and results are JSON objects, which are read key by key.
-type Record = dict[str, Any]
+type Record = dict[str, AnyJson]
 
 # Subclasses come first, because an error is stored as the first matching class.
 _ERRORS: dict[str, type[PromptEvaluationError]] = {
@@ -307,8 +307,9 @@ def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
     for media in media_in(content):
         if media.data is not None:
             raise ContentError(
-                f"{media} has its bytes here, and a run may go on elsewhere; put it into the store "
-                "that the agent's session= makes, and pass the reference: store.put(image)"
+                f"{media} contains its bytes, but another process may continue the run; put it "
+                "into the store of the session that session= creates, and pass the reference: "
+                "store.put(image)"
             )
     return serde.dump_lossless(Content, content)
 

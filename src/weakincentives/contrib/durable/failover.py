@@ -172,8 +172,8 @@ class WorkerFailover:
         if not self._locks.lock(executor_id, _CHECKS * every):  # a peer may have it briefly
             self._locks.close()
             raise RuntimeError(
-                f"another worker of executor_id {executor_id!r} is alive; give each an id of its "
-                "own"
+                f"executor_id must be unique, but another running worker has {executor_id!r}; "
+                "pass another id"
             )
         _locked_by_failover.add(self._key)
 
@@ -216,7 +216,8 @@ class WorkerFailover:
                 absent[other] = self._absent[other] + 1
                 if absent[other] >= _CHECKS:
                     _log.warning("Taking over runs", extra={"executor_id": other})
-                    engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
+                    # the public way forgets tries and deadline
+                    engine._recover_pending_workflows([other])
             finally:
                 self._locks.unlock(other)
         self._absent = absent
@@ -228,10 +229,10 @@ class WorkerFailover:
         DBOS claims queued runs, and starts them once the server has confirmed this. If the
         connection breaks in between, DBOS forgets the runs until its next launch.
         """
-        instance = import_module("dbos._dbos")._get_dbos_instance()  # noqa: SLF001 - no public way
-        if not instance._executor._work_queue.empty():  # noqa: SLF001 - some wait for a thread
+        instance = import_module("dbos._dbos")._get_dbos_instance()
+        if not instance._executor._work_queue.empty():  # some wait for a thread
             return
-        active = {*instance._active_workflows_set.activeList()}  # noqa: SLF001 - as above
+        active = {*instance._active_workflows_set.activeList()}
         self._lost = Counter(
             {
                 run.workflow_id: self._lost[run.workflow_id] + 1
@@ -241,5 +242,5 @@ class WorkerFailover:
         )
         for run_id in [run_id for run_id, checks in self._lost.items() if checks >= _CHECKS]:
             _log.warning("Recovering a lost run", extra={"run_id": run_id})
-            instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], ANY_WORKER)  # noqa: SLF001 - as above
+            instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], ANY_WORKER)
             del self._lost[run_id]  # a later claim is counted from zero

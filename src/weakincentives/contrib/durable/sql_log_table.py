@@ -98,7 +98,9 @@ class SqlLogTable:
     def engine(self) -> Extra:
         """SQLAlchemy's engine, once the tables exist."""
         if self._engine is None:
-            raise RuntimeError("call DurableRuns.config, which knows the database, before launch")
+            raise RuntimeError(
+                "DurableRuns.config must be called before launch, because it sets the database"
+            )
         if not self._is_ready:
             self._again(self.create)
             self._is_ready = True

@@ -147,8 +147,8 @@ def check_version(run_id: str, began: str, version: str) -> None:
     """Raises `ChangedRunError` if a run was started by another version."""
     if began != version:
         raise ChangedRunError(
-            f"run {run_id!r} began with version {began} of its agent, and this is {version}; "
-            "finish it with the code that began it"
+            f"cannot continue run {run_id!r} because it started with version {began} of its "
+            f"agent, and this is {version}; finish it with the code that started it"
         )
 
 
@@ -228,7 +228,7 @@ class StoredLog:
         if _unstored.get() is not None and any(isinstance(entry, Began) for entry in entries):
             raise WeakIncentivesError(
                 "a tool that must not run twice cannot run inside a transactional call, which may "
-                "be tried again; give the tool of the call another effect"
+                "be retried; change the effect of the calling tool"
             )
         self._store(rows, first=log.stored == len(log.record.entries))
         if now is not None:

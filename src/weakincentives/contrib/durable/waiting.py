@@ -138,8 +138,8 @@ class WaitingRuns:
             rest = to_resumed(run_input, waiting, decisions)
         except SerdeError as error:
             raise ValueError(
-                f"cannot decide on {wait_id!r} because this version cannot read the run ({error}); "
-                "decide with the version that runs it"
+                f"cannot decide on {wait_id!r} because this version cannot read the run "
+                f"({error}); decide with the version that runs it"
             ) from error
         self._start_rest(wait_id, row, rest)
 
@@ -180,7 +180,7 @@ class WaitingRuns:
             _check_known("delete", run_id, own[0].row)
             if _end(own) is None:
                 raise ValueError(
-                    f"cannot delete run {run_id!r} because it is not over; wait for its end, or "
+                    f"cannot delete run {run_id!r} because it has not ended; wait for its end, or "
                     "cancel it first"
                 )
         self._delete(parts)
@@ -299,7 +299,7 @@ class WaitingRuns:
         """Returns the row of a run that was suspended."""
         row = self._rows([waiting_row(wait_id)], load_input=True).get(waiting_row(wait_id))
         if row is None:
-            raise ValueError(f"no run has waited as {wait_id!r}; pass WaitingRun.wait_id")
+            raise ValueError(f"no run was suspended as {wait_id!r}; pass WaitingRun.wait_id")
         return row
 
     def _start_rest(self, wait_id: str, row: Extra, rest: Record, **more_options: float) -> None:
@@ -318,8 +318,8 @@ class WaitingRuns:
             (enqueue or self._engine.enqueue)(options, agent, rest)
         except dbos().error.DBOSWorkflowIDInUseError as error:
             raise ValueError(
-                f"somebody has decided on {wait_id!r} before; call waiting() again, "
-                "since the run may wait for other calls by now"
+                f"cannot decide on {wait_id!r} because it has already been decided; call "
+                "waiting() again, because other calls of the run may be pending now"
             ) from error
         self._engine.cancel_workflow(wait_id + _ROW)  # unlisted even if a crash prevents this
 
@@ -342,8 +342,8 @@ def _check_known(action: str, run_id: str, row: Extra) -> None:
     """Raises `ValueError` unless this row is a run's; the application has other workflows."""
     if row is None or row.name != WORKFLOW:
         raise ValueError(
-            f"cannot {action} run {run_id!r} because the database has no run of this id; "
-            "check the id and the database"
+            f"cannot {action} run {run_id!r} because the database does not have it; check the id "
+            "and the database"
         )
 
 
@@ -414,8 +414,8 @@ def check_agent(engine: Extra, run_id: str, agent: str) -> None:
     _check_known("find", run_id, row)
     if (other := row.input["args"][0]) != agent:
         raise ValueError(
-            f"run {run_id!r} is of agent {other!r}, not of {agent!r}; pass its agent, or another "
-            "run_id"
+            f"run {run_id!r} belongs to agent {other!r}, not to {agent!r}; pass its agent, or "
+            "another run_id"
         )
 
 

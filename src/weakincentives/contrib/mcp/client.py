@@ -139,7 +139,9 @@ class OpenServer:
         if schemas in ([], [None]):
             return
         if "structured_content" not in result.model_fields_set:
-            raise ValueError("it lacks the structured content of the tool's output schema")
+            raise ValueError(
+                "it lacks the structured content that the tool's output schema requires"
+            )
         issues = validation_issues(json.dumps(schemas[0]), result.structured_content)
         if issues:
             raise ValueError(f"Invalid structured content: {'; '.join(map(str, issues))}"[:500])
@@ -255,8 +257,8 @@ def _filled(lock: ServerLock) -> tuple[ServerLock, dict[str, str], Redactor]:
         if (value := os.environ.get(name)) is not None:
             return value
         raise ServerError(
-            f"MCP server {lock.name!r} needs the environment variable {name}, "
-            "which is not set where the agent runs."
+            f"MCP server {lock.name!r} requires the environment variable {name}, which is not set "
+            "in the agent's environment."
         )
 
     environment, secrets = {name: value_of(name) for name in lock.env}, list[str]()
@@ -280,7 +282,7 @@ def _transport(
 ) -> AbstractAsyncContextManager[Streams]:
     if lock.url is not None:
         return connect_http(lock.url, lock.headers, state)
-    assert lock.command  # noqa: S101 - a lock has either
+    assert lock.command  # a lock has either
     program, *arguments = lock.command
     parameters = StdioServerParameters(
         command=program, args=arguments, env=environment, cwd=lock.cwd

@@ -126,7 +126,7 @@ class Connection:
 
     async def _answer(self, call: _Call) -> ToolResult[Json]:
         loop, task, has_turn = asyncio.get_running_loop(), asyncio.current_task(), False
-        assert task is not None  # noqa: S101 - this is a coroutine
+        assert task is not None  # this is a coroutine
         if loop is not self._loop:  # the first call, or a fork, whose parent keeps the server
             self._reset(loop)
         self._calls[task] = call
@@ -235,7 +235,7 @@ async def _asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGe
 
     async def answer(request: Elicitation) -> ElicitationAnswer:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - this is a coroutine
+        assert task is not None  # this is a coroutine
         questions.add(task)
         try:
             async with turn:

@@ -177,7 +177,7 @@ def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:
         case Accept(content):
             if issues := request.issues(content):
                 problems = "; ".join(map(str, issues))
-                raise ValueError(f"{place} content that does not fit the form: {problems}")
+                raise ValueError(f"{place} content that does not match the form: {problems}")
             text = json.dumps(dict(content), ensure_ascii=False)
             if Redactor(tuple(credentials_in(os.environ)))(text) != text:
                 raise ValueError(f"{place} a credential of this process; nothing was sent")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from ... import serde
 from ...atomic_writes import replacing
@@ -24,6 +24,7 @@ from ...errors import message_of
 from ...prompt.errors import PromptValidationError
 from ...repository import repository_root
 from ...serde import Json, JsonSchema
+from ...serde.json_types import AnyJson
 
 __all__ = [
     "LockError",
@@ -63,7 +64,7 @@ class ToolLock:
     annotations: dict[str, Json]
 
     @classmethod
-    def from_listing(cls, tool: Mapping[str, Any]) -> "ToolLock":  # Any: JSON of the protocol
+    def from_listing(cls, tool: Mapping[str, AnyJson]) -> "ToolLock":
         """Returns the lock of a tool from the protocol's JSON, which uses `inputSchema`."""
         return cls(
             name=tool["name"],
@@ -103,11 +104,11 @@ class ServerLock:
     def __post_init__(self) -> None:
         if re.fullmatch(_SERVER_NAME, self.name) is None:
             raise LockError(
-                f"server name {self.name!r} is not valid; use 1 to 32 of a-z, 0-9 and '-', "
-                "and begin with none of '-'"
+                f"invalid server name {self.name!r}: use 1 to 32 characters from a-z, 0-9 and "
+                "'-', and start with a letter or digit"
             )
         if (not self.command) is (self.url is None):
-            raise LockError(f"server {self.name!r}: set either command or url")
+            raise LockError(f"server {self.name!r} must have either command or url")
 
 
 def lock_folder(root: Path | None = None) -> Path:
@@ -193,7 +194,7 @@ def read_lock(path: Path) -> ServerLock:
         # Keys must be unique; otherwise a reviewer could read one value while we read another.
         content = serde.load_unique("lock", path.read_bytes())
         if content.pop("format") != _FORMAT:
-            raise LockError(f"the lock file {path} has another format than {_FORMAT}; {relock}")
+            raise LockError(f"the lock file {path} must have format {_FORMAT}; {relock}")
         tools = content["tools"]
         digests = [content.pop("instructions_digest"), *[tool.pop("digest") for tool in tools]]
         content |= {"name": path.stem, "instructions": "\n".join(content["instructions"])}
@@ -207,7 +208,7 @@ def read_lock(path: Path) -> ServerLock:
         ) from error
     except (OSError, *_UNREADABLE) as error:
         problem = message_of(error)
-        raise LockError(f"the lock file {path} cannot be read: {problem}; {relock}") from error
+        raise LockError(f"cannot read the lock file {path}: {problem}; {relock}") from error
     for subject, digest in zip((None, *lock.tools), digests, strict=True):
         actual = _digest(lock.instructions) if subject is None else subject.digest
         if actual != digest:

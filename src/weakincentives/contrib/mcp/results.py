@@ -1,7 +1,7 @@
 """Converts a server's result of a call to a `ToolResult`."""
 
 import json
-from typing import Any, cast
+from typing import cast
 
 from mcp.types import (
     AudioContent,
@@ -61,7 +61,7 @@ def _content(block: ContentBlock) -> Part:
 def _media(kind: str, mime_type: str | None, data: str) -> Part:
     """Returns an image or a document, or a description of content that is neither."""
     try:
-        media: Any = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
+        media = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
     except ContentError:  # corrupt, of an unsupported type, or too large
         return f"[{kind} {mime_type or 'of unknown type'}, which cannot be read]"
     return cast(Part, media)  # `from_base64` chose the class

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...content import MediaSupport
 from ...displays import cut
@@ -68,7 +68,7 @@ class StateKey:
         except (OSError, ValueError) as error:
             remedy = "; create it, or correct folder=" * isinstance(error, FileNotFoundError)
             raise ResourceError(
-                f"the folder of MCP server {self.server.name!r} cannot be opened: {error}{remedy}"
+                f"cannot open the folder of MCP server {self.server.name!r}: {error}{remedy}"
             ) from error
 
 
@@ -244,12 +244,13 @@ def _check_globs(server: str, names: Sequence[str], options: Mapping[str, Iterab
     for option, globs in options.items():
         if isinstance(globs, str):
             raise PromptValidationError(
-                f"MCPSection({server!r}): {option} is the text {globs!r}; give a list, [{globs!r}]"
+                f"MCPSection({server!r}): {option} must be a list, such as [{globs!r}], got a "
+                "string"
             )
         for glob in globs:
             if not any(fnmatchcase(name, glob) for name in names):
                 raise PromptValidationError(
-                    f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
+                    f"MCPSection({server!r}): {option}: {glob!r} matches no tool of the server; "
                     f"it has {', '.join(names)}"
                 )
 
@@ -259,15 +260,15 @@ def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
     check_approval(f"MCPSection({server!r})", approval)
     if approval == "effects":
         raise PromptValidationError(
-            f"MCPSection({server!r}): what a server does cannot be shown before it happens; "
-            "use approval='arguments'"
+            f"MCPSection({server!r}): the effects of a server cannot be previewed; use "
+            "approval='arguments'"
         )
     if not callable(approval):
         return approval
     selector = approval
 
     @wraps(selector)  # keeps the parameter names, which determine the call's arguments
-    def select(*args: Any, **names: Any) -> ApprovalMode | None:  # Any: whatever it accepts
+    def select(*args: object, **names: object) -> ApprovalMode | None:
         return None if selector(*args, **names) is None else "arguments"
 
     return select

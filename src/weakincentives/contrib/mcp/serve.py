@@ -34,7 +34,7 @@ from ...evaluation.inner_loop import RunConfig
 from ...evaluation.messages import ToolCall, ToolExecutionOutcome
 from ...evaluation.schemas import tool_to_spec
 from ...evaluation.tool_executor import ToolExecutor, same_adapter
-from ...prompt.prompt import Prompt
+from ...prompt.prompt import AnyPrompt
 from ...prompt.tool import AnyTool
 from ...runtime.events import Operation
 from ...runtime.session import Session
@@ -45,11 +45,10 @@ __all__ = ["PromptServer", "serve_stdio"]
 
 _CONFIG = RunConfig(supports_dynamic_tools=True)
 
-type _AnyPrompt = Prompt[Any]  # Any: prompts with any output type
 type _Context = ServerRequestContext[Any, Any]  # Any: its contents depend on the transport
 
 
-async def serve_stdio(prompt: _AnyPrompt) -> None:
+async def serve_stdio(prompt: AnyPrompt) -> None:
     """Serves `prompt` on standard input and output until the input ends."""
     async with prompt.resources, stdio_server() as (reading, writing):
         server = PromptServer(prompt, Session()).server
@@ -66,13 +65,14 @@ class PromptServer:
     or closes a section, the server notifies it that the list of tools has changed.
     """
 
-    def __init__(self, prompt: _AnyPrompt, session: Session) -> None:
+    def __init__(self, prompt: AnyPrompt, session: Session) -> None:
         self._prompt = prompt
         self._session = session
         self._one_call = asyncio.Lock()
         self._ids = map("call_{}".format, count(1))
         self._changes = InMemorySubscriptionBus()
         self._begin()
+        # Any: it has no state of its own between start and end
         self.server: Server[Any] = Server(
             prompt.name,
             version=__version__,
@@ -88,8 +88,8 @@ class PromptServer:
         tools = [tool for node in self._rendered.registry.sections for tool in node.tools]
         if asking := [tool.name for tool in tools if tool.approval is not None]:
             raise ValueError(
-                f"the tools {asking} ask for approval, and this server has no approver; "
-                "serve a prompt without approval=, and let the client ask"
+                f"cannot serve the tools {asking} because they require approval and this server "
+                "has no approver; serve a prompt without approval=, and let the client ask"
             )
         bus = self._session.bus
         self._executor = ToolExecutor(

@@ -145,6 +145,7 @@ async def connect_http(
 
     # The first versions of the SDK do not have their own limit.
     has_limit = "max_sse_event_size" in signature(streamable_http_client).parameters
+    # Any: a checker would compare a number with every argument
     more: dict[str, Any] = {"max_sse_event_size": _MAX_BYTES} if has_limit else {}
     async with (
         httpx2.AsyncClient(
@@ -219,7 +220,7 @@ async def start_process(
         limit=_MAX_BYTES,
         start_new_session=True,
     )
-    assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - pipes
+    assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - pipes
     to_client, incoming = anyio.create_memory_object_stream[_Message](0)
     readers = [
         asyncio.create_task(_read(process.stdout, state, to_client)),

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...filesystem import FilesystemLimits, HostFilesystem
-from ...prompt.prompt import Prompt
+from ...prompt.prompt import AnyPrompt
 from ...prompt.registry import SectionNode
-from ...prompt.renderer import RenderedPrompt
+from ...prompt.renderer import AnyRenderedPrompt
 from ...prompt.sections import slug
 from ...runtime.session import Session
 from ...visibility import SectionVisibility
@@ -18,9 +17,6 @@ from .reading import StrPath
 from .skill_sections import FILES, SkillSection, first_sentence
 
 __all__ = ["SkillExport", "export_skills"]
-
-type _Prompt = Prompt[Any]  # Any: prompts with any output type
-type _Rendered = RenderedPrompt[Any]
 
 _LIMITS = FilesystemLimits(file_bytes=100_000_000)
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -47,7 +43,9 @@ class SkillExport:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with closing(HostFilesystem(folder, limits=_LIMITS)) as host:
             if not replace and host.exists(self.name):
-                raise FileExistsError(f"{self.name!r} is in {str(folder)!r} already; replace it")
+                raise FileExistsError(
+                    f"{self.name!r} already exists in {str(folder)!r}; replace it"
+                )
             for path, data in self.files.items():
                 place = f"{self.name}/{path}"
                 host.write_bytes(place, data)
@@ -56,7 +54,7 @@ class SkillExport:
 
 
 def export_skills(
-    prompt: _Prompt, *, description: str = "", session: Session | None = None
+    prompt: AnyPrompt, *, description: str = "", session: Session | None = None
 ) -> tuple[SkillExport, ...]:
     """Returns the skills of `prompt` as folders, with its overrides applied to their texts.
 
@@ -84,7 +82,7 @@ def export_skills(
     return tuple(exports)
 
 
-def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> SkillExport:
+def _imported(node: SectionNode, section: SkillSection, rendered: AnyRenderedPrompt) -> SkillExport:
     """Returns the files of an imported skill, with overridden texts in their original places."""
     skill, notes = section.skill, list[str]()
     edits: list[tuple[int, int, str]] = []
@@ -133,13 +131,13 @@ def _quoted(text: str) -> str:
 class _Writer:
     """Writes sections that are not skills as the files of a new skill."""
 
-    def __init__(self, rendered: _Rendered) -> None:
+    def __init__(self, rendered: AnyRenderedPrompt) -> None:
         self.view = rendered.view
         self.expanded = rendered.view.fully_expanded()
         self.files: dict[str, bytes] = {}
         self.notes: list[str] = []
 
-    def skill(self, prompt: _Prompt, roots: list[SectionNode], description: str) -> SkillExport:
+    def skill(self, prompt: AnyPrompt, roots: list[SectionNode], description: str) -> SkillExport:
         text = "\n\n".join(block for node in roots for block in self._blocks(node, 2))
         name = slug(prompt.key) or "prompt"
         if prompt.output_type is not None:

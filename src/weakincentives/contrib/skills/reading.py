@@ -97,7 +97,7 @@ def read_skill(path: StrPath, *, strict: bool = False) -> Skill:
             data = host.read_bytes(file)
         source = data.decode()
         if "\0" in source:
-            raise ValueError("it holds a NUL character, so it is no text")
+            raise ValueError("it contains a NUL character, so it is not a text file")
     except (OSError, ValueError, WeakIncentivesError) as error:
         remedy = "give the folder of a skill, whose SKILL.md is a text file in UTF-8"
         raise SkillError(SkillFinding(str(folder / file), 1, str(error), remedy)) from error

@@ -1,12 +1,12 @@
 """Skills as sections: the description is the summary, headings are children, files a workspace."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 from warnings import warn
 from zlib import crc32
 
@@ -15,7 +15,7 @@ from ...filesystem import FileStat, Filesystem, HostFilesystem, glob_matches
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments, slug
-from ...prompt.tool import ToolHandler
+from ...prompt.tool import AnyToolHandler, ToolResult
 from ...prompt.workspace_tools import READING_TOOLS
 from ...resources import Binding, ResourceContext, ResourceRegistry
 from ...visibility import SectionPath, SectionVisibility
@@ -29,6 +29,7 @@ type Split = int | Literal["auto"]
 
 _LARGE, _SMALL = 8_000, 800  # characters: `auto` splits longer texts; shorter texts get no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
+_MAX_PREFIX = 48  # beside the longest tool name, of the 64 characters that a name may have
 _FENCED = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _BULLET = re.compile(r"^(?:[>*+-]|\d+[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # not after a number, "e.g." or "i.e."
@@ -58,7 +59,9 @@ class SkillSection(MarkdownSection[None]):
         **others: Unpack[SectionArguments[None]],
     ) -> None:
         if split != "auto" and (not isinstance(split, int) or split < 0):
-            raise PromptValidationError(f'split is {split!r}; give a number of levels, or "auto"')
+            raise PromptValidationError(
+                f'split must be a number of levels or "auto", got {split!r}'
+            )
         skill = self.skill = read_skill(path, strict=strict)
         key = others.get("key") or slug(skill.name) or f"skill-{crc32(skill.name.encode()):x}"
         self.spans: dict[str, tuple[int, int]] = {}
@@ -148,7 +151,7 @@ def skills(
     """
     for name, globs in (("include", include), ("exclude", exclude)):
         if isinstance(globs, str):
-            raise PromptValidationError(f"{name} is the text {globs!r}; give a list, [{globs!r}]")
+            raise PromptValidationError(f"{name} must be a list, such as [{globs!r}], got a string")
     sections: dict[str, SkillSection] = {}
     findings: list[SkillFinding] = []
     with closing(HostFilesystem(folder, read_only=True, hard_links=True)) as host:
@@ -217,7 +220,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
     listed += [f"- and {len(files) - _MAX_LISTED:,} more"] * (len(files) > _MAX_LISTED)
     folders = dict.fromkeys(path.partition("/")[0] for path in paths)
     prefix = key.replace("-", "_").replace(".", "_")
-    if len(prefix) > 48:  # noqa: PLR2004 - the longest tool name, and the 64 that a name may have
+    if len(prefix) > _MAX_PREFIX:
         prefix = f"{prefix[:39]}_{crc32(key.encode()):08x}"
     return [
         MarkdownSection[None](
@@ -247,10 +250,12 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
 class _InFolder:
     """A file tool of a read-only workspace, which opens the skill's folder for each call."""
 
-    handler: ToolHandler[Any, Any]  # Any: handlers with any types
+    handler: AnyToolHandler
     folder: Path
 
-    def __call__(self, params: Any, /, *, context: ToolContext) -> Any:  # Any: the same
+    def __call__(
+        self, params: object, /, *, context: ToolContext
+    ) -> ToolResult[object] | Awaitable[ToolResult[object]]:
         with closing(HostFilesystem(self.folder, read_only=True, hard_links=True)) as host:
             resources = ResourceContext(ResourceRegistry.of(Binding.instance(Filesystem, host)))
             with resources:

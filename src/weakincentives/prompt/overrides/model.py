@@ -77,7 +77,7 @@ def texts_of(override: Override) -> dict[TextId, str]:
     """
     texts: dict[TextId, str | None]
     if isinstance(getattr(override, "path", ()), str):  # its letters would pass for keys
-        raise PromptValidationError(f"{override!r}: path is a text; write it as a tuple of keys")
+        raise PromptValidationError(f"{override!r}: path must be a tuple of keys, got a string")
     match override:
         case SectionOverride(path=path, body=body, summary=summary):
             key = ".".join(path)
@@ -96,7 +96,7 @@ def texts_of(override: Override) -> dict[TextId, str]:
     replaced = {text_id: text for text_id, text in texts.items() if text is not None}
     if not replaced:
         raise PromptValidationError(
-            f"{override!r} replaces nothing; give it a text, and a tool its tool_name"
+            f"{override!r} replaces nothing; pass a text, and for a tool its tool_name"
         )
     return replaced
 

@@ -106,8 +106,8 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         parts = (*stored.ns.split("/"), stored.key, stored.tag)
         for part in parts:
             if re.fullmatch(KEY, part) is None:
-                rule = "use 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
-                raise _error(stored, f"{part!r} cannot be part of its path; {rule}")
+                rule = "use 1 to 64 characters from a-z, 0-9, '.', '_' and '-'"
+                raise _error(stored, f"{part!r} cannot be part of the file's path; {rule}")
         return self._inside(stored, self.folder.joinpath(*parts[:-1], parts[-1] + suffix))
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
@@ -193,9 +193,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
     def _inside(self, stored: OverridesTag, path: Path) -> Path:
         if not os.path.realpath(path).startswith(f"{self.folder}{os.sep}"):
-            raise _error(
-                stored, f"'{path}' leads out of '{self.folder}' by a link; remove the link"
-            )
+            raise _error(stored, f"'{path}' is a link that leaves '{self.folder}'; remove the link")
         return path
 
     def _read(self, stored: OverridesTag) -> Entries:
@@ -204,7 +202,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
             if not path.exists():
                 return {}
             if not path.is_file():  # reading a pipe would wait for ever
-                raise OSError("it is no file")
+                raise OSError("not a regular file")
             text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # of editors on Windows
             schema = serde.parse_json(_Version, text, allow_extra=True).schema
             if schema != _SCHEMA:
@@ -292,7 +290,7 @@ def _repository(here: Path) -> Path:
     if (root := repository_root(here)) is not None:
         return root
     raise OverridesStoreError(
-        f"no folder from '{here}' upwards has {' or '.join(MARKERS)}; "
-        "make the folder .weakincentives at the top of your project, or pass root= to "
+        f"cannot find a project: neither '{here}' nor a parent folder has {' or '.join(MARKERS)}; "
+        "create the folder .weakincentives in your project's root, or pass root= to "
         "LocalPromptOverridesStore"
     )

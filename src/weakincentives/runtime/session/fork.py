@@ -147,7 +147,7 @@ class SessionFork(_Isolated):
             try:
                 state.since(self.base)
             except SerdeError as error:
-                raise NotIsolatedError(f"the state cannot be shown: {error}") from error
+                raise NotIsolatedError(f"cannot preview the state: {error}") from error
             return state_differences(self.base, state)
 
     def bus_for(self, bus: EventBus) -> EventBus:
@@ -157,9 +157,11 @@ class SessionFork(_Isolated):
     def check_mergeable(self, session: _Session) -> None:
         """Raises `ValueError` unless this is an unmerged fork of `session`."""
         if session is not self._origin:
-            raise ValueError("this fork is of another session; merge it where it was made")
+            raise ValueError(
+                "this fork belongs to another session; merge it into the session that created it"
+            )
         if self.merged:
-            raise ValueError("this fork was merged already; fork the session again")
+            raise ValueError("this fork has already been merged; fork the session again")
 
     def change(self, change: _Change, *kinds: SliceType) -> None:
         """Makes a change of the slices of `kinds` and records it; refuses the fork if it fails."""
@@ -202,8 +204,8 @@ class SessionFork(_Isolated):
     def _check_open(self) -> None:
         if self.closed:
             raise RuntimeError(
-                "the tool call of this session is over; end threads and tasks before the handler "
-                "returns"
+                "the tool call of this session has finished; stop threads and tasks before the "
+                "handler returns"
             )
 
     def refuse(self, reason: str) -> NoReturn:

@@ -80,7 +80,8 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
     def mark(method: Callable[[S, E], S]) -> Callable[[S, E], S]:
         if hasattr(method, _EVENT):
             raise TypeError(
-                f"{method.__qualname__} is marked already; write one method for each event type"
+                f"{method.__qualname__} is already marked with @reducer; write one method for "
+                "each event type"
             )
         setattr(method, _EVENT, on)
         return method
@@ -104,7 +105,7 @@ def _as_reducer[S, E](method: Callable[[S, E], S], state_type: type[S]) -> Reduc
         new = method(_initial_state(state_type) if state is None else state, event)
         if not isinstance(new, state_type):
             raise TypeError(
-                f"{method.__qualname__} returned {new!r}; return the next {state_type.__name__}"
+                f"{method.__qualname__} must return the next {state_type.__name__}, got {new!r}"
             )
         return Replace((new,))
 
@@ -117,6 +118,6 @@ def _initial_state[S](state_type: type[S]) -> S:
     except TypeError as error:
         name = state_type.__name__
         raise TypeError(
-            f"no {name} is seeded and it cannot be built without arguments ({error}); "
-            f"seed one, session[{name}].seed({name}(…)), or give its fields defaults"
+            f"no {name} has been seeded, and it cannot be created without arguments ({error}); "
+            f"seed one with session[{name}].seed({name}(…)), or give its fields defaults"
         ) from error

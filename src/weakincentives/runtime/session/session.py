@@ -84,7 +84,7 @@ class Session:
         if not isinstance(given, type):
             if (kind := record_class(slice_type)) is not slice_type:  # an alias, or Plan[int]
                 return self[kind]
-            raise TypeError(f"session[{given!r}] names no class; write session[Plan]")
+            raise TypeError(f"session[…] must get a class, such as session[Plan], got {given!r}")
         with self._lock:
             if slice_type not in self._slices:  # no other thread was faster
                 added = Slice(slice_type, self._lock, self._weak_register)
@@ -100,7 +100,7 @@ class Session:
         """
         kind = type(event)
         if kind is type:
-            raise TypeError(f"dispatch got the class {event!r}; dispatch an instance of it")
+            raise TypeError(f"dispatch must get an instance of an event, got the class {event!r}")
         with self._lock:
             reducers = self._reducers.get(kind)
             if reducers is None:
@@ -130,7 +130,8 @@ class Session:
         with self._lock:
             if state_type in self._installed:
                 raise ValueError(
-                    f"{state_type.__name__} is installed in this session already; install it once"
+                    f"{state_type.__name__} is already installed in this session; install it only "
+                    "once"
                 )
             self._installed.add(state_type)
             for event_type, reduce in declared:
@@ -198,8 +199,8 @@ class Session:
             slices = snapshot.slices
         except AttributeError as error:
             raise TypeError(
-                f"restore got a {type(snapshot).__name__}; pass a snapshot, "
-                "such as session.parse_snapshot(text) reads from JSON"
+                "restore must get a snapshot, such as session.parse_snapshot(text) returns, got "
+                f"a {type(snapshot).__name__}"
             ) from error
         with self._lock:
             for slice_type in slices:

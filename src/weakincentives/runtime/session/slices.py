@@ -58,7 +58,7 @@ type AnyReducer = Reducer[Any, Any]
 # Any: a slice gives its values their type; the empty list has neither a value nor a tail.
 type AnyValue = Any
 type Values = list[AnyValue]
-type Node = tuple[AnyValue, Any, int]
+type Node = tuple[AnyValue, AnyValue, int]
 """The head of a linked list: the newest value, the tail, and the number of values."""
 
 EMPTY: Node = (None, None, 0)
@@ -132,11 +132,11 @@ class Slice[T]:
         Raises `TypeError` unless `event_type` is a class and `reducer` is callable.
         """
         if not isinstance(event_type, type):
-            raise TypeError(f"register got {event_type!r} for the events; pass their class")
+            raise TypeError(f"the event type for register must be a class, got {event_type!r}")
         if not callable(reducer):
             raise TypeError(
-                f"register got the reducer {reducer!r}; "
-                "pass a function of slice and event, such as append_all"
+                "the reducer for register must be a function of slice and event, such as "
+                f"append_all, got {reducer!r}"
             )
         register = self._register()
         if register is not None:  # else nobody has the session any more, which folds events
@@ -164,6 +164,6 @@ class Slice[T]:
             # users write reducers, and a type checker does not see all of them
             case _:
                 raise TypeError(
-                    f"a reducer of slice {self.slice_type.__name__} returned {op!r}; "
-                    "return Append(…) or Replace(…)"
+                    f"a reducer of slice {self.slice_type.__name__} must return Append(…) or "
+                    f"Replace(…), got {op!r}"
                 )

@@ -106,7 +106,7 @@ def state[T](
     `_` and `-`.
     """
     if re.fullmatch(r"[\w.-]+", name) is None:
-        raise ValueError(f"state name {name!r} is not valid; use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"invalid state name {name!r}: use only letters, digits, '.', '_' and '-'")
     history = _History(name, tuple(renamed_from), frozenset(removed))
 
     def mark(kind: type[T]) -> type[T]:
