@@ -245,7 +245,7 @@ def _earlier_turn(prompt: AnyPrompt) -> tuple[Conversation, dict[str, str]]:
     replies = [call(("peek", {}), ("peek", {"last": 1})), say(answer)]
     prompt.bind(resources={World: World()})
     response = ScriptedAdapter(replies).evaluate(prompt, session=Session(), message="Look first.")
-    assert response.conversation is not None  # a loop adapter's
+    assert response.conversation is not None  # set by every loop adapter
     conversation = Conversation.from_json(response.conversation.to_json())
     answers = [message for message in conversation.messages if isinstance(message, ToolMessage)]
     return conversation, {message.call_id: message.content for message in answers}

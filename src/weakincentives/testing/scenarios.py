@@ -329,13 +329,13 @@ SCENARIOS = (
     _script("three calls of one turn", [_w("a"), _w("b"), _w("c")]).expect(
         notes="a b c", events="RCTTTCX"
     ),
-    _script("one call sees what another wrote", [_w("a"), ("peek", {})]).expect(
+    _script("a call sees an earlier write", [_w("a"), ("peek", {})]).expect(
         answers=("noted", "notes: a")
     ),
-    _script("words beside a call", replace(call(_w("a")), text="Let me see."), say("Seen.")).expect(
+    _script("text with a call", replace(call(_w("a")), text="Let me see."), say("Seen.")).expect(
         notes="a", text="Seen."
     ),
-    _script("a value is shown below the message", _w("a", "count")).expect(
+    _script("a value follows the message", _w("a", "count")).expect(
         answers=('noted\n\n{"count":1.0,"unit":"notes"}',)
     ),
     _script("no arguments mean the defaults", ("peek", ""), needs=Capability.ARGUMENTS).expect(
@@ -350,9 +350,7 @@ SCENARIOS = (
         replace(call(_w("a")), usage=TokenUsage(20, 8, 5, 3, 2)),
         say("Oh", usage=TokenUsage(9, 4, 6, 1)),
     ).expect(),
-    _script("a section has changed", _w("a"), earlier=partial(_world, task="Wait.")).expect(
-        notes="a"
-    ),
+    _script("a changed section", _w("a"), earlier=partial(_world, task="Wait.")).expect(notes="a"),
     _script("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh")).expect(
         answers=("Aye.",)
     ),
@@ -367,14 +365,14 @@ SCENARIOS = (
         needs=Capability.MEDIA,
     ).expect(answers=("shown", "And here: "), events="RCTTCX"),
     # Failed calls are undone.
-    _script("a tool refuses", _w("a", "refuse")).expect(
+    _script("a tool fails", _w("a", "refuse")).expect(
         notes="", book="", answers=("refused",), events="RCTCX"
     ),
     _script("a tool raises", _w("a", "raise")).expect(
         notes="", book="", answers=("no luck",), events="RCTCX"
     ),
-    _script("a tool gives what is no JSON", _w("a", "nan")).expect(notes="", book=""),
-    _script("what stands beside stays", [_w("a", "book"), _w("b", "raise"), _w("c")]).expect(
+    _script("a value that is not JSON", _w("a", "nan")).expect(notes="", book=""),
+    _script("parallel calls are kept", [_w("a", "book"), _w("b", "raise"), _w("c")]).expect(
         notes="a c", book="a"
     ),
     _script("a second try", _w("a", "refuse"), _w("a")).expect(
@@ -393,12 +391,12 @@ SCENARIOS = (
     _script("broken JSON", [("work", '{"note": "'), _w("a")], needs=Capability.ARGUMENTS).expect(
         answers=("Invalid JSON", "noted")
     ),
-    _script("a number for a text", ("work", {"note": 7})).expect(answers=("note: ",), notes=""),
-    _script("a text for a number", ("peek", {"last": "all"})).expect(answers=("last: ",)),
-    _script("a field too many", ("work", {"note": "x", "more": 1})).expect(
+    _script("a number for a string", ("work", {"note": 7})).expect(answers=("note: ",), notes=""),
+    _script("a string for a number", ("peek", {"last": "all"})).expect(answers=("last: ",)),
+    _script("an unknown field", ("work", {"note": "x", "more": 1})).expect(
         answers=("more: ",), notes=""
     ),
-    _own("nothing to be closed", _close).expect(answers=("Unknown tool 'close_section'",)),
+    _own("nothing to close", _close).expect(answers=("Unknown tool 'close_section'",)),
     # Sections open by injection or by a restart, with the same outcome.
     _script("a section without tools", _read("lore")).expect(
         opened="", answers=("Long ago.",), events="RCTCX"
@@ -406,28 +404,28 @@ SCENARIOS = (
     _script("a section with tools", _read("more"), _to("more", "a"), _to("side", "b")).expect(
         notes="a b", events="RCTICTCTCX"
     ),
-    _script("below what is hidden", _read("more.deep"), _to("deep", "a")).expect(
+    _script("inside a hidden section", _read("more.deep"), _to("deep", "a")).expect(
         opened="more more.deep more.side", notes="a"
     ),
     _script("step by step", _read("more"), _read("more.deep"), _to("deep", "a")).expect(
         notes="a", events="RCTICTICTCX"
     ),
-    _script("what is open already", _read("more"), _read("more")).expect(events="RCTICTCX"),
+    _script("an open section", _read("more"), _read("more")).expect(events="RCTICTCX"),
     _script("a disabled section", _read("off")).expect(
         answers=("Unknown section key: 'off'",), opened=""
     ),
-    _script("state stays", _w("a", "book"), _read("more"), _to("more", "b", "book")).expect(
+    _script("state is kept", _w("a", "book"), _read("more"), _to("more", "b", "book")).expect(
         notes="a b", book="a b"
     ),
-    _script("calls before an opening one", [_w("a"), _read("more")], _to("more", "b")).expect(
+    _script("calls before opening a section", [_w("a"), _read("more")], _to("more", "b")).expect(
         notes="a b", events="RCTTICTCX"
     ),
     _script("a new tool is undone too", _read("more"), _to("more", "a", "raise")).expect(
         notes="", opened="more more.side"
     ),
-    _script("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_object).expect(
-        output=_Tally(2)
-    ),
+    _script(
+        "typed output after opening a section", _read("more"), say(_Tally(2)), prompt=_object
+    ).expect(output=_Tally(2)),
     _script("twice in one turn", [_read("more"), _read("more")], needs=Capability.INJECT).expect(
         events="RCTTICX"
     ),
@@ -450,7 +448,7 @@ SCENARIOS = (
         notes=""
     ),
     _own(
-        "opening again", _read("more"), _close, _read("more"), _to("more", "a"), prompt=_closing
+        "reopening", _read("more"), _close, _read("more"), _to("more", "a"), prompt=_closing
     ).expect(notes="a"),
     # Typed output.
     _script("an object", say(_Tally(3, "apples")), prompt=_object).expect(
@@ -498,14 +496,18 @@ SCENARIOS = (
     _script("tool calls", [_w("a"), _w("b")], budget=Budget(max_tool_calls=1)).expect(
         error=_budget, notes="a", events="RCT"
     ),
-    _script("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1)).expect(
+    _script("an answer after the last call", _w("a"), budget=Budget(max_tool_calls=1)).expect(
         notes="a"
     ),
     _usage("tokens", _w("a"), _w("b"), budget=Budget(max_tokens=30)).expect(
         error=_budget, notes="a", events="RCTC"
     ),
     _script(
-        "and a start", _open("more"), _w("a"), prompt=_opening, budget=Budget(max_calls=2)
+        "requests with a restart",
+        _open("more"),
+        _w("a"),
+        prompt=_opening,
+        budget=Budget(max_calls=2),
     ).expect(error=_budget, notes="a"),
     # Provider failures.
     *[
@@ -532,15 +534,18 @@ SCENARIOS = (
     _script("no reply", _w("a"), ProviderFault("malformed"), needs=Capability.TRANSPORT).expect(
         error="response/malformed", notes="a"
     ),
-    _script("a failure at once", ProviderFault("bad_request", 400), needs=Capability.STATUS).expect(
-        error="request/bad", events="RC"
-    ),
     _script(
-        "and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Capability.STATUS
+        "an immediate failure", ProviderFault("bad_request", 400), needs=Capability.STATUS
+    ).expect(error="request/bad", events="RC"),
+    _script(
+        "a failure after opening a section",
+        _read("more"),
+        ProviderFault("bad_request", 400),
+        needs=Capability.STATUS,
     ).expect(error="request/bad"),
-    _script(
-        "an answer that was cut off", replace(_half, finish="length"), needs=Capability.LENGTH
-    ).expect(error="response/truncated"),
+    _script("a truncated answer", replace(_half, finish="length"), needs=Capability.LENGTH).expect(
+        error="response/truncated"
+    ),
     _script(
         "a filtered answer", replace(_half, finish="content_filter"), needs=Capability.FILTER
     ).expect(error="response/content"),
@@ -548,7 +553,7 @@ SCENARIOS = (
         error="response/refused", events="RC"
     ),
     _script(
-        "a turn that was cut off",
+        "a truncated turn",
         replace(call(_w("a")), finish="length"),
         needs=Capability.OWN_LOOP | Capability.LENGTH,
     ).expect(notes="", error="response/truncated"),

@@ -216,7 +216,7 @@ class WorkerFailover:
                 absent[other] = self._absent[other] + 1
                 if absent[other] >= _CHECKS:
                     _log.warning("Taking over runs", extra={"executor_id": other})
-                    # the public way forgets tries and deadline
+                    # the public function loses the number of tries and the deadline
                     engine._recover_pending_workflows([other])
             finally:
                 self._locks.unlock(other)

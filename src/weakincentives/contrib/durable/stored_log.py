@@ -44,7 +44,7 @@ class StoppedAttempt(BaseException):
     """
 
     def __init__(self, run_id: str, *, cancelled: bool) -> None:
-        reason = "was cancelled" if cancelled else "goes on in a newer attempt"
+        reason = "was cancelled" if cancelled else "continues in a newer attempt"
         super().__init__(f"run {run_id!r} {reason}")
         self.cancelled = cancelled
 

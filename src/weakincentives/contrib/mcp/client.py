@@ -282,7 +282,7 @@ def _transport(
 ) -> AbstractAsyncContextManager[Streams]:
     if lock.url is not None:
         return connect_http(lock.url, lock.headers, state)
-    assert lock.command  # a lock has either
+    assert lock.command  # a lock has either a command or a URL
     program, *arguments = lock.command
     parameters = StdioServerParameters(
         command=program, args=arguments, env=environment, cwd=lock.cwd

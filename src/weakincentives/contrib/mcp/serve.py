@@ -72,7 +72,7 @@ class PromptServer:
         self._ids = map("call_{}".format, count(1))
         self._changes = InMemorySubscriptionBus()
         self._begin()
-        # Any: it has no state of its own between start and end
+        # Any: no state between start and end
         self.server: Server[Any] = Server(
             prompt.name,
             version=__version__,

@@ -145,7 +145,7 @@ async def connect_http(
 
     # The first versions of the SDK do not have their own limit.
     has_limit = "max_sse_event_size" in signature(streamable_http_client).parameters
-    # Any: a checker would compare a number with every argument
+    # Any: a type checker would compare one number with every argument
     more: dict[str, Any] = {"max_sse_event_size": _MAX_BYTES} if has_limit else {}
     async with (
         httpx2.AsyncClient(

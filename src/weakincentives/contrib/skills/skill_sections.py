@@ -29,7 +29,7 @@ type Split = int | Literal["auto"]
 
 _LARGE, _SMALL = 8_000, 800  # characters: `auto` splits longer texts; shorter texts get no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
-_MAX_PREFIX = 48  # beside the longest tool name, of the 64 characters that a name may have
+_MAX_PREFIX = 48  # together with the longest tool name, at most 64 characters
 _FENCED = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _BULLET = re.compile(r"^(?:[>*+-]|\d+[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # not after a number, "e.g." or "i.e."
