@@ -41,7 +41,7 @@ class Advice:
 class SectionCost:
     """The cost of one section: `requests` that included it, characters `sent`, times `opened`.
 
-    `advice` is `None` if every run started with the cheapest visibility, and if the log does not
+    `advice` is `None` if every run started with the cheapest visibility, or if the log does not
     contain enough information: it does not show whether the model needed a text without tools, or
     how the author shows a section inside a summarized one.
     """
@@ -62,7 +62,7 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
     """
     totals: dict[tuple[str, str], _Total] = {}
     counted: dict[RunEvaluation, _Evaluation] = {}
-    for evaluation in _with_inner_ones(read_run(records).evaluations):
+    for evaluation in _with_nested(read_run(records).evaluations):
         record, restarted = evaluation.prompt.record, evaluation.restarted
         if isinstance(record.get("sections"), list):
             before = counted.get(restarted) if restarted else None
@@ -72,13 +72,13 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
     return tuple(total.cost() for total in totals.values())
 
 
-def _with_inner_ones(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
+def _with_nested(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
     """Yields evaluations, each followed by its nested ones, in order of appearance."""
     for evaluation in evaluations:
         yield evaluation
         for step in evaluation.all_steps:
-            yield from _with_inner_ones(step.evaluations)
-        yield from _with_inner_ones(evaluation.unfinished)
+            yield from _with_nested(step.evaluations)
+        yield from _with_nested(evaluation.unfinished)
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class _Total:
     path: str
     expanded_size: int = 0
     summary: int | None = None
-    need_shows: bool = False  # a log shows the need by opening the section or calling its tools
+    is_need_logged: bool = False  # by opening the section or calling its tools
     initial: set[str] = field(default_factory=set[str])  # initial visibilities of evaluations
     requests: int = 0
     sent: int = 0
@@ -110,7 +110,7 @@ class _Total:
         return SectionCost(self.prompt, self.path, *sums, tools, self._advice())
 
     def _advice(self) -> Advice | None:
-        if not (self.requests and self.need_shows and self.initial):
+        if not (self.requests and self.is_need_logged and self.initial):
             return None
         request = self.request_sizes // self.requests
         size = _ASSUMED_SUMMARY if self.summary is None else self.summary
@@ -153,7 +153,7 @@ class _Evaluation:
             if before is None and visibility != "hidden":
                 total.initial.add(visibility)
             total.expanded_size, total.summary = section["expanded_size"], section["summary"]
-            total.need_shows |= visibility == "summary" or any(row["tools"] for row in subtree)
+            total.is_need_logged |= visibility == "summary" or any(row["tools"] for row in subtree)
 
     def add(self, turn: RunTurn) -> None:
         """Adds the costs of the requests and calls of one turn."""
@@ -186,14 +186,14 @@ class _Evaluation:
         for path, row in self._sections.items():
             if opens and path in record["requested_sections"]:
                 self._totals[path].opened += 1
-                self._add_need(path)
+                self._mark_needed(path)
                 if name == "read_section":
                     self._read[path] += len(record["content"])
             elif name in row["tools"]:
                 self._totals[path].tool_calls[name] += 1
-                self._add_need(path)
+                self._mark_needed(path)
 
-    def _add_need(self, path: str) -> None:
+    def _mark_needed(self, path: str) -> None:
         """Marks the section and its parents as needed from this point on."""
         for around in self._sections.keys() - self.needed:
             if is_inside(path, around):

@@ -72,14 +72,14 @@ def records_of(log: LoggedRun, run_id: str) -> list[Record]:
     last = next((known for known in reversed(begun) if known is not None), None)
     ns, key = (last.ns, last.key) if last else ("", "")
     ids = EventIds(session_id=None, run_id=run_id, run_path="")
-    return [_untimed(event_record(event)) for event in _Reading(ns, key, ids).events(log)]
+    return [_untimed(event_record(event)) for event in _EntryReader(ns, key, ids).events(log)]
 
 
 def _untimed(record: Record) -> Record:
     return {name: value for name, value in record.items() if name != "created_at"}
 
 
-class _Reading:
+class _EntryReader:
     """Reads the entries of one run, and creates the events that they represent."""
 
     def __init__(self, ns: str, key: str, ids: EventIds) -> None:
@@ -204,7 +204,7 @@ class _Reading:
         for number, run in enumerate(log.inside[key].runs, 1):
             path = f"{self._ids['run_path']}{key}/{number}:"
             ids = EventIds(session_id=None, run_id=self._ids["run_id"], run_path=path)
-            yield from _Reading(run.ns, run.key, ids).events(run.log)
+            yield from _EntryReader(run.ns, run.key, ids).events(run.log)
             self._usage += usage_of(run.log).usage
 
     def _end(self, log: LoggedRun) -> Iterator[Event]:
