@@ -139,7 +139,7 @@ def ending():
     assert [line.partition(":")[0] for line in shown] == [
         "notes/boss",
         "turn 1",
-        "approval of desk: approve",
+        "approval of desk",
         "notes/write",
         "turn 1",
         "suspended for approval after 1 turn",

@@ -235,9 +235,9 @@ def test_an_override_of_a_locked_text_is_stale_once_the_lock_has_another(wink: W
 @pytest.mark.parametrize(
     ("change_call", "read_call", "code", "words"),
     [
-        ('append {"text": "x"}', "lines", 0, "undone: the server reads the folder"),
-        ('remember {"text": "x"}', "recall", 1, "cached: the server keeps in memory"),
-        ('append {"text": "x"}', "echo", 1, "unseen: what it reads shows no change"),
+        ('append {"text": "x"}', "lines", 0, "undone: the server sees that its folder"),
+        ('remember {"text": "x"}', "recall", 1, "cached: the server keeps the undone change"),
+        ('append {"text": "x"}', "echo", 1, "unseen: reading does not show the change"),
         ("append {", "lines", 2, "--change must be 'TOOL {JSON}'"),
     ],
 )
