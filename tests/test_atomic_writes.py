@@ -10,7 +10,7 @@ from weakincentives.atomic_writes import replacing
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("temporary", [False, True])
-def test_a_block_that_raises_leaves_the_old_file_and_no_other(
+def test_raising_block_keeps_the_old_file_and_leaves_no_other(
     tmp_path: Path, error: type[BaseException], temporary: bool
 ) -> None:
     path = tmp_path / "file"
@@ -30,7 +30,7 @@ def test_a_block_that_raises_leaves_the_old_file_and_no_other(
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_a_block_that_ends_replaces_the_file(tmp_path: Path, relative: bool) -> None:
+def test_successful_block_replaces_the_file(tmp_path: Path, relative: bool) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     descriptor = os.open(tmp_path, os.O_RDONLY)
@@ -45,7 +45,7 @@ def test_a_block_that_ends_replaces_the_file(tmp_path: Path, relative: bool) -> 
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
 
 
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("kept")
     (tmp_path / "new").symlink_to(tmp_path / "secret")
     with (

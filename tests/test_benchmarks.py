@@ -36,5 +36,5 @@ def test_every_workload_runs_and_returns_the_rows_of_the_results() -> None:
     assert table == rows(RESULTS)
 
 
-def test_results_are_of_this_version() -> None:
+def test_results_have_the_current_version() -> None:
     assert f"; weakincentives {__version__}, " in RESULTS

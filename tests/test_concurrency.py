@@ -137,14 +137,14 @@ def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 @pytest.mark.claim("U-03")
-def test_many_threads_with_event_loops_and_sessions_of_their_own_use_one_template_at_once() -> None:
+def test_threads_with_their_own_loops_and_sessions_can_share_a_template() -> None:
     agents = [agent(number) for number in range(THREADS)]
     at_once(*[run for run, _ in agents])
     for _, check in agents:
         check()
 
 
-def test_many_tasks_of_one_event_loop_use_one_template_at_once() -> None:
+def test_tasks_of_one_event_loop_can_share_a_template() -> None:
     async def evaluate(number: int) -> str:
         asked = TEMPLATE.bind(Name(f"agent {number}"))
         adapter = ScriptedAdapter(script(number))
@@ -156,7 +156,7 @@ def test_many_tasks_of_one_event_loop_use_one_template_at_once() -> None:
     assert asyncio.run(all_of_them()) == [f"You are agent {number}." for number in range(THREADS)]
 
 
-def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_path: Path) -> None:
+def test_concurrent_agents_in_one_folder_undo_only_their_own_changes(tmp_path: Path) -> None:
     def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Filesystem).write_text(str(params.a), "by one of them")
         return ToolResult("", success=params.a % 3 != 0)
@@ -177,7 +177,7 @@ def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_
     }
 
 
-def test_threads_that_share_a_session_lose_no_event_of_it() -> None:
+def test_threads_that_share_a_session_lose_no_events() -> None:
     """Dispatch is serialized: each event is folded into what the last one made."""
     session = Session()
     session[Sum].register(
@@ -192,7 +192,7 @@ def test_threads_that_share_a_session_lose_no_event_of_it() -> None:
     assert session[Sum].all() == (Sum(THREADS * 100),)
 
 
-def test_agents_that_share_a_bus_lose_no_event_of_it() -> None:
+def test_agents_that_share_a_bus_lose_no_events() -> None:
     bus = InProcessEventBus()
     published = list[ToolInvoked]()
     bus.subscribe(ToolInvoked, published.append)
@@ -240,7 +240,7 @@ def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tu
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_cancellation_in_the_middle_of_a_tool_rolls_that_call_back_and_no_other(
+def test_cancelled_tool_call_is_rolled_back_and_earlier_calls_are_kept(
     asynchronous: bool,
 ) -> None:
     started, release, ended = Event(), Event(), list[str]()

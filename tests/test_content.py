@@ -37,7 +37,7 @@ MEDIA = st.one_of(
 
 
 @given(MEDIA)
-def test_references_survive_json_and_hold_no_bytes(media: Image | Document) -> None:
+def test_references_round_trip_through_json_without_bytes(media: Image | Document) -> None:
     text = serde.dump_json(media)
     assert serde.parse_json(Image | Document, text) == media
     assert serde.parse_json(Image | Document, text).data is None
@@ -48,12 +48,12 @@ def test_references_survive_json_and_hold_no_bytes(media: Image | Document) -> N
         assert b64encode(media.data[:12]).decode()[:12] not in text
 
 
-def test_state_that_still_holds_bytes_is_refused_instead_of_losing_them() -> None:
+def test_state_with_bytes_is_rejected_instead_of_losing_them() -> None:
     with pytest.raises(SerdeError, match="data"):
         serde.dump_json_lossless(Image, Image.from_bytes(PNG))
 
 
-def test_the_first_bytes_tell_the_type() -> None:
+def test_media_type_is_detected_from_the_first_bytes() -> None:
     webp = b"RIFF\x10\0\0\0WEBPVP8 "
     mimes = [Media.from_bytes(data).mime for data in (PNG, b"GIF89a..", b"\xff\xd8\xff..", webp)]
     assert mimes == ["image/png", "image/gif", "image/jpeg", "image/webp"]
@@ -62,7 +62,7 @@ def test_the_first_bytes_tell_the_type() -> None:
     assert Document.from_bytes(b"plain", "text/plain").mime == "text/plain"
 
 
-def test_a_file_gives_its_name_and_by_it_the_type_of_a_text(tmp_path: Path) -> None:
+def test_from_path_sets_the_name_and_type_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_bytes(PNG)
     (tmp_path / "notes.txt").write_text("Hello")
     cat, notes = Image.from_path(tmp_path / "cat.png"), Document.from_path(tmp_path / "notes.txt")
@@ -97,18 +97,20 @@ def test_a_file_gives_its_name_and_by_it_the_type_of_a_text(tmp_path: Path) -> N
         (lambda: Media(mime="image/png", digest="a" * 64, size=3), "it has no kind"),
     ],
 )
-def test_bad_media_are_refused_with_the_culprit_and_the_remedy(make: object, message: str) -> None:
+def test_invalid_media_are_rejected_with_a_fix(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(ContentError, match=message):
         make()
 
 
-def test_base64_gives_the_same_image() -> None:
+def test_from_base64_creates_the_same_image() -> None:
     assert Image.from_base64(b64encode(PNG)) == Image.from_bytes(PNG)
 
 
 @given(st.lists(st.text() | MEDIA))
-def test_a_message_keeps_its_parts_and_a_text_stays_a_text(parts: list[str | Image]) -> None:
+def test_to_content_keeps_all_parts_and_returns_a_string_without_media(
+    parts: list[str | Image],
+) -> None:
     said = [part for part in parts if not isinstance(part, str) or part.strip()]
     if not said:
         with pytest.raises(ValueError, match="message is empty"):
@@ -122,7 +124,7 @@ def test_a_message_keeps_its_parts_and_a_text_stays_a_text(parts: list[str | Ima
 
 
 @pytest.mark.parametrize("message", [3, [PNG], ["text", None]])
-def test_other_parts_of_a_message_are_refused(message: list[str]) -> None:
+def test_unsupported_message_parts_raise_type_error(message: list[str]) -> None:
     with pytest.raises(TypeError, match="message"):
         to_content(message)
 
@@ -133,7 +135,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ContentStore:
     return MemoryContentStore() if request.param == "memory" else folder
 
 
-def test_a_store_gives_back_the_bytes_of_a_digest(store: ContentStore) -> None:
+def test_store_returns_the_bytes_of_a_digest(store: ContentStore) -> None:
     image = Image.from_bytes(PNG)
     reference = store.put(image)
     assert store.put(image) == store.put(reference) == reference
@@ -141,7 +143,7 @@ def test_a_store_gives_back_the_bytes_of_a_digest(store: ContentStore) -> None:
     assert store.load(reference) == PNG
 
 
-def test_missing_bytes_name_the_digest_and_the_remedy(store: ContentStore) -> None:
+def test_missing_bytes_are_reported_with_digest_and_fix(store: ContentStore) -> None:
     image = Image.from_bytes(PNG, name="cat.png")
     with pytest.raises(ContentError, match=rf"cat\.png.*{image.digest}.*Session\(content=…\)"):
         store.load(image.reference)
@@ -149,7 +151,7 @@ def test_missing_bytes_name_the_digest_and_the_remedy(store: ContentStore) -> No
         store.load(Image.from_url("https://example.com/cat.png"))
 
 
-def test_changed_bytes_are_found_by_the_digest(tmp_path: Path) -> None:
+def test_changed_bytes_are_detected_by_the_digest(tmp_path: Path) -> None:
     store = FolderContentStore(tmp_path)
     reference = store.put(Image.from_bytes(PNG))
     (tmp_path / reference.digest).write_bytes(png(red=1))
@@ -157,7 +159,7 @@ def test_changed_bytes_are_found_by_the_digest(tmp_path: Path) -> None:
         store.load(reference)
 
 
-def test_a_folder_is_its_owners_and_has_whole_files_alone(tmp_path: Path) -> None:
+def test_content_folder_is_private_and_has_no_partial_files(tmp_path: Path) -> None:
     store = FolderContentStore(tmp_path / "content")
     reference = store.put(Image.from_bytes(PNG))
     assert list(store.path.iterdir()) == [store.path / reference.digest]
@@ -172,7 +174,7 @@ def test_media_are_pickled_with_their_bytes() -> None:
     assert pickle.loads(pickle.dumps(image)).data == PNG
 
 
-def test_support_says_what_to_do_about_media_that_cannot_be_shown() -> None:
+def test_media_support_explains_why_media_are_not_supported() -> None:
     support = MediaSupport(types={"image/png": len(PNG), "text/*": 10}, urls=(Image,))
     assert support.problem(Image.from_bytes(PNG)) == ""
     assert support.problem(Document.from_bytes(b"hi", "text/csv")) == ""

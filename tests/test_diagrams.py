@@ -22,14 +22,14 @@ def where(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=where)
-def test_a_page_has_the_figures_that_the_code_draws(page: Path) -> None:
+def test_figures_of_each_page_are_up_to_date(page: Path) -> None:
     for file, new in drawn(page).items():
         assert file.read_text() == new, (
             f"{where(file)} is out of date; run `make diagrams` and look at it"
         )
 
 
-def test_each_figure_stands_on_one_page() -> None:
+def test_each_figure_appears_on_exactly_one_page() -> None:
     assert sorted(name for names in NAMES.values() for name in names) == sorted(DRAWING)
 
 
@@ -40,7 +40,7 @@ def test_each_picture_belongs_to_a_figure() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWING)
-def test_a_picture_holds_all_that_is_drawn_in_it(name: str) -> None:
+def test_picture_contains_all_of_its_text(name: str) -> None:
     figure = DRAWING[name]()
     if isinstance(figure, Picture):
         root = ET.fromstring(figure.svg())  # noqa: S314 - our own text

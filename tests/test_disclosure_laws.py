@@ -100,7 +100,7 @@ def answer_of(rendered: RenderedPrompt[Any], name: str, arguments: object) -> To
 @pytest.mark.claim("C-02")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_every_key_that_is_shown_is_accepted_by_the_tool_that_is_named_with_it(
+def test_every_printed_key_is_accepted_by_the_tool_named_with_it(
     data: st.DataObject,
 ) -> None:
     # L1: keys round-trip
@@ -144,7 +144,7 @@ def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
 @pytest.mark.claim("C-20", "DT-11", "DT-13", "C-21", "DT-12", "DT-16", "PS-29", "DT-24", "U-11")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(
+def test_read_section_returns_the_section_as_rendered_in_full(
     data: st.DataObject,
 ) -> None:
     # L2: reading shows what the prompt would
@@ -431,7 +431,7 @@ numbers = st.lists(st.integers(0, 9_999), max_size=8)
 @pytest.mark.claim("DT-36")
 @given(st.data())
 @settings(max_examples=120, deadline=None)
-def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.DataObject) -> None:
+def test_injection_and_restart_give_the_same_result(data: st.DataObject) -> None:
     # L8: five models a tree, so six hundred pairs of executions
     roots = data.draw(forests(3))
     closable = data.draw(st.booleans())
@@ -447,7 +447,7 @@ def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.Da
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(
+def test_summarized_section_can_be_opened_whatever_has_changed(
     data: st.DataObject,
 ) -> None:
     # L8: injection equals restart; for the tools that start again
@@ -505,7 +505,7 @@ class Static(OpenAIAdapter):
 @pytest.mark.parametrize("api", ["responses", "chat"])
 @given(roots=forests(2).filter(restless), drawn=numbers)
 @settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-def test_they_come_to_the_same_through_the_real_sdk(
+def test_injection_and_restart_give_the_same_result_through_the_real_sdk(
     api: Any, roots: tuple[Plan, ...], drawn: list[int]
 ) -> None:
     # L8: injection equals restart; a sample

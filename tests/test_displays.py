@@ -77,7 +77,7 @@ def tokens(markdown: str) -> list[str]:
     return [child.type for token in parsed for child in (token, *(token.children or ()))]
 
 
-def test_the_repr_of_what_an_evaluation_uses_and_gives_is_one_bounded_line_without_texts() -> None:
+def test_repr_is_one_bounded_line_without_message_texts() -> None:
     chat = hostile_chat()
     execution = chat.send(HOSTILE)
     values = [chat, chat.prompt.render(), chat.conversation, execution, execution.response]
@@ -87,7 +87,7 @@ def test_the_repr_of_what_an_evaluation_uses_and_gives_is_one_bounded_line_witho
         assert SECRET not in repr(value)
 
 
-def test_the_repr_says_what_a_value_holds() -> None:
+def test_repr_summarizes_prompt_response_execution_and_conversation() -> None:
     template = PromptTemplate[Note](
         ns="shop",
         key="support",
@@ -106,7 +106,7 @@ def test_the_repr_says_what_a_value_holds() -> None:
     assert repr(execution.conversation) == "<Conversation shop/support messages=3 tokens=10>"
 
 
-def test_hostile_texts_show_as_text_in_a_notebook() -> None:
+def test_hostile_text_is_inert_in_a_notebook() -> None:
     chat = hostile_chat()
     assert chat._repr_markdown_() == "No messages yet."
     execution = chat.send(HOSTILE)
@@ -120,7 +120,7 @@ def test_hostile_texts_show_as_text_in_a_notebook() -> None:
         shown.encode()
 
 
-def test_a_hostile_preview_shows_as_text_in_a_notebook() -> None:
+def test_hostile_preview_is_inert_in_a_notebook() -> None:
     @dataclass(frozen=True)
     class Published:
         text: str
@@ -159,7 +159,7 @@ def test_a_hostile_preview_shows_as_text_in_a_notebook() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("`~<>a &\n\r\\$#\u2028\ud800"), max_size=60) | st.text())
-def test_no_text_leaves_its_code_block(text: str) -> None:
+def test_text_cannot_escape_its_code_block(text: str) -> None:
     [block, *rest] = MarkdownIt("commonmark", {"html": True}).parse(f"{code_block(text)}\n\nend")
     assert block.type == "fence"
     sent = f"{text}\n".encode("utf-8", "replace").decode()
@@ -169,7 +169,7 @@ def test_no_text_leaves_its_code_block(text: str) -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("`<>a *\n\r\\$[]()!"), max_size=60) | st.text())
-def test_no_text_leaves_its_code_span(text: str) -> None:
+def test_text_cannot_escape_its_code_span(text: str) -> None:
     [_, line, _] = MarkdownIt("commonmark", {"html": True}).parse(f"name {code_span(text)} end")
     before, span, after = line.children or []
     assert (before.content, span.type, after.content) == ("name ", "code_inline", " end")
@@ -181,19 +181,17 @@ def test_no_text_leaves_its_code_span(text: str) -> None:
     ("text", "shown"),
     [("", ""), ("abc", "abc"), ("abcd", "abc… (1 more characters)")],
 )
-def test_a_text_is_cut_only_beyond_its_limit_and_the_mark_counts_the_rest(
-    text: str, shown: str
-) -> None:
+def test_text_is_truncated_only_beyond_its_limit_with_a_count(text: str, shown: str) -> None:
     assert cut(text, 3) == shown
     assert cut(text, 3, counted=False) == shown.partition(" (")[0]
     assert cut("x" * 2_000, 1).endswith("(1,999 more characters)")
 
 
-def test_a_long_text_says_how_much_is_missing() -> None:
+def test_long_code_block_reports_the_omitted_characters() -> None:
     assert code_block("x" * 10_005).endswith("```\n\n… 5 more characters")
 
 
-def test_a_prompt_that_cannot_be_rendered_shows_why() -> None:
+def test_prompt_that_cannot_be_rendered_shows_the_error() -> None:
     prompt = Prompt(ns="n", key="k", sections=[MarkdownSection[Note](title="A", template="$text")])
     assert "PromptRenderError" in prompt._repr_markdown_()
     assert "Note" in prompt._repr_markdown_()
@@ -209,7 +207,7 @@ chat = Chat(MainLoop(ScriptedAdapter([say("Hello.")])), template.bind(), session
 """
 
 
-def test_a_notebook_shows_prompts_conversations_and_responses(
+def test_notebook_displays_prompts_conversations_and_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
@@ -240,7 +238,7 @@ def test_every_control_and_format_character_is_hidden() -> None:
     assert not [char for char in controls if visible(char) == char]
 
 
-def test_readable_characters_stay() -> None:
+def test_readable_characters_are_kept() -> None:
     text = "ünï 漢字 🙂 ❤️ £\t'\"\\ ` ½"
     assert (visible(text), escape_hidden(text)) == (text, text)
     assert escape_hidden("a\u3000b\u00a0c\n") == "a\u3000b\u00a0c\n"

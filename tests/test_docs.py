@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from contextlib import redirect_stdout, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -77,7 +78,7 @@ def first_cells(page: Path, heading: str) -> list[str]:
 
 @pytest.mark.claim("TL-43")
 @pytest.mark.parametrize("page", PAGES, ids=where)
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     links = [
         str(child.attrs["href"])
         for token in tokens(page)
@@ -97,12 +98,13 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     ],
     ids=where,
 )
-def test_a_page_that_uses_wink_says_with_which_extra_it_comes(page: Path) -> None:
-    named = r"extra `cli`|`cli` for the command|[\[,]cli\]|\((command-line|check-prompts-in-ci)\.md"
-    assert re.search(named, page.read_text())
+def test_page_that_uses_wink_names_the_cli_extra(page: Path) -> None:
+    named = r"extra `cli`|`cli`\s+extra|`cli` for the command|[\[,]cli\]"
+    linked = r"\((command-line|check-prompts-in-ci)\.md"
+    assert re.search(f"{named}|{linked}", page.read_text())
 
 
-def test_no_text_installs_the_package_of_this_name_from_an_index() -> None:
+def test_no_page_installs_the_package_from_an_index() -> None:
     texts = {path: path.read_text() for path in [*PAGES, *PACKAGE.rglob("*.py")]}
     by_name = re.compile(r"\b(install|add)( -[-\w]+)* ['\"]?weakincentives\b(?![-./])")
     assert [where(path) for path, text in texts.items() if by_name.search(text)] == []
@@ -126,7 +128,7 @@ def prints(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```\n\n```text\n" in page.read_text()], ids=where
 )
-def test_a_text_block_below_python_is_what_it_prints(page: Path) -> None:
+def test_text_block_after_python_code_is_its_output(page: Path) -> None:
     for printed, shown in prints(page):
         assert printed == shown
 
@@ -157,7 +159,7 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
     assert wanted == {line.partition("::")[0] for line in listing.splitlines() if "::" in line}
 
 
-def test_the_table_of_errors_lists_every_code() -> None:
+def test_errors_table_lists_every_code() -> None:
     codes = set(provider_errors._REMEDIES)
     codes |= {code for _, code, _ in inner_loop._UNFINISHED.values()}
     modules = [
@@ -190,9 +192,7 @@ def test_the_table_of_errors_lists_every_code() -> None:
         (ClaudeAgentSDKAdapter, "ClaudeAgentSDKAdapter"),
     ],
 )
-def test_the_table_of_options_lists_every_argument_with_its_default(
-    adapter: type, heading: str
-) -> None:
+def test_options_table_lists_every_argument_with_its_default(adapter: type, heading: str) -> None:
     page, arguments = ROOT / "docs/how-to/adapters.md", inspect.signature(adapter).parameters
     assert first_cells(page, heading) == list(arguments)
     section = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
@@ -202,7 +202,7 @@ def test_the_table_of_options_lists_every_argument_with_its_default(
     assert shown == {name: arguments[name].default for name in shown}
 
 
-def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None:
+def test_events_table_lists_every_event_with_existing_fields() -> None:
     page = ROOT / "docs/how-to/state.md"
     kinds = [getattr(events, name) for name in events.__all__]
     published = {
@@ -214,7 +214,7 @@ def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None
     assert [pair for pair in fields if not hasattr(getattr(events, pair[0]), pair[1])] == []
 
 
-def test_the_table_of_findings_lists_every_code_with_its_severity() -> None:
+def test_findings_table_lists_every_code_with_its_severity() -> None:
     page = (ROOT / "docs/how-to/check-prompts-in-ci.md").read_text()
     rows = re.findall(r"^\| `([a-z-]+)` \| (error|warning) \|", page, re.MULTILINE)
     assert dict(rows) == analysis.SEVERITIES
@@ -242,7 +242,7 @@ def names_in_code() -> set[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MOVING], ids=where)
-def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
+def test_page_names_only_code_that_exists(page: Path) -> None:
     """Words that only a name is like: with a line below or a capital in them. Tests have a test of
     their own.
     """
@@ -264,11 +264,12 @@ def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
         if child.type == "code_inline"
     ]
     words = {word for text in inline if "::" not in text for word in WORD.findall(text)}
-    assert {word for word in words - known if re.search(r"\w_\w|[a-z][A-Z]", word)} == set()
+    unknown = {word for word in words - known if re.search(r"\w_\w|[a-z][A-Z]", word)}
+    assert unknown == set(), "no such names here; words of other projects go into FOREIGN"
 
 
 @pytest.mark.parametrize("page", SPECS, ids=where)
-def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
+def test_claims_of_a_spec_are_numbered_consecutively(page: Path) -> None:
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", page.read_text(), re.MULTILINE)]
     assert numbers
     assert numbers == list(range(1, len(numbers) + 1))
@@ -285,7 +286,7 @@ def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
         ("docs/how-to/adapters.md", ["../../specs/ADAPTERS.md"], []),
     ],
 )
-def test_disclosure_and_tools_are_specified_and_taught_with_code(
+def test_disclosure_and_tools_are_documented_with_links_and_code(
     page: str, links: list[str], code: list[str]
 ) -> None:
     text = (ROOT / page).read_text()
@@ -294,29 +295,40 @@ def test_disclosure_and_tools_are_specified_and_taught_with_code(
     assert [word for word in code if word not in blocks] == []
 
 
-def test_the_demo_is_asked_about_pages_that_exist() -> None:
+def test_demo_questions_refer_to_existing_pages() -> None:
     asked = json.loads((ROOT / "tests/data/demo_questions.json").read_text())
     assert len({entry["question"] for entry in asked}) == len(asked) >= 20
     sources = {source for entry in asked for source in entry["sources"]}
     assert sources <= {where(page) for page in PAGES}
 
 
-def test_the_site_has_every_page_once() -> None:
+def test_site_has_every_page_once() -> None:
     named = re.findall(
         r"^ *- (?:[^#:\n]+: )?([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
     )
-    assert sorted(named) == sorted([*map(where, PAGES), "benchmarks/RESULTS.md"])
+    pages = Counter([*map(where, PAGES), "benchmarks/RESULTS.md"])
+    assert pages - Counter(named) == Counter(), "add these pages to nav in mkdocs.yml"
+    assert Counter(named) - pages == Counter(), (
+        "nav in mkdocs.yml has these twice, or they are gone"
+    )
+
+
+def test_the_index_links_every_how_to_page() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    pages = [page.name for page in (ROOT / "docs/how-to").glob("*.md")]
+    missing = [name for name in pages if f"(how-to/{name}" not in index]
+    assert missing == [], "link these pages from docs/index.md"
 
 
 @pytest.mark.parametrize(
     ("page", "most"), [("README.md", 150), ("llms.md", 300), *((where(it), 150) for it in CONCEPTS)]
 )
-def test_what_is_read_first_is_short(page: str, most: int) -> None:
+def test_introductory_pages_are_short(page: str, most: int) -> None:
     assert len((ROOT / page).read_text().splitlines()) < most
 
 
 @pytest.mark.parametrize("page", [*CONCEPTS, ROOT / "docs/architecture.md"], ids=where)
-def test_each_diagram_stands_between_its_marks(page: Path) -> None:
+def test_each_diagram_is_between_its_markers(page: Path) -> None:
     diagram = (
         r"^<!-- diagram: [a-z-]+ -->\n\n(?:!\[.+\]\(.+\.svg\)\n|(?:\|.*\|\n)+)\n<!-- /diagram -->$"
     )
@@ -324,7 +336,7 @@ def test_each_diagram_stands_between_its_marks(page: Path) -> None:
     assert marks == (len(re.findall(diagram, page.read_text(), re.MULTILINE)),) * 2 != (0, 0)
 
 
-def test_the_reference_has_every_module_that_a_page_imports_from() -> None:
+def test_reference_has_every_module_that_a_page_imports_from() -> None:
     entries = (page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
     listed = {
         module for text in entries for module in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
@@ -336,7 +348,7 @@ def test_the_reference_has_every_module_that_a_page_imports_from() -> None:
         for module in re.findall(r"^ *from (weakincentives[\w.]*) import", text, re.MULTILINE)
     }
     assert imported
-    assert imported - listed == set()
+    assert imported - listed == set(), "import from a listed package, or add `::: module` there"
 
 
 MOVES = re.findall(
@@ -362,7 +374,7 @@ def resolve(name: str) -> object:
 
 
 @pytest.mark.parametrize(("old", "cell"), MOVES, ids=[old for old, _ in MOVES])
-def test_the_page_about_moving_names_what_is_gone_and_what_there_is(old: str, cell: str) -> None:
+def test_migration_page_names_removed_and_existing_names(old: str, cell: str) -> None:
     if ".durable" in old:
         pytest.importorskip("dbos")
     with pytest.raises(AttributeError):

@@ -176,7 +176,7 @@ def test_handlers_approvers_and_nested_runs_share_the_event_loop_of_a_sync_run()
     assert len(set(loops)) == 1
 
 
-def test_sync_run_inside_an_async_handler_has_a_loop_that_does_not_wait_for_itself() -> None:
+def test_sync_run_inside_an_async_handler_does_not_deadlock() -> None:
     async def note(_: Args, *, context: ToolContext) -> Result[object]:
         await asyncio.sleep(0)
         return Result("inner ok")
@@ -190,7 +190,7 @@ def test_sync_run_inside_an_async_handler_has_a_loop_that_does_not_wait_for_itse
     assert answers_in(session) == ["inner ok", "Inner."]
 
 
-def test_async_handler_of_a_sync_run_sees_context_variables_beside_a_running_loop() -> None:
+def test_async_handler_of_a_sync_run_sees_context_variables_of_its_task() -> None:
     user, seen = ContextVar[str]("user"), list[str]()
 
     async def look(_: Args, *, context: ToolContext) -> Result[object]:
@@ -213,7 +213,7 @@ def test_async_handler_of_a_sync_run_sees_context_variables_beside_a_running_loo
 # --- threads for plain functions of asynchronous runs
 
 
-def test_plain_tools_of_forty_runs_wait_at_the_same_time() -> None:
+def test_plain_tools_of_forty_runs_can_wait_concurrently() -> None:
     together = threading.Barrier(40)
 
     def meet(_: Args, *, context: ToolContext) -> Result[object]:
@@ -255,7 +255,7 @@ async def works(params: Args, *, context: ToolContext) -> Result[object]:
 @in_each_order
 @pytest.mark.parametrize("handler", [foreign_cancellation, plain_cancellation])
 @pytest.mark.parametrize("face", [*SYNC, *ASYNC])
-def test_cancellation_that_nobody_sent_to_the_run_fails_one_call(
+def test_cancellation_not_sent_to_the_run_fails_only_one_call(
     face: str, handler: Any, config: RunConfig
 ) -> None:
     tools = [
@@ -273,7 +273,7 @@ def test_cancellation_that_nobody_sent_to_the_run_fails_one_call(
 
 
 @pytest.mark.parametrize("face", [*SYNC, *ASYNC])
-def test_cancellation_inside_a_nested_run_fails_its_call_only(face: str) -> None:
+def test_cancellation_inside_a_nested_run_fails_only_its_call(face: str) -> None:
     async def delegate(_: Args, *, context: ToolContext) -> Result[object]:
         return Result((await context.evaluate_async(inner)).text)
 
@@ -445,7 +445,7 @@ def test_async_resources_are_closed_whether_anyio_cancels_the_run_or_not(
 
 
 @in_each_order
-def test_wait_for_a_plain_handler_that_anyio_has_cancelled_does_not_spin(
+def test_anyio_cancelled_wait_for_a_plain_handler_does_not_spin(
     config: RunConfig,
 ) -> None:
     loop, proceed, session = CountingLoop(), threading.Event(), Session()
@@ -480,7 +480,7 @@ def test_wait_for_a_plain_handler_that_anyio_has_cancelled_does_not_spin(
     assert session[Note].all() == ()
 
 
-def test_stream_of_the_provider_is_closed_while_anyio_cancels_the_reader() -> None:
+def test_provider_stream_is_closed_while_anyio_cancels_the_reader() -> None:
     closed: list[str] = []
 
     class Slow(ScriptedAdapter):
@@ -526,7 +526,7 @@ run_to_end(note())
 """
 
 
-def test_coroutine_runs_in_the_callers_thread_where_no_thread_can_start() -> None:
+def test_coroutine_runs_in_the_callers_thread_if_no_thread_can_start() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_THREADS],
         capture_output=True,

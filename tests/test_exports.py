@@ -301,14 +301,16 @@ EXPORTS = {
 
 @pytest.mark.claim("TL-42", "PR-05")
 @pytest.mark.parametrize("name", EXPORTS)
-def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
+def test_package_exports_exactly_the_listed_names(name: str) -> None:
     door = importlib.import_module(name)
+    new, gone = set(door.__all__) - {*EXPORTS[name]}, {*EXPORTS[name]} - set(door.__all__)
+    assert (new, gone) == (set(), set()), f"change EXPORTS[{name!r}] in this file"
     assert sorted(door.__all__) == EXPORTS[name]
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
 
 @pytest.mark.parametrize("path", [path for path in DOORS if path not in OWN_TESTS])
-def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
+def test_package_init_defines_nothing_and_exports_all_of_its_imports(path: str) -> None:
     docstring, *statements = ast.parse((PACKAGE / path).read_text()).body
     assert isinstance(docstring, ast.Expr)
     imported, exported = imports_and_exports(path, statements)
@@ -367,7 +369,7 @@ package.parse_jsn
     )
 
 
-def test_the_root_knows_its_names_and_no_others() -> None:
+def test_root_package_imports_lazily_and_rejects_unknown_names() -> None:
     code = """
 import sys, weakincentives
 assert set(weakincentives.__all__) <= set(dir(weakincentives))
@@ -388,7 +390,7 @@ weakincentives.MainLop
     )
 
 
-def test_the_engine_imports_its_names_on_first_use_and_knows_no_others() -> None:
+def test_evaluation_package_imports_lazily_and_rejects_unknown_names() -> None:
     code = """
 import sys
 from weakincentives import evaluation
@@ -413,7 +415,7 @@ def test_inner_loop_config_is_an_alias_of_run_config() -> None:
     assert InnerLoopConfig is RunConfig is inner_loop.InnerLoopConfig
 
 
-def test_a_module_of_the_engine_does_not_load_the_rest_of_it() -> None:
+def test_evaluation_module_does_not_import_the_inner_loop() -> None:
     code = "import weakincentives.evaluation.errors, sys; print(*sys.modules)"
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -421,7 +423,7 @@ def test_a_module_of_the_engine_does_not_load_the_rest_of_it() -> None:
     assert "weakincentives.evaluation.inner_loop" not in process.stdout.split()
 
 
-def test_the_door_for_tests_loads_no_optional_package() -> None:
+def test_testing_package_imports_no_optional_packages() -> None:
     code = "import weakincentives.testing, sys; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -429,5 +431,5 @@ def test_the_door_for_tests_loads_no_optional_package() -> None:
     assert {"hypothesis", "pydantic", "pytest", "syrupy"}.isdisjoint(modules)
 
 
-def test_the_version_is_that_of_the_installed_package() -> None:
+def test_version_matches_the_installed_package() -> None:
     assert weakincentives.__version__ == version("weakincentives")

@@ -57,7 +57,7 @@ def test_conversation_of_0_2_keeps_provider_items(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_snapshot_of_0_2_is_a_whole_chat(provider: str) -> None:
+def test_snapshot_of_0_2_restores_a_complete_chat(provider: str) -> None:
     session = new_session()
     session.restore(session.parse_snapshot(read(f"snapshot-{provider}.json")))
     chat = Chat(
@@ -77,12 +77,12 @@ def test_stopped_conversation_of_0_2_continues() -> None:
 
 @pytest.mark.claim("N-30")
 @pytest.mark.parametrize("name", ["suspension.json", "suspension-nested.json"])
-def test_suspension_of_0_2_is_refused_with_the_remedy(name: str) -> None:
+def test_suspension_of_0_2_is_rejected_with_a_fix(name: str) -> None:
     with pytest.raises(SerdeError, match="resume it there, or start again from its conversation"):
         Suspension.from_json(read(name))
 
 
-def test_event_log_of_0_2_is_refused_with_the_remedy() -> None:
+def test_event_log_of_0_2_is_rejected_with_a_fix() -> None:
     remedy = "line 1 starts a log of version 4, .*; read it with weakincentives 0.2"
     with pytest.raises(ValueError, match=remedy):
         list(read_events(read("events.jsonl").splitlines()))
@@ -99,6 +99,6 @@ def test_overrides_of_0_2_apply(tmp_path: Path) -> None:
     assert tools["order"] == "Order one tea."
 
 
-def test_mcp_lock_of_0_2_is_read() -> None:
+def test_mcp_lock_of_0_2_can_be_read() -> None:
     lock = read_lock(FILES / "lock-time.json")
     assert [tool.name for tool in lock.tools] == ["convert_time", "get_current_time"]

@@ -79,7 +79,7 @@ KINDS = st.sampled_from([int, str, bytes, list[int], dict])
 
 
 @given(KINDS, KINDS, st.text(max_size=3))
-def test_a_subscript_passes_the_types_and_nothing_else(first: Any, second: Any, name: str) -> None:
+def test_subscript_passes_only_the_types(first: Any, second: Any, name: str) -> None:
     sugared, plain = Pair[first, second](name=name), Pair(first=first, second=second, name=name)
     assert sugared == plain
     assert hash(sugared) == hash(plain)
@@ -90,22 +90,22 @@ def test_a_subscript_passes_the_types_and_nothing_else(first: Any, second: Any, 
         assert twin == plain
 
 
-def test_a_keyword_argument_beats_the_subscript() -> None:
+def test_keyword_argument_takes_precedence_over_the_subscript() -> None:
     sugared: Any = Pair[int, str]
     assert sugared(second=bytes) == Pair(first=int, second=bytes)
 
 
-def test_a_class_without_type_fields_can_be_subscripted_too() -> None:
+def test_class_without_type_fields_can_be_subscripted() -> None:
     assert Box[int](1) == Box(1) == Box[str](content=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert pickle.loads(pickle.dumps(Box[int](1))) == Box(1)
 
 
-def test_positional_arguments_go_through() -> None:
+def test_positional_arguments_are_passed_through() -> None:
     made = Middle[int]("n")
     assert (made.name, made.kind, type(made)) == ("n", int, Middle)
 
 
-def test_type_variables_pass_nothing() -> None:
+def test_type_variables_are_not_passed_as_types() -> None:
     assert Middle[T]("n").kind is None  # type: ignore[valid-type]  # pyright: ignore[reportGeneralTypeIssues]
     assert Middle("n").kind is None
 
@@ -118,7 +118,7 @@ def test_type_variables_can_be_replaced_later() -> None:
     assert later[list[variable]][bytes]().first == list[bytes]
 
 
-def test_a_subclass_fixes_the_types_for_itself_and_its_subclasses_but_not_for_its_base() -> None:
+def test_subclass_fixes_types_for_its_subclasses_but_not_for_its_base() -> None:
     assert (Fixed().kind, Further().kind, Middle().kind, Old.inherited_arguments) == (
         int,
         int,
@@ -127,20 +127,20 @@ def test_a_subclass_fixes_the_types_for_itself_and_its_subclasses_but_not_for_it
     )
 
 
-def test_a_subclass_may_have_type_parameters_of_its_own() -> None:
+def test_subclass_can_have_its_own_type_parameters() -> None:
     assert Rows[bytes]().kind is str
     assert Rows().kind is str
     assert type(Rows[bytes]()) is Rows
 
 
-def test_arguments_follow_the_parameters_whatever_their_order() -> None:
+def test_type_arguments_match_parameters_in_any_order() -> None:
     made = Swapped[int, str]()
     assert (made.first, made.second) == (str, int)
     assert Half[str]().second is str
     assert Half.inherited_arguments == {"first": int}
 
 
-def test_a_specialisation_is_a_value_and_looks_like_its_source() -> None:
+def test_specialisation_is_a_value_with_origin_and_args() -> None:
     # Any: a Specialisation, which type checkers read as a class
     alias: Any = Pair[int, str]
     assert isinstance(alias, Specialisation)
@@ -151,12 +151,12 @@ def test_a_specialisation_is_a_value_and_looks_like_its_source() -> None:
     assert repr(alias).endswith("Pair[int, str]")
 
 
-def test_an_abstract_class_stays_abstract() -> None:
+def test_abstract_class_remains_abstract_when_subscripted() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Old[int]()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
 
 
-def test_a_frozen_dataclass_with_defaults_and_no_arguments_is_built_anew_each_time() -> None:
+def test_specialised_dataclass_has_new_defaults_for_each_instance() -> None:
     @dataclass(frozen=True, slots=True)
     class Listing[A](Parametrized):
         items: list[A] = field(default_factory=list[A])

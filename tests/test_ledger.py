@@ -7,7 +7,7 @@ import pytest
 from support.ledger import find_faults, read_claims, read_marks
 
 
-def test_every_claim_has_a_test_that_is_marked_with_it() -> None:
+def test_every_claim_has_a_marked_test() -> None:
     claims, counts = read_claims()
     assert len(claims) == 285
     assert list(find_faults(claims, counts, read_marks())) == []
@@ -23,13 +23,13 @@ def test_every_claim_has_a_test_that_is_marked_with_it() -> None:
     ],
     ids=["missing", "beyond", "empty", "long"],
 )
-def test_each_fault_of_the_claims_is_found(claims: dict[str, str], fault: str) -> None:
+def test_each_kind_of_fault_in_the_claims_is_found(claims: dict[str, str], fault: str) -> None:
     marks = {claim: ["t.py::test_one"] for claim in claims}
     [found] = find_faults(claims, {"A": 2}, marks)
     assert found.startswith(fault)
 
 
-def test_a_claim_without_a_mark_and_a_mark_without_a_claim_are_found(tmp_path: Path) -> None:
+def test_claims_without_marks_and_marks_without_claims_are_found(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         '@pytest.mark.claim("A-01", "A-09")\ndef test_one(): ...\n'
         '@other\n@pytest.mark.claim("A-02")\nasync def test_later(): ...\n'

@@ -30,14 +30,14 @@ budgets = st.builds(
 
 
 @pytest.mark.claim("U-05")
-def test_a_deadline_without_a_zone_is_refused_with_the_remedy() -> None:
+def test_naive_deadline_is_rejected_with_a_fix() -> None:
     with pytest.raises(ValueError, match=r"timezone-aware.*datetime\.now\(UTC\)"):
         Deadline(NAIVE)
     with pytest.raises(ValueError, match="timezone-aware"):
         Deadline.after(1, now=NAIVE)
 
 
-def test_a_deadline_of_another_type_is_refused_with_the_remedy() -> None:
+def test_deadline_of_the_wrong_type_is_rejected_with_a_fix() -> None:
     wrong: Any = "3"
     with pytest.raises(
         TypeError, match=r"Deadline must get a datetime, got '3'; .* use Deadline\.after\(seconds\)"
@@ -47,7 +47,7 @@ def test_a_deadline_of_another_type_is_refused_with_the_remedy() -> None:
         Deadline.after(wrong)
 
 
-def test_a_deadline_has_passed_from_its_very_moment_on() -> None:
+def test_deadline_has_passed_exactly_at_its_expiry() -> None:
     deadline = Deadline.after(60, now=NOON)
     assert (
         deadline
@@ -60,13 +60,13 @@ def test_a_deadline_has_passed_from_its_very_moment_on() -> None:
     assert deadline.remaining(NOON + timedelta(seconds=61)) == timedelta(seconds=-1)
 
 
-def test_deadlines_in_different_zones_compare_by_moment() -> None:
+def test_deadlines_in_different_time_zones_compare_by_instant() -> None:
     later_by_the_clock = Deadline(datetime(2030, 1, 1, 13, tzinfo=timezone(timedelta(hours=2))))
     assert later_by_the_clock < Deadline(NOON)
     assert min(Deadline(NOON), later_by_the_clock) is later_by_the_clock
 
 
-def test_a_deadline_counts_from_the_present_by_default() -> None:
+def test_deadline_after_starts_from_the_current_time() -> None:
     before = utc_now()
     deadline = Deadline.after(0)
     assert before <= deadline.expires_at <= utc_now()
@@ -89,14 +89,14 @@ def test_usage_adds_up_field_by_field(parts: list[TokenUsage]) -> None:
 
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("bound", [-1, -0.5, inf, -inf, nan])
-def test_a_bound_that_bounds_nothing_is_refused_by_name(name: str, bound: float) -> None:
+def test_budget_limit_must_be_finite_and_not_negative(name: str, bound: float) -> None:
     with pytest.raises(ValueError, match=rf"Budget\.{name} must be finite and not negative"):
         budget(name, bound)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("bound", ["3", True])
-def test_a_bound_that_is_no_number_is_refused_by_name(name: str, bound: Any) -> None:
+def test_budget_limit_must_be_a_number(name: str, bound: Any) -> None:
     with pytest.raises(
         TypeError, match=rf"Budget\.{name} must be a number, or None for no limit, got {bound!r}"
     ):
@@ -104,7 +104,7 @@ def test_a_bound_that_is_no_number_is_refused_by_name(name: str, bound: Any) -> 
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_zero_may_be_a_bound(name: str) -> None:
+def test_budget_limit_can_be_zero(name: str) -> None:
     assert getattr(budget(name, 0), name) == 0
 
 
@@ -118,7 +118,7 @@ def test_zero_may_be_a_bound(name: str) -> None:
         ("max_tool_calls", 11),
     ],
 )
-def test_each_bound_is_reached_by_its_own_amount_alone(name: str, amount: int) -> None:
+def test_each_budget_limit_is_reached_only_by_its_own_amount(name: str, amount: int) -> None:
     so_far = RunUsage(
         TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3), calls=7, tool_calls=11
     )
@@ -128,7 +128,7 @@ def test_each_bound_is_reached_by_its_own_amount_alone(name: str, amount: int) -
     assert reached == f"{name}={amount} reached with {amount}"
 
 
-def test_calls_bound_requests_and_tool_calls_bound_tool_calls_alone() -> None:
+def test_max_calls_limits_only_requests_and_max_tool_calls_only_tool_calls() -> None:
     so_far = RunUsage(calls=1, tool_calls=1)
     assert Budget(max_calls=1).exceeded(so_far, before="tool call") is None
     assert Budget(max_tool_calls=1).exceeded(so_far, before="request") is None
@@ -138,7 +138,7 @@ run_usages = st.builds(RunUsage, usages, amounts, amounts)
 
 
 @given(budgets, run_usages, run_usages, st.sampled_from(["request", "tool call"]))
-def test_the_remaining_budget_is_exceeded_exactly_when_the_whole_one_is(
+def test_remaining_budget_is_exceeded_exactly_when_the_total_budget_is(
     budget: Budget, used: RunUsage, more: RunUsage, before: Literal["request", "tool call"]
 ) -> None:
     left = budget.after(used)
@@ -148,7 +148,7 @@ def test_the_remaining_budget_is_exceeded_exactly_when_the_whole_one_is(
     assert left.max_seconds is None
 
 
-def test_tool_calls_left_counts_those_of_earlier_evaluations() -> None:
+def test_tool_calls_left_includes_calls_of_earlier_evaluations() -> None:
     assert (
         Budget(max_tool_calls=5)
         .after(RunUsage(tool_calls=2))
@@ -158,13 +158,13 @@ def test_tool_calls_left_counts_those_of_earlier_evaluations() -> None:
     assert Budget(max_calls=1).tool_calls_left(RunUsage(tool_calls=9)) is None
 
 
-def test_seconds_become_a_deadline_from_the_start() -> None:
+def test_max_seconds_sets_a_deadline_from_the_start() -> None:
     assert Budget(max_seconds=90).deadline(NOON) == Deadline(NOON + timedelta(seconds=90))
     assert Budget(max_tokens=1).deadline(NOON) is None
 
 
 @pytest.mark.parametrize("seconds", [1e12, 1e300, 10**20])
-def test_seconds_beyond_the_calendar_set_no_deadline(seconds: float) -> None:
+def test_max_seconds_beyond_the_calendar_sets_no_deadline(seconds: float) -> None:
     assert Budget(max_seconds=seconds).deadline(NOON) is None
 
 

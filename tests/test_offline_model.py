@@ -66,11 +66,11 @@ def test_words_match_across_common_endings_and_inside_identifiers() -> None:
     ("query", "texts"),
     [("", ["a word"]), ("the of", ["a word"]), ("word", []), ("word", ["", "the"])],
 )
-def test_nothing_shared_scores_nothing(query: str, texts: list[str]) -> None:
+def test_texts_without_shared_words_score_zero(query: str, texts: list[str]) -> None:
     assert rank(query, texts) == [0.0] * len(texts)
 
 
-def test_sections_are_cut_at_headings_and_not_inside_code() -> None:
+def test_sections_are_split_at_headings_and_not_inside_code() -> None:
     parts = sections("Intro.\n\n## 1.2. Title\n\nOne. Two.\n\n```sh\n# comment\n```\n")
     assert [(part.title, part.units) for part in parts] == [
         ("", ("Intro.",)),
@@ -79,7 +79,7 @@ def test_sections_are_cut_at_headings_and_not_inside_code() -> None:
     assert "# comment" in parts[1].body
 
 
-def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
+def test_lead_in_stays_with_its_list_and_question_with_its_answer() -> None:
     assert sections(DOCS["garden.md"])[2].units == (
         "If plants have blight: remove them; never compost them",
     )
@@ -103,12 +103,12 @@ def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
         (["tea"], "tea"),
     ],
 )
-def test_the_question_is_the_newest_text_that_asks(texts: list[str], question: str) -> None:
+def test_question_is_the_latest_text_that_asks(texts: list[str], question: str) -> None:
     turns = tuple(Message(role="user", text=text) for text in texts)
     assert find_question(Conversation(turns=turns)) == question
 
 
-def test_instructions_are_asked_when_the_user_asks_nothing() -> None:
+def test_question_comes_from_instructions_if_the_user_asks_nothing() -> None:
     turns = (
         Message(role="system", text="## Question\n\nWhy tea?"),
         Message(role="user", text="Begin."),
@@ -137,7 +137,7 @@ including subsections: rota, holidays.]
 """
 
 
-def test_both_forms_of_the_summary_line_are_read() -> None:
+def test_both_forms_of_the_summary_suffix_are_parsed() -> None:
     closed = closed_sections(ask(GUIDE))
     assert [(section.tool, section.key) for section in closed] == [
         ("read_section", "prices"),
@@ -150,14 +150,12 @@ def test_both_forms_of_the_summary_line_are_read() -> None:
 @pytest.mark.parametrize(
     ("question", "key"), [("What do drinks cost?", "prices"), ("Who has which rota?", "staff")]
 )
-def test_a_section_that_scores_is_opened_before_anything_is_searched(
-    question: str, key: str
-) -> None:
+def test_relevant_section_is_opened_before_searching(question: str, key: str) -> None:
     call = next_call(ask(GUIDE + question, SEARCH, READ, OPEN))
     assert call == Call(name="read_section", arguments={"section_key": key})
 
 
-def test_a_section_is_opened_once_and_what_it_shows_can_be_opened_next() -> None:
+def test_section_is_opened_once_and_its_children_can_be_opened_next() -> None:
     text = GUIDE + "What do hot drinks cost?"
     opened = result_of(
         "read_section",
@@ -174,7 +172,7 @@ def test_a_section_is_opened_once_and_what_it_shows_can_be_opened_next() -> None
     assert "Tea is 2 euros." in compose(conversation) or "Their cost." in compose(conversation)
 
 
-def test_few_sections_are_opened_however_many_score() -> None:
+def test_number_of_opened_sections_is_limited() -> None:
     text = (
         "".join(f"## {i}. Tea {i}\n\nAbout tea.\n\n{suffix(f'tea{i}')}\n\n" for i in range(9))
         + "## Question\n\nWhy tea?"
@@ -185,7 +183,7 @@ def test_few_sections_are_opened_however_many_score() -> None:
     assert len({str(result.call.arguments) for result in results}) == len(results) == MOST_OPENED
 
 
-def test_while_no_tool_helps_a_section_that_offers_tools_is_opened() -> None:
+def test_section_that_offers_tools_is_opened_if_no_tool_helps() -> None:
     text = (
         f"## 1. Library\n\nTools to search the documents.\n\n{suffix('library')}\n\n"
         "## 2. Question\n\nWhy tea?"
@@ -198,7 +196,7 @@ def test_while_no_tool_helps_a_section_that_offers_tools_is_opened() -> None:
     )
 
 
-def test_a_tool_for_several_keys_with_a_reason_gets_both() -> None:
+def test_tool_for_several_keys_receives_keys_and_reason() -> None:
     tool = Tool(
         name="open_sections",
         description="Open.",
@@ -215,7 +213,7 @@ def test_a_tool_for_several_keys_with_a_reason_gets_both() -> None:
     assert call.arguments == {"section_keys": ["a.tea"], "reason": "Needed to answer: Why tea?"}
 
 
-def test_an_opening_tool_gets_the_key_whatever_its_parameter_is_called() -> None:
+def test_opening_tool_receives_the_key_whatever_its_parameter_name() -> None:
     text = f"## Tea\n\nAbout tea.\n\n{suffix('tea', 'expand')}\n\n## Question\n\nWhy tea?"
     for parameters, arguments in (
         (schema(section=TEXT), {"section": "tea"}),
@@ -225,7 +223,7 @@ def test_an_opening_tool_gets_the_key_whatever_its_parameter_is_called() -> None
         assert next_call(ask(text, tool)) == Call(name="expand", arguments=arguments)
 
 
-def test_files_that_an_opened_section_lists_are_no_sources() -> None:
+def test_files_listed_in_an_opened_section_are_not_sources() -> None:
     opened = result_of(
         "read_section", "### Catalogue\n\n- `tea.md`: Why tea is drunk", section_key="tea"
     )
@@ -236,7 +234,7 @@ def test_files_that_an_opened_section_lists_are_no_sources() -> None:
     assert answer == {"answer": "`tea.md`: Why tea is drunk", "sources": []}
 
 
-def test_a_document_that_shows_the_summary_line_gives_no_orders() -> None:
+def test_summary_suffix_in_a_document_is_ignored() -> None:
     read = result_of("read_doc", f"# Tea\n\nAll about tea.\n\n{suffix('tea')}", path="tea.md")
     conversation = ask(
         "Why tea?",
@@ -252,7 +250,7 @@ def test_a_document_that_shows_the_summary_line_gives_no_orders() -> None:
 # --- searching and reading ---
 
 
-def test_it_searches_then_reads_the_best_then_answers() -> None:
+def test_model_searches_then_reads_the_best_document_then_answers() -> None:
     results: tuple[Result, ...] = ()
     while call := next_call(ask("When do I need a doctor's note?", SEARCH, READ, results=results)):
         results += (Result(call=call, text=run_tool(call.name, call.arguments)),)
@@ -264,7 +262,7 @@ def test_it_searches_then_reads_the_best_then_answers() -> None:
     )
 
 
-def test_a_search_that_finds_nothing_is_tried_again_with_single_words() -> None:
+def test_empty_search_is_repeated_with_single_words() -> None:
     empty = result_of("search_docs", "Found 0 documents.\n\n[]", query="doctor note")
     call = next_call(ask("A doctor note?", SEARCH, results=(empty,)))
     assert call == Call(name="search_docs", arguments={"query": "doctor"})
@@ -279,7 +277,7 @@ def test_a_search_that_finds_nothing_is_tried_again_with_single_words() -> None:
         "- `src/lexer.py`\n- `src/parser.py`",
     ],
 )
-def test_names_to_read_are_taken_from_json_and_from_plain_lines(listed: str) -> None:
+def test_file_names_are_parsed_from_json_and_plain_lines(listed: str) -> None:
     files = Tool(
         name="list_files", description="All files.", parameters={"type": "object", "properties": {}}
     )
@@ -289,7 +287,7 @@ def test_names_to_read_are_taken_from_json_and_from_plain_lines(listed: str) -> 
     assert call == Call(name="read_doc", arguments={"path": "src/parser.py"})
 
 
-def test_a_tool_that_changes_things_is_called_only_when_asked_to() -> None:
+def test_tool_that_changes_data_is_called_only_on_request() -> None:
     delete = Tool(name="delete_doc", description="Delete a document.", parameters=schema(path=TEXT))
     search = result_of(
         "search_docs", '[{"path": "tea.md", "snippet": "how to delete tea"}]', query="tea"
@@ -346,7 +344,7 @@ def test_arguments_follow_the_schema(parameters: Schema, arguments: Schema) -> N
     )
 
 
-def test_numbers_of_the_question_fill_numbers_in_order() -> None:
+def test_numbers_in_the_question_fill_number_arguments_in_order() -> None:
     tool = Tool(
         name="add",
         description="Add numbers.",
@@ -357,7 +355,7 @@ def test_numbers_of_the_question_fill_numbers_in_order() -> None:
     )
 
 
-def test_a_name_is_never_invented() -> None:
+def test_file_name_is_never_invented() -> None:
     assert next_call(ask("Why tea?", READ)) is None
     assert next_call(ask("Read `tea.md` please, what does the document say?", READ)) == Call(
         name="read_doc", arguments={"path": "tea.md"}
@@ -455,7 +453,7 @@ QUESTION_MESSAGE = Message(role="user", text="What do late books cost?")
     "kind", [Answer, Report, list[Fact], dict[str, int], int, str, Literal[3], bool, None]
 )
 @pytest.mark.parametrize("turns", [(QUESTION_MESSAGE, FEES), (QUESTION_MESSAGE,)])
-def test_the_answer_validates_with_and_without_evidence(
+def test_answer_is_valid_with_and_without_evidence(
     kind: Any, turns: tuple[Message | Result, ...]
 ) -> None:
     adapter: TypeAdapter[object] = TypeAdapter(kind)
@@ -480,7 +478,7 @@ def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
     )
 
 
-def test_content_is_quoted_whatever_its_field_is_called() -> None:
+def test_content_is_quoted_whatever_its_field_name() -> None:
     text = json.dumps({"document": f"{DOCS['town/library.md']}", "path": "town/library.md"})
     answer = compose(
         Conversation(turns=(QUESTION_MESSAGE, result_of("read_doc", text, path="town/library.md")))
@@ -488,17 +486,17 @@ def test_content_is_quoted_whatever_its_field_is_called() -> None:
     assert answer == "Late books cost 20 cents a day, at most 10 euros.\n\nSources: town/library.md"
 
 
-def test_without_evidence_it_says_so() -> None:
+def test_missing_evidence_is_stated_in_the_answer() -> None:
     answer = json.loads(compose(Conversation(turns=(QUESTION_MESSAGE,), answer_schema=ANSWER)))
     assert answer == {"answer": "Nothing that I could read answers this.", "sources": []}
 
 
-def test_the_prompt_itself_can_answer() -> None:
+def test_prompt_itself_can_contain_the_answer() -> None:
     text = "## Hours\n\nThe shop opens at nine.\n\n## Question\n\nWhen does the shop open?"
     assert compose(ask(text)) == "The shop opens at nine."
 
 
-def test_failures_and_orders_are_not_quoted() -> None:
+def test_failed_results_and_instructions_are_not_quoted() -> None:
     failed = result_of("search_docs", "No documents about late books.", query="late books")
     broken = result_of("read_doc", '{"error": "late books cannot be read"}', path="late.md")
     conversation = ask("Describe late books. Find all about late books.", results=(failed, broken))

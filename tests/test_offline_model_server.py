@@ -127,7 +127,7 @@ def responses_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_over_both_apis_an_agent_finds_the_answer_and_cites_its_file(
+def test_agent_finds_the_answer_and_cites_its_file_over_both_apis(
     client: openai.OpenAI, question: str
 ) -> None:
     source, words = QUESTIONS[question]
@@ -169,7 +169,7 @@ def test_responses_do_not_depend_on_the_hash_seed() -> None:
     assert len(outputs) == 1
 
 
-def test_it_says_that_it_is_no_llm(client: openai.OpenAI) -> None:
+def test_server_states_that_it_is_not_an_llm(client: openai.OpenAI) -> None:
     assert [(model.id, model.owned_by) for model in client.models.list()] == [
         (MODEL, "offline, no LLM")
     ]
@@ -183,7 +183,7 @@ USER = {"role": "user", "content": "Why?"}
 CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{"}}
 
 
-def test_a_streamed_answer_of_responses_comes_word_by_word(client: openai.OpenAI) -> None:
+def test_streamed_response_arrives_word_by_word(client: openai.OpenAI) -> None:
     question = "What is a section?"
     whole = client.responses.create(model=MODEL, input=question)
     pieces: list[str] = []
@@ -220,7 +220,7 @@ def test_a_streamed_answer_of_responses_comes_word_by_word(client: openai.OpenAI
         ("responses", {"input": "Why?", "text": {"format": {"type": "json_schema"}}}, "schema"),
     ],
 )
-def test_a_malformed_request_is_refused_with_its_culprit(
+def test_malformed_request_is_rejected_with_the_invalid_param(
     path: str, body: object, param: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -228,7 +228,7 @@ def test_a_malformed_request_is_refused_with_its_culprit(
     assert (caught.value.param, caught.value.status) == (param, 400)
 
 
-def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None:
+def test_rejections_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="any", input="Why?", previous_response_id="resp_1")
     assert (caught.value.param, caught.value.type) == (
@@ -249,7 +249,7 @@ def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None
         ({"content-length": str(10**9)}, b"", "content-length"),
     ],
 )
-def test_broken_http_bodies_are_answered(
+def test_invalid_http_body_gets_an_error_response(
     base_url: str, headers: dict[str, str], data: bytes, says: str
 ) -> None:
     connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=SOON)
@@ -264,7 +264,7 @@ def test_broken_http_bodies_are_answered(
     assert error["type"] == "invalid_request_error"
 
 
-def test_broken_arguments_in_the_history_are_read_as_none() -> None:
+def test_invalid_arguments_in_the_history_do_not_fail_the_request() -> None:
     messages = [
         USER,
         {"role": "assistant", "tool_calls": [CALLED]},

@@ -30,7 +30,7 @@ def test_all_callers_share_a_loop(portal: Portal) -> None:
     assert portal.loop() is loop
 
 
-def test_a_closed_portal_starts_anew() -> None:
+def test_closed_portal_creates_a_new_loop() -> None:
     portal = Portal()
     portal.close()
     first = portal.loop()
@@ -40,7 +40,7 @@ def test_a_closed_portal_starts_anew() -> None:
     portal.close()
 
 
-def test_a_coroutine_that_takes_too_long_is_cancelled(portal: Portal) -> None:
+def test_coroutine_that_times_out_is_cancelled(portal: Portal) -> None:
     def attempt(seconds: float) -> threading.Event | None:
         begun, cancelled = threading.Event(), threading.Event()
 
@@ -58,7 +58,7 @@ def test_a_coroutine_that_takes_too_long_is_cancelled(portal: Portal) -> None:
     assert with_growing_limit(attempt, 0.05).wait(SOON)
 
 
-def test_an_error_and_the_context_pass_between_caller_and_coroutine(portal: Portal) -> None:
+def test_errors_and_context_variables_pass_between_caller_and_coroutine(portal: Portal) -> None:
     word: ContextVar[str] = ContextVar("word")
 
     async def fail() -> None:
@@ -69,7 +69,7 @@ def test_an_error_and_the_context_pass_between_caller_and_coroutine(portal: Port
         run_on(portal.loop(), fail(), SOON)
 
 
-def test_code_on_the_loop_itself_gets_another_one(portal: Portal) -> None:
+def test_code_on_the_portal_loop_gets_another_loop(portal: Portal) -> None:
     async def nested() -> tuple[str, asyncio.AbstractEventLoop]:
         inner = portal.loop()
         return run_on(inner, thread_name(), SOON), inner
@@ -79,7 +79,7 @@ def test_code_on_the_loop_itself_gets_another_one(portal: Portal) -> None:
     assert inner is not portal.loop()
 
 
-def test_work_can_be_started_from_anywhere_and_is_dropped_after_the_end(portal: Portal) -> None:
+def test_start_on_works_on_any_thread_and_drops_work_after_close(portal: Portal) -> None:
     done, loop = threading.Event(), portal.loop()
 
     async def work() -> None:
@@ -94,7 +94,7 @@ def test_work_can_be_started_from_anywhere_and_is_dropped_after_the_end(portal: 
     start_on(loop, work())
 
 
-def test_closing_ends_the_clients_generators(portal: Portal) -> None:
+def test_close_ends_open_async_generators(portal: Portal) -> None:
     ended = threading.Event()
 
     async def client() -> AsyncGenerator[str]:
@@ -115,7 +115,7 @@ def test_closing_ends_the_clients_generators(portal: Portal) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_process_starts_a_loop_of_its_own() -> None:
+def test_child_process_starts_its_own_loop() -> None:
     portal_of_process.loop()
     if (child := os.fork()) == 0:
         name = run_on(portal_of_process.loop(), thread_name(), SOON)
@@ -123,7 +123,7 @@ def test_a_child_process_starts_a_loop_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_values_come_from_a_thread_as_they_are_made() -> None:
+def test_yield_from_thread_yields_values_and_raises_errors() -> None:
     def make() -> Generator[str]:
         yield threading.current_thread().name
         raise KeyError("at last")
@@ -134,7 +134,7 @@ def test_values_come_from_a_thread_as_they_are_made() -> None:
         next(values)
 
 
-def test_a_thread_that_is_left_behind_closes_its_generator() -> None:
+def test_abandoned_thread_closes_its_generator() -> None:
     go_on, closed = threading.Event(), threading.Event()
 
     def make() -> Generator[int]:

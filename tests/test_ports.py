@@ -27,7 +27,7 @@ def refund(order: str) -> AssistantMessage:
     return call(("refund", {"order": order}))
 
 
-def test_the_page_counts_the_lines_of_every_port_that_are_not_empty() -> None:
+def test_page_states_the_line_count_of_every_port() -> None:
     lines = {
         path.name: sum(bool(line.strip()) for line in path.read_text().splitlines())
         for path in PORTS.glob("*.py")
@@ -53,7 +53,7 @@ def test_the_page_counts_the_lines_of_every_port_that_are_not_empty() -> None:
         ("refund", [refund("A-7"), say("It is paid.")], "It is paid. (Refund(order='A-7'),)"),
     ],
 )  # fmt: skip
-def test_each_of_our_ports_runs(
+def test_each_weakincentives_port_runs(
     name: str, script: list[AssistantMessage], last: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = (PORTS / f"{name}.py").read_text()

@@ -81,28 +81,28 @@ def test_no_line_of_the_library_is_longer_than_100_columns() -> None:
 def test_no_module_has_more_than_600_lines_and_no_function_more_than_60() -> None:
     for module in MODULES:
         text = module.read_text()
-        assert text.count("\n") <= 600, where(module)
+        assert text.count("\n") <= 600, f"{where(module)} is too long; split it by topic"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < 60, (where(module), node.name)
 
 
-def test_the_package_is_marked_as_typed() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (ROOT / "src/weakincentives/py.typed").is_file()
 
 
-def test_only_pydantic_and_typing_extensions_come_along() -> None:
+def test_only_pydantic_and_typing_extensions_are_required() -> None:
     needed = [text for text in requires("weakincentives") or [] if "extra ==" not in text]
     assert {re.split(r"[^\w-]", text)[0] for text in needed} == {"pydantic", "typing-extensions"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=where)
-def test_a_module_says_first_what_lives_in_it(module: Path) -> None:
+def test_every_module_has_a_docstring(module: Path) -> None:
     assert ast.get_docstring(ast.parse(module.read_text()))
 
 
-def test_every_dependency_and_every_exemption_carries_its_reason() -> None:
+def test_every_dependency_and_exemption_has_a_reason() -> None:
     data = tomllib.loads(PROJECT)
     lint = data["tool"]["ruff"]["lint"]
     owed = strings(
@@ -124,7 +124,7 @@ def test_every_dependency_and_every_exemption_carries_its_reason() -> None:
 
 @pytest.mark.claim("PD-38")
 @pytest.mark.parametrize("page", PAGES, ids=where)
-def test_no_code_block_escapes_the_test_run(page: Path) -> None:
+def test_every_code_block_is_tested(page: Path) -> None:
     """Sybil finds blocks by its own pattern; CommonMark says which there are."""
     found = fences(page)
     assert {language for language, _ in found} <= LANGUAGES
@@ -135,7 +135,7 @@ def test_no_code_block_escapes_the_test_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=where)
-def test_python_code_on_a_page_fits_the_width_of_the_site(page: Path) -> None:
+def test_python_code_on_a_page_has_at_most_88_columns(page: Path) -> None:
     """A line of 88 characters fits the column of a page 1280 pixels wide."""
     lines = [
         line
@@ -159,7 +159,7 @@ def test_every_make_command_in_a_document_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [*MODULES, *PAGES], ids=where)
-def test_names_in_code_are_the_field_s_own_terms(file: Path) -> None:
+def test_code_uses_no_banned_names(file: Path) -> None:
     """These names have plainer ones, such as `ValidationIssue` for `Fault`."""
     sources = (
         [file.read_text()]
@@ -175,7 +175,7 @@ def test_names_in_code_are_the_field_s_own_terms(file: Path) -> None:
     assert sorted(BANNED_WORDS & set(tokens)) == []
 
 
-def test_every_make_target_says_what_it_does() -> None:
+def test_every_make_target_is_described() -> None:
     phony = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
     assert phony
     assert [

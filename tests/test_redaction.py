@@ -17,36 +17,36 @@ KEYS = st.text(
 
 
 @given(before=st.text(), key=KEYS, after=st.text())
-def test_a_credential_is_in_no_redacted_text(before: str, key: str, after: str) -> None:
+def test_credential_does_not_appear_in_redacted_text(before: str, key: str, after: str) -> None:
     shown = Redactor((key,))(before + key + after)
     assert key not in shown
     assert "***" in shown
 
 
 @given(text=st.text(), keys=st.lists(KEYS))
-def test_a_text_without_credentials_stays_as_it_is(text: str, keys: list[str]) -> None:
+def test_text_without_credentials_is_unchanged(text: str, keys: list[str]) -> None:
     absent = [key for key in keys if key not in text and quote(key, safe="") not in text]
     assert Redactor(tuple(absent))(text) == text
 
 
-def test_a_credential_that_contains_another_is_masked_whole() -> None:
+def test_credential_that_contains_another_is_masked_completely() -> None:
     assert (
         Redactor(("marked-key", "Bearer marked-key-2"))("a Bearer marked-key-2 b marked-key")
         == "a *** b ***"
     )
 
 
-def test_a_credential_in_a_url_is_masked_too() -> None:
+def test_url_encoded_credential_is_masked() -> None:
     assert Redactor((KEY,))(f"GET /v1?key={quote(KEY, safe='')}") == "GET /v1?key=***"
 
 
 @pytest.mark.parametrize("word", ["", "unused", "ollama", "       x"])
-def test_a_word_that_stands_for_a_key_stays_readable(word: str) -> None:
+def test_placeholder_key_is_not_masked(word: str) -> None:
     text = f"the model {word} is overloaded"
     assert Redactor((word,))(text) == text
 
 
-def test_a_redactor_is_extended_by_values_alone() -> None:
+def test_extend_ignores_empty_values() -> None:
     redactor = Redactor((KEY,))
     assert redactor.extend([None, ""]) == redactor
     assert redactor.extend([None, "another-key"]).credentials == (KEY, "another-key")
@@ -66,7 +66,7 @@ def test_a_redactor_is_extended_by_values_alone() -> None:
         ("Cookie", KEY),
     ],
 )
-def test_a_header_that_carries_a_credential_is_known_by_its_name(name: str, value: str) -> None:
+def test_credential_header_is_recognized_by_its_name(name: str, value: str) -> None:
     assert KEY in credentials_in({"content-type": "application/json", name: value})
 
 
@@ -85,7 +85,7 @@ def test_credentials_are_found_in_bytes() -> None:
     assert list(credentials_in(headers)) == [f"Bearer {KEY}", KEY]
 
 
-def test_an_error_quotes_a_credential_if_what_led_to_it_does() -> None:
+def test_credential_is_found_in_the_cause_of_an_error() -> None:
     redactor, error = Redactor((KEY,)), RuntimeError("failed")
     error.__cause__ = ValueError(f"no room for {KEY}")
     assert list(causes(error)) == [error, error.__cause__]
@@ -93,13 +93,13 @@ def test_an_error_quotes_a_credential_if_what_led_to_it_does() -> None:
     assert not Redactor(("another-key",)).finds_in(error)
 
 
-def test_an_error_that_leads_to_itself_is_followed_once() -> None:
+def test_cyclic_causes_are_followed_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert list(causes(first)) == [first, second]
 
 
-def test_what_a_traceback_suppresses_is_not_followed() -> None:
+def test_suppressed_context_is_not_followed() -> None:
     error = RuntimeError("failed")
     error.__context__ = ValueError(KEY)
     error.__suppress_context__ = True

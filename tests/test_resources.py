@@ -80,7 +80,7 @@ def chain(closed: list[str], **how: Any) -> ResourceContext:
 # making, closing
 
 
-def test_a_resource_is_made_once_when_it_is_first_asked_for_with_what_it_needs() -> None:
+def test_resource_is_created_once_on_first_use() -> None:
     made: list[str] = []
 
     def clock(_: object) -> Clock:
@@ -94,14 +94,14 @@ def test_a_resource_is_made_once_when_it_is_first_asked_for_with_what_it_needs()
 
 
 @pytest.mark.claim("PS-14")
-def test_closing_goes_in_reverse_order_of_making() -> None:
+def test_resources_are_closed_in_reverse_order_of_creation() -> None:
     closed: list[str] = []
     with chain(closed) as resources:
         resources.get(Index)
     assert closed == ["index", "store", "clock"]
 
 
-def test_a_context_that_is_opened_again_makes_its_resources_anew() -> None:
+def test_reopened_context_creates_new_resources() -> None:
     context = of(Binding(Clock, lambda _: Clock()))
     with context as resources:
         first = resources.get(Clock)
@@ -110,7 +110,7 @@ def test_a_context_that_is_opened_again_makes_its_resources_anew() -> None:
     assert first.closed == ["thing"]
 
 
-def test_entering_again_only_counts() -> None:
+def test_nested_entry_neither_recreates_nor_closes_resources() -> None:
     context = of(Binding(Clock, lambda _: Clock()))
     with context:
         with context:
@@ -120,7 +120,7 @@ def test_entering_again_only_counts() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_failing_close_is_logged_and_the_rest_go_on(
+def test_failing_close_is_logged_and_the_rest_are_closed(
     caplog: pytest.LogCaptureFixture, asynchronous: bool
 ) -> None:
     closed: list[str] = []
@@ -142,7 +142,7 @@ def test_a_failing_close_is_logged_and_the_rest_go_on(
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError])
-def test_an_interrupt_while_closing_goes_on_after_the_rest_is_closed(
+def test_interrupt_during_close_is_raised_after_the_rest_are_closed(
     asynchronous: bool,
     interrupt: type[BaseException],
 ) -> None:
@@ -202,7 +202,7 @@ def test_context_managers_are_entered_and_receive_the_error_of_the_block(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_error_keeps_its_traceback_past_a_context_manager(asynchronous: bool) -> None:
+def test_error_keeps_its_traceback_through_a_context_manager(asynchronous: bool) -> None:
     @contextmanager
     def opening() -> Generator[Clock]:
         yield Clock()
@@ -226,7 +226,7 @@ def test_an_error_keeps_its_traceback_past_a_context_manager(asynchronous: bool)
     assert caught.traceback[-1].name == "fail"
 
 
-def test_close_is_preferred_to_entering() -> None:
+def test_close_takes_precedence_over_context_manager() -> None:
     class Both(Thing):
         def __enter__(self) -> None:
             raise AssertionError("entered")
@@ -239,7 +239,7 @@ def test_close_is_preferred_to_entering() -> None:
     assert both.closed == ["thing"]
 
 
-def test_a_value_of_the_application_is_neither_entered_nor_closed() -> None:
+def test_application_value_is_neither_entered_nor_closed() -> None:
     clock = Clock()
     with ResourceContext(ResourceRegistry() | {Clock: clock}) as resources:
         assert resources.get(Clock) is clock
@@ -247,7 +247,7 @@ def test_a_value_of_the_application_is_neither_entered_nor_closed() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_eager_resources_are_made_on_entry_and_closed_when_that_fails(asynchronous: bool) -> None:
+def test_eager_resources_are_created_on_entry_and_closed_if_it_fails(asynchronous: bool) -> None:
     closed: list[str] = []
     enter(chain(closed, eager=True), asynchronous=asynchronous)
     assert closed == ["index", "store", "clock"]
@@ -264,7 +264,7 @@ def test_eager_resources_are_made_on_entry_and_closed_when_that_fails(asynchrono
     assert (closed[3:], context.is_open) == (["clock"], False)
 
 
-def test_a_provider_that_raises_half_way_is_asked_again_and_what_it_needed_stays() -> None:
+def test_failed_provider_is_called_again_and_its_dependency_is_kept() -> None:
     attempts: list[Clock] = []
 
     def store(resources: Any) -> Store:
@@ -281,7 +281,7 @@ def test_a_provider_that_raises_half_way_is_asked_again_and_what_it_needed_stays
     assert attempts[0].closed == ["thing"]
 
 
-def test_a_resource_that_asks_for_another_while_it_closes_is_refused(
+def test_resource_requested_while_closing_is_rejected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Late:
@@ -301,7 +301,7 @@ def test_a_resource_that_asks_for_another_while_it_closes_is_refused(
 
 
 @pytest.mark.claim("PS-15")
-def test_a_resource_is_refused_outside_of_the_block() -> None:
+def test_resource_requested_outside_the_block_raises_runtime_error() -> None:
     asked = prompt().bind(resources={Clock: Clock()})
     for _ in range(2):
         with pytest.raises(
@@ -314,7 +314,7 @@ def test_a_resource_is_refused_outside_of_the_block() -> None:
 
 @pytest.mark.claim("PS-14")
 @pytest.mark.parametrize("failing", [False, True])
-def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failing: bool) -> None:
+def test_prompt_resources_are_closed_once_however_the_block_ends(failing: bool) -> None:
     closed: list[str] = []
     asked = prompt().bind(
         resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("clock", closed)))
@@ -327,7 +327,7 @@ def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failin
     assert closed == ["clock"]
 
 
-def test_the_error_for_an_unbound_type_names_the_chain_and_the_bound_types() -> None:
+def test_unbound_type_error_names_the_chain_and_the_bound_types() -> None:
     def store(resources: Any) -> Store:
         resources.get(Clock)
         return Store()
@@ -341,7 +341,7 @@ def test_the_error_for_an_unbound_type_names_the_chain_and_the_bound_types() -> 
 
 
 @pytest.mark.parametrize("scope", Scope)
-def test_a_resource_that_needs_itself_is_refused_with_the_chain(scope: Scope) -> None:
+def test_cyclic_dependency_raises_resource_error_with_the_chain(scope: Scope) -> None:
     def asks_for(kind: type[Any]) -> Callable[[Any], Any]:
         return lambda resources: resources.get(kind)
 
@@ -358,7 +358,7 @@ def test_a_resource_that_needs_itself_is_refused_with_the_chain(scope: Scope) ->
     )
 
 
-def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
+def test_singleton_cannot_depend_on_a_tool_call_resource() -> None:
     context = of(
         Binding(Store, lambda resources: Store(resources.get(Clock).name)),
         Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL),
@@ -381,12 +381,12 @@ def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
         ({"eager": True, "scope": Scope.PROTOTYPE}, "use Scope.SINGLETON"),
     ],
 )
-def test_an_eager_binding_of_another_scope_is_refused(how: dict[str, Any], said: str) -> None:
+def test_eager_binding_must_have_singleton_scope(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Binding(Clock, lambda _: Clock(), **how)
 
 
-def test_a_scope_that_is_a_word_is_refused() -> None:
+def test_scope_must_be_a_scope_member() -> None:
     word: Any = "tool_call"
     with pytest.raises(
         TypeError,
@@ -395,7 +395,7 @@ def test_a_scope_that_is_a_word_is_refused() -> None:
         Binding(Clock, lambda _: Clock(), scope=word)
 
 
-def test_a_binding_in_the_place_of_a_value_is_refused_with_the_remedy() -> None:
+def test_binding_passed_as_a_value_is_rejected_with_a_fix() -> None:
     binding = Binding(Clock, lambda _: Clock())
     with pytest.raises(
         TypeError,
@@ -404,7 +404,7 @@ def test_a_binding_in_the_place_of_a_value_is_refused_with_the_remedy() -> None:
         _ = ResourceRegistry() | {Clock: binding}
 
 
-def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_is_bound() -> None:
+def test_provider_that_does_not_take_resources_is_rejected_when_bound() -> None:
     def no_argument() -> Clock:
         return Clock()
 
@@ -422,20 +422,20 @@ def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_
     ],
     ids=["list", "name", "number"],
 )
-def test_resources_are_values_by_their_types(resources: Any, words: str) -> None:
+def test_resources_must_map_types_to_values(resources: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         prompt().bind(resources=resources)
 
 
 @pytest.mark.parametrize("make", [ResourceRegistry, ResourceRegistry.of])
-def test_a_registry_of_what_is_no_binding_is_refused_with_the_remedy(make: Any) -> None:
+def test_registry_accepts_only_bindings(make: Any) -> None:
     with pytest.raises(
         TypeError, match=r"got .*Clock.*; write ResourceRegistry\.of\(Binding\(Type, provider\)"
     ):
         make({Clock: lambda _: Clock()})
 
 
-def test_one_type_is_bound_once_in_a_registry() -> None:
+def test_type_can_be_bound_only_once_in_a_registry() -> None:
     with pytest.raises(ValueError, match="Clock is bound twice"):
         ResourceRegistry.of(Binding(Clock, lambda _: Clock()), Binding(Clock, lambda _: Clock()))
 
@@ -444,7 +444,7 @@ def test_one_type_is_bound_once_in_a_registry() -> None:
 # scopes
 
 
-def test_a_prototype_is_made_at_each_asking_and_closed_with_its_scope() -> None:
+def test_prototype_is_created_for_each_get_and_closed_with_its_scope() -> None:
     closed: list[str] = []
     context = of(Binding(Clock, lambda _: Clock("clock", closed), scope=Scope.PROTOTYPE))
     with context:
@@ -455,7 +455,7 @@ def test_a_prototype_is_made_at_each_asking_and_closed_with_its_scope() -> None:
     assert closed == ["clock"] * 4
 
 
-def test_a_prototype_made_in_a_block_that_fails_is_closed_whatever_was_made_before() -> None:
+def test_prototype_created_in_a_rolled_back_transaction_is_closed() -> None:
     closed: list[str] = []
     context = of(Binding(Clock, lambda _: Clock("clock", closed), scope=Scope.PROTOTYPE))
     with context:
@@ -466,7 +466,7 @@ def test_a_prototype_made_in_a_block_that_fails_is_closed_whatever_was_made_befo
         assert closed == ["clock"]
 
 
-def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> None:
+def test_tool_call_resource_is_shared_within_a_call_and_closed_after_it() -> None:
     closed: list[str] = []
     seen: list[Clock] = []
 
@@ -488,7 +488,7 @@ def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> Non
     assert (first.closed, second.closed, closed) == (["thing"], ["thing"], ["store"])
 
 
-def test_a_resource_of_a_call_is_closed_before_the_commit_so_that_its_last_writes_count() -> None:
+def test_tool_call_resource_is_closed_before_the_commit() -> None:
     class Writer:
         def __init__(self, session: Session) -> None:
             self.session = session
@@ -509,7 +509,7 @@ def test_a_resource_of_a_call_is_closed_before_the_commit_so_that_its_last_write
     assert session[str].all() == ("flushed",)
 
 
-def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> None:
+def test_interrupt_while_closing_tool_call_resources_rolls_back_the_call() -> None:
     class Interrupted:
         def close(self) -> None:
             raise KeyboardInterrupt
@@ -529,7 +529,7 @@ def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> Non
     assert session[str].all() == ()
 
 
-def test_a_call_resource_is_refused_outside_of_a_call() -> None:
+def test_tool_call_resource_requires_a_tool_call() -> None:
     with (
         of(Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL)) as resources,
         pytest.raises(ResourceError, match="can only be requested inside a tool call"),
@@ -537,9 +537,7 @@ def test_a_call_resource_is_refused_outside_of_a_call() -> None:
         resources.get(Clock)
 
 
-def test_a_forked_call_and_its_prompt_get_the_same_fork_and_the_context_keeps_the_original() -> (
-    None
-):
+def test_forked_context_returns_one_fork_and_keeps_the_original() -> None:
     with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as context:
         files = context.get(InMemoryFilesystem)
         with context.fork() as forked:
@@ -551,7 +549,7 @@ def test_a_forked_call_and_its_prompt_get_the_same_fork_and_the_context_keeps_th
             assert context.get(InMemoryFilesystem) is files
 
 
-def test_a_call_resource_with_state_is_not_isolated() -> None:
+def test_restorable_tool_call_resource_is_not_isolated() -> None:
     made = Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), scope=Scope.TOOL_CALL)
     with of(made) as context, context.fork() as resources:
         with pytest.raises(NotIsolatedError, match="InMemoryFilesystem can be restored"):
@@ -608,7 +606,7 @@ def test_async_providers_run_on_entry_and_all_resources_close_in_reverse_order()
     assert closed == ["clock", "pool", "line"]
 
 
-def test_an_async_resource_that_is_not_owned_stays_open() -> None:
+def test_async_resource_that_is_not_owned_is_not_closed() -> None:
     closed: list[str] = []
     enter(lines(closed, owned=False), asynchronous=True)
     assert closed == []
@@ -672,7 +670,7 @@ class Both(Line):
         raise AssertionError("closed without waiting")
 
 
-def test_aclose_is_preferred_to_entering_and_to_close() -> None:
+def test_aclose_takes_precedence_over_context_manager_and_close() -> None:
     closed: list[str] = []
 
     async def both(_: object) -> Both:
@@ -683,7 +681,7 @@ def test_aclose_is_preferred_to_entering_and_to_close() -> None:
 
 
 @pytest.mark.parametrize("kind", [Closing, ClosingLater])
-def test_an_async_resource_with_nothing_but_close_is_closed_by_it(
+def test_async_resource_with_only_close_is_closed_by_it(
     kind: type[Closing],
 ) -> None:
     given = kind()
@@ -695,7 +693,7 @@ def test_an_async_resource_with_nothing_but_close_is_closed_by_it(
     assert given.closed
 
 
-def test_a_plain_block_does_not_await_and_says_so() -> None:
+def test_sync_block_with_async_resource_raises_a_hint() -> None:
     with (
         lines([]) as resources,
         pytest.raises(ResourceError, match=r"async with prompt\.resources:"),
@@ -703,7 +701,7 @@ def test_a_plain_block_does_not_await_and_says_so() -> None:
         resources.get(Line)
 
 
-def test_a_coroutine_is_no_resource() -> None:
+def test_coroutine_is_rejected_as_a_resource() -> None:
     async def line() -> Line:
         return Line("line", [])
 
@@ -714,7 +712,7 @@ def test_a_coroutine_is_no_resource() -> None:
         resources.get(Line)
 
 
-def test_a_task_that_enters_while_async_resources_are_made_is_refused_with_the_remedy() -> None:
+def test_concurrent_entry_of_async_resources_raises_resource_error() -> None:
     closed: list[str] = []
     context = lines(closed)
 
@@ -732,7 +730,7 @@ def test_a_task_that_enters_while_async_resources_are_made_is_refused_with_the_r
     assert (closed, context.is_open) == (["pool", "line"], False)
 
 
-def test_a_cancelled_entry_closes_what_it_had_made() -> None:
+def test_cancelled_entry_closes_the_resources_created_so_far() -> None:
     closed: list[str] = []
 
     async def forever(_: object) -> Pool:
@@ -756,7 +754,7 @@ def test_a_cancelled_entry_closes_what_it_had_made() -> None:
     assert (closed, context.is_open) == (["line"], False)
 
 
-def test_an_async_resource_that_outlives_its_block_is_reported(
+def test_async_resource_that_outlives_its_block_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     closed: list[str] = []
@@ -776,7 +774,7 @@ def test_an_async_resource_that_outlives_its_block_is_reported(
 # threads
 
 
-def test_threads_that_ask_at_once_get_the_same_resource() -> None:
+def test_concurrent_threads_get_the_same_resource() -> None:
     together, made, got = Barrier(16), list[int](), list[Clock]()
 
     def clock(_: object) -> Clock:
@@ -797,7 +795,7 @@ def test_threads_that_ask_at_once_get_the_same_resource() -> None:
     assert (len(made), len(got), len(set(map(id, got)))) == (1, 16, 1)
 
 
-def test_closing_may_wait_for_a_thread_that_asks_for_resources() -> None:
+def test_close_can_wait_for_a_thread_that_requests_resources() -> None:
     """The lock is not held while resources are closed, or the two would wait for each other."""
 
     class Worker:
@@ -847,7 +845,7 @@ def names(name: str, *kinds: type[Thing]) -> ResourceRegistry:
 
 
 @pytest.mark.claim("PS-13")
-def test_bound_resources_beat_those_of_sections_which_beat_those_of_the_template() -> None:
+def test_resource_precedence_is_bound_then_section_then_template() -> None:
     leaf = Supplying("leaf", names("leaf", Index))
     first = Supplying("first", names("first", Store, Index), children=[leaf])
     second = Supplying("second", names("second", Thing))
@@ -876,7 +874,7 @@ def test_bound_resources_beat_those_of_sections_which_beat_those_of_the_template
         assert resources.get(Clock).name == "template"
 
 
-def test_wrong_resources_of_a_section_are_refused_when_the_template_is_built() -> None:
+def test_invalid_resources_are_rejected_when_the_template_is_built() -> None:
     wrong: Any = {Clock: Clock()}
     with pytest.raises(PromptValidationError, match="resources"):
         PromptTemplate(ns="tests", key="wrong", sections=[Supplying("wrong", wrong)])
@@ -886,7 +884,7 @@ def test_wrong_resources_of_a_section_are_refused_when_the_template_is_built() -
         PromptTemplate(ns="tests", key="wrong", resources=wrong)
 
 
-def test_binding_while_resources_are_open_is_refused_and_changes_nothing() -> None:
+def test_bind_while_resources_are_open_is_rejected_and_changes_nothing() -> None:
     asked = Prompt(
         PromptTemplate(
             ns="tests",
@@ -911,7 +909,7 @@ def opened(asked: Prompt[Any], closed: list[str]) -> Generator[None]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(
+def test_evaluation_opens_and_closes_resources_unless_already_open(
     asynchronous: bool,
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -938,7 +936,7 @@ def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) -> None:
+def test_main_loop_opens_resources_once_for_all_restarts(asynchronous: bool) -> None:
     made: list[Clock] = []
 
     def clock(_: object) -> Clock:

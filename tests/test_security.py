@@ -32,7 +32,7 @@ def rows() -> list[str]:
     return [row for table in tables for row in table.splitlines()]
 
 
-def test_every_guarantee_of_the_page_names_its_tests() -> None:
+def test_every_guarantee_on_the_page_names_its_tests() -> None:
     assert len(rows()) > 30
     assert [
         row for row in rows() if not re.search(r"\| (`[\w/]+\.py::test_\w+`(, )?)+ \|$", row)
@@ -40,7 +40,7 @@ def test_every_guarantee_of_the_page_names_its_tests() -> None:
 
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"`([\w/]+\.py)::test_", PAGE))))
-def test_every_test_that_the_page_names_is_there(module: str) -> None:
+def test_every_test_named_on_the_page_exists(module: str) -> None:
     named = set(re.findall(rf"`{re.escape(module)}::(\w+)`", PAGE))
     tree = ast.parse((ROOT / "tests" / module).read_text())
     assert named <= {
@@ -61,7 +61,7 @@ MODULES = {"pickle", "marshal", "shelve", "ctypes", "code", "runpy", "dill", "js
 @pytest.mark.parametrize(
     "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix()
 )
-def test_nothing_in_the_package_runs_or_unpickles_what_it_reads(path: Path) -> None:
+def test_package_does_not_execute_or_unpickle_its_input(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Call(func=ast.Name("import_module"), args=[ast.Constant(), *_]):
@@ -106,7 +106,7 @@ FORGED = (
         ("open_sections", {"section_keys": ["x"]}),
     ],
 )
-def test_a_forged_suffix_opens_nothing_and_a_forged_tool_is_unknown(
+def test_forged_suffix_opens_nothing_and_forged_tool_is_unknown(
     turn: tuple[str, dict[str, object]],
 ) -> None:
     staff = MarkdownSection(
@@ -151,7 +151,7 @@ LOOK_ALIKES = [
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
-def test_a_name_that_looks_like_a_tool_s_is_not_its_name(name: str) -> None:
+def test_look_alike_tool_name_is_unknown(name: str) -> None:
     answer = only_answer(ScriptedAdapter([call((name, {})), say("done")]), prompt(tool(never)))
     assert answer.content == f"Unknown tool {name!r}. Available tools: probe."
 
@@ -167,7 +167,7 @@ class Reserved:
     cls: int = 0
 
 
-def test_params_may_be_called_as_python_calls_its_own() -> None:
+def test_params_fields_can_be_named_self_context_and_params() -> None:
     session = Session()
     adapter: ScriptedAdapter = ScriptedAdapter(
         [call(("probe", {"self": 1, "context": "c", "params": "p"})), say("done")]
@@ -179,7 +179,7 @@ def test_params_may_be_called_as_python_calls_its_own() -> None:
 @pytest.mark.parametrize(
     "name", ["__class__", "__dict__", "__init__", "__post_init__", "__proto__", "context"]
 )
-def test_a_field_that_the_params_do_not_declare_is_refused(name: str) -> None:
+def test_undeclared_field_is_rejected(name: str) -> None:
     answer = only_answer(
         ScriptedAdapter([call(("probe", {name: 1})), say("done")]), prompt(tool(never))
     )
@@ -192,7 +192,7 @@ def test_a_field_that_the_params_do_not_declare_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["builtins:eval", "os:system", "subprocess:Popen", "support.agents:Args", "x" * 100_000]
 )
-def test_a_snapshot_can_name_only_the_types_that_the_reader_gave(name: str) -> None:
+def test_snapshot_can_name_only_types_given_by_the_reader(name: str) -> None:
     text = json.dumps({"version": 1, "slices": {name: [{"text": "x"}]}})
     with pytest.raises(SerdeError, match="no type of that name is known here"):
         SessionSnapshot.from_json(text, [Note, SetVisibilityOverride])
@@ -211,6 +211,6 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_snapshot_is_refused_whole(text: str | bytes) -> None:
+def test_hostile_snapshot_is_rejected_completely(text: str | bytes) -> None:
     with pytest.raises(SerdeError):
         SessionSnapshot.from_json(text, [Note])

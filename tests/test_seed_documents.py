@@ -51,7 +51,7 @@ IMPORTS = [
 
 @pytest.mark.claim("TL-42", "PR-05")
 @pytest.mark.parametrize("line", IMPORTS)
-def test_the_seeds_import_lines_work(line: str) -> None:
+def test_documented_import_lines_work(line: str) -> None:
     names: dict[str, object] = {}
     exec(line, names)  # noqa: S102 - the line itself is what is tested
     assert set(line.partition(" import ")[2].split(", ")) <= names.keys()
@@ -80,7 +80,7 @@ def lookup_handler(params: LookupParams, *, context: ToolContext) -> ToolResult[
 
 
 @pytest.mark.claim("TL-28")
-def test_the_tools_example_runs_as_printed() -> None:
+def test_tools_example_runs_as_documented() -> None:
     lookup_tool = Tool[LookupParams, LookupResult](
         name="lookup_entity",
         description="Fetch structured information for a given entity id.",
@@ -105,7 +105,7 @@ def test_the_tools_example_runs_as_printed() -> None:
 
 
 @pytest.mark.claim("TL-27")
-def test_the_params_printed_tell_what_they_are_and_what_may_be_left_out() -> None:
+def test_lookup_params_are_described_and_defaults_can_be_omitted() -> None:
     tool = Tool(name="lookup_entity", handler=lookup_handler)
     spec = tool_to_spec(tool)
     assert spec.parameters["properties"]["entity_id"] == {
@@ -129,7 +129,7 @@ def test_the_params_printed_tell_what_they_are_and_what_may_be_left_out() -> Non
 
 
 @pytest.mark.claim("TL-29")
-def test_the_context_begins_with_the_fields_printed() -> None:
+def test_tool_context_starts_with_the_documented_fields() -> None:
     names = [field.name for field in fields(ToolContext)]
     assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
 
@@ -225,7 +225,7 @@ def test_tools_not_collected_from_summary_sections() -> None:
     assert tool not in rendered.tools
 
 
-def test_the_components_of_rendering_fit_together_as_printed() -> None:
+def test_rendering_components_work_together_as_documented() -> None:
     prompt = Prompt[Output](
         ns="my-namespace",
         key="my-prompt",
@@ -251,7 +251,7 @@ def test_the_components_of_rendering_fit_together_as_printed() -> None:
 
 
 @pytest.mark.claim("PR-24")
-def test_the_template_substitution_printed() -> None:
+def test_template_substitution_works_as_documented() -> None:
     section = MarkdownSection[ProcessParams](
         title="Process", template="Process $item_count items from $source"
     )
@@ -268,7 +268,7 @@ def test_the_template_substitution_printed() -> None:
     ],
     ids=["none", "all"],
 )
-def test_the_selectors_printed(params: Detail, prefs: bool, shown: str) -> None:
+def test_selectors_work_as_documented(params: Detail, prefs: bool, shown: str) -> None:
     def by_session(params: Detail, *, session: Any) -> SectionVisibility:
         return (
             SectionVisibility.FULL
@@ -309,7 +309,7 @@ def test_the_selectors_printed(params: Detail, prefs: bool, shown: str) -> None:
 
 
 @pytest.mark.claim("PR-32")
-def test_the_visibility_override_printed() -> None:
+def test_visibility_override_works_as_documented() -> None:
     session = Session()
     overrides = VisibilityOverrides(overrides={("context", "history"): SectionVisibility.FULL})
     session[VisibilityOverrides].seed(overrides)
@@ -326,7 +326,7 @@ def test_the_visibility_override_printed() -> None:
 
 
 @pytest.mark.claim("C-11")
-def test_the_tool_override_printed() -> None:
+def test_tool_override_works_as_documented() -> None:
     # the field is called param_descriptions
     tool = Tool[MyParams, None](name="search", description="Searches.")
     template = PromptTemplate(
@@ -343,7 +343,7 @@ def test_the_tool_override_printed() -> None:
 
 
 @pytest.mark.claim("PR-35", "PR-36", "PR-37", "PR-38")
-def test_the_errors_printed_have_these_words() -> None:
+def test_errors_have_the_documented_messages() -> None:
     prompt = Prompt(
         ns="n", key="k", sections=[MarkdownSection[MyParams](title="S", template="$value")]
     )
@@ -410,7 +410,7 @@ Detailed documentation for WeakIncentives:
 
 
 @pytest.mark.claim("PD-17", "PD-25")
-def test_the_disclosure_example_runs_as_printed() -> None:
+def test_disclosure_example_runs_as_documented() -> None:
     prompt = PromptTemplate(
         ns="agents/assistant",
         key="task-executor",
@@ -463,7 +463,7 @@ def test_the_disclosure_example_runs_as_printed() -> None:
 
 
 @pytest.mark.claim("DT-06", "DT-34")
-def test_the_prompt_in_the_dynamic_tools_document_needs_no_name() -> None:
+def test_dynamic_tools_prompt_defaults_its_name_to_the_key() -> None:
     template = PromptTemplate[Output](
         ns="example",
         key="research",

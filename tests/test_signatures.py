@@ -82,7 +82,7 @@ def later() -> Any:
 
 
 @needs_lazy_annotations
-def test_prompt_with_annotations_that_name_nothing_runs(later: Any) -> None:
+def test_prompt_with_unresolvable_annotations_runs(later: Any) -> None:
     adapter = ScriptedAdapter([call(("tell", {"number": 3})), say("done")])
     prompt = later.template.bind({"total": later.Price(5)})
     assert "euros" in prompt.render(session=Session()).text
@@ -91,12 +91,12 @@ def test_prompt_with_annotations_that_name_nothing_runs(later: Any) -> None:
 
 
 @needs_lazy_annotations
-def test_provider_with_annotations_that_name_nothing_provides(later: Any) -> None:
+def test_provider_with_unresolvable_annotations_works(later: Any) -> None:
     with ResourceContext(ResourceRegistry.of(Binding(str, later.provider))) as resources:
         assert resources.get(str) == "a resource"
 
 
-def test_signature_is_that_of_inspect() -> None:
+def test_signature_of_matches_inspect() -> None:
     def function(first: int, *, second: str = "") -> None: ...
 
     assert str(signature_of(function)) == "(first: int, *, second: str = '') -> None"

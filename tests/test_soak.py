@@ -18,7 +18,7 @@ SOAK = Path(__file__).with_name("soak.py")
 
 @only_full
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the soak reads /proc")
-def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails() -> None:
+def test_short_soak_plays_every_scenario_without_failures() -> None:
     process = subprocess.run(
         [
             sys.executable,
@@ -53,7 +53,7 @@ def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails
     }
 
 
-def test_memory_may_grow_while_caches_fill_and_not_later() -> None:
+def test_memory_may_grow_while_caches_fill_but_not_later() -> None:
     def seen(memory: list[float]) -> list[tuple[int, dict[str, float]]]:
         return [(10 * look, {"memory": held}) for look, held in enumerate(memory, 1)]
 

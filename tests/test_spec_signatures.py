@@ -80,7 +80,7 @@ def problems(arguments: ast.arguments, *, partial: bool, real: inspect.Signature
     return found
 
 
-def test_fields_of_a_rendered_prompt_are_those_of_the_spec() -> None:
+def test_spec_lists_the_fields_of_rendered_prompt() -> None:
     text = (ROOT / "specs/RENDERING.md").read_text()
     listed = text.partition("`RenderedPrompt` is frozen. Its fields are")[2].partition(";")[0]
     names = [field.name for field in fields(RenderedPrompt) if not field.name.startswith("_")]
@@ -89,7 +89,7 @@ def test_fields_of_a_rendered_prompt_are_those_of_the_spec() -> None:
 
 @pytest.mark.claim("N-32")
 @pytest.mark.parametrize("page", SPECS, ids=lambda page: page.stem)
-def test_signatures_in_specs_are_those_of_the_code(page: Path) -> None:
+def test_signatures_in_specs_match_the_code(page: Path) -> None:
     faults: list[str] = []
     for name, text in SIGNATURE.findall(page.read_text()):
         parts = [part.strip() for part in " ".join(text.split()).split(", ")]

@@ -88,7 +88,7 @@ hows = {"asynchronous": st.booleans(), "config": st.sampled_from([RunConfig(), I
 @pytest.mark.claim("TL-41")
 @settings(max_examples=150)
 @given(good=programs([None]), bad=programs([False, *FAILURES]), **hows)
-def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(
+def test_failed_call_leaves_everything_as_the_previous_call_did(
     good: Program, bad: Program, **options: Any
 ) -> None:
     def after(*calls: Program) -> tuple[object, ...]:
@@ -111,9 +111,7 @@ def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
 @pytest.mark.parametrize("bound", ["lazy", "eager", "instance"])
-def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to_use_them(
-    sort: str, bound: str
-) -> None:
+def test_failed_call_restores_files_even_if_it_used_them_first(sort: str, bound: str) -> None:
     @settings(max_examples=25)
     @given(
         ending=st.sampled_from([False, *FAILURES]), done=st.lists(OPERATIONS, max_size=6), **hows
@@ -139,7 +137,7 @@ def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_parallel_calls_on_one_filesystem_equal_the_same_calls_in_order(sort: str) -> None:
+def test_parallel_calls_on_one_filesystem_match_sequential_calls(sort: str) -> None:
     step = OPERATIONS | st.sampled_from([Do("list", "."), Do("read", "a"), Do("read", "b/a")])
     one_call = st.tuples(
         st.lists(step, max_size=4), st.sampled_from([None, None, None, False, ValueError])

@@ -21,7 +21,7 @@ mappings = st.dictionaries(paths, st.sampled_from(SectionVisibility), max_size=4
 
 
 @pytest.mark.claim("PR-15")
-def test_visibility_is_full_or_summary_and_is_found_by_its_text() -> None:
+def test_section_visibility_has_string_values_full_and_summary() -> None:
     assert {text: SectionVisibility(text) for text in ("full", "summary")} == {
         "full": FULL,
         "summary": SUMMARY,
@@ -30,7 +30,7 @@ def test_visibility_is_full_or_summary_and_is_found_by_its_text() -> None:
 
 
 @given(mappings, paths, st.sampled_from(SectionVisibility))
-def test_an_override_is_added_to_a_copy(
+def test_with_override_returns_a_changed_copy(
     mapping: dict[SectionPath, SectionVisibility], path: SectionPath, visibility: SectionVisibility
 ) -> None:
     before = VisibilityOverrides(mapping)
@@ -41,7 +41,7 @@ def test_an_override_is_added_to_a_copy(
 
 
 @given(mappings)
-def test_equal_overrides_are_equal_in_every_way(
+def test_equal_overrides_compare_equal_after_copy_and_pickle(
     mapping: dict[SectionPath, SectionVisibility],
 ) -> None:
     one, other = VisibilityOverrides(mapping), VisibilityOverrides(dict(reversed(mapping.items())))
@@ -49,7 +49,7 @@ def test_equal_overrides_are_equal_in_every_way(
     assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == other
 
 
-def test_overrides_stay_when_their_mapping_changes() -> None:
+def test_overrides_do_not_change_with_their_mapping() -> None:
     mapping: dict[SectionPath, SectionVisibility] = {("a",): FULL}
     overrides = VisibilityOverrides(mapping)
     mapping["a",] = SUMMARY
@@ -58,7 +58,7 @@ def test_overrides_stay_when_their_mapping_changes() -> None:
         overrides.overrides["a",] = SUMMARY  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
 
 
-def test_a_path_is_looked_up_whole() -> None:
+def test_get_matches_the_complete_path() -> None:
     overrides = VisibilityOverrides({("a", "b"): FULL})
     assert [overrides.get(path) for path in (("a",), ("a.b",), ("b",), ("a", "b"))] == [
         None,
@@ -73,7 +73,7 @@ def test_no_overrides_by_default() -> None:
     assert VisibilityOverrides().get(("a",)) is None
 
 
-def test_the_override_event_is_a_value() -> None:
+def test_set_visibility_override_is_a_hashable_value() -> None:
     event = SetVisibilityOverride(path=("a",), visibility=FULL)
     assert event == SetVisibilityOverride(path=("a",), visibility=FULL)
     assert len({event, SetVisibilityOverride(path=("a",), visibility=SUMMARY)}) == 2

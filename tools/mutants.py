@@ -12,14 +12,15 @@ import os
 import random
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory, mkdtemp
+from time import monotonic, process_time
 from typing import Any
 
 MAX_TESTS = 400  # for one change
@@ -171,13 +172,27 @@ def changes_of(root: Path, package: str) -> list[Change]:
 
 # ------------------------------------------------------- as a plugin of pytest: how long tests take
 
-_SECONDS: dict[str, float] = defaultdict(float)
+_STARTED = "started"  # a key of an item's stash
+_SECONDS: dict[str, float] = {}
 _FAILED: set[str] = set()
 
 
+def pytest_runtest_setup(item: Any) -> None:  # Any: pytest's item
+    """Notes when a test starts."""
+    item.stash[_STARTED] = process_time(), monotonic()
+
+
+def pytest_runtest_teardown(item: Any) -> None:  # Any: pytest's item
+    """Adds the seconds of a test to its reports, so that a busy machine makes few tests slow."""
+    if started := item.stash.get(_STARTED, None):  # none for a skipped test
+        processor, clock = started
+        seconds = max(process_time() - processor, (monotonic() - clock) / 4)
+        item.user_properties.append(("seconds", seconds))
+
+
 def pytest_runtest_logreport(report: Any) -> None:  # Any: pytest's report
-    """Adds the time of a test's set-up, call or clean-up."""
-    _SECONDS[report.nodeid] += report.duration
+    """Collects the seconds and the tests that do not pass."""
+    _SECONDS[report.nodeid] = dict(report.user_properties).get("seconds", inf)
     if report.outcome != "passed":
         _FAILED.add(report.nodeid)
 

@@ -47,7 +47,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "probe", "arguments
 
 
 @pytest.mark.claim("TL-34")
-def test_a_conversation_is_encoded_turn_by_turn() -> None:
+def test_conversation_is_encoded_turn_by_turn() -> None:
     talk = Talk(codec(), "Go.", SPEC)
     first = encoded(talk.request())
     assert first == {
@@ -79,16 +79,16 @@ def test_a_conversation_is_encoded_turn_by_turn() -> None:
     assert second["tools"][:1] == first["tools"]
 
 
-def test_without_tools_and_output_neither_is_sent() -> None:
+def test_request_without_tools_or_output_omits_both_fields() -> None:
     assert encoded(Talk(codec(), "Go.").request()).keys() == {"model", "messages"}
 
 
-def test_extra_options_go_into_every_request_and_may_replace_the_rest() -> None:
+def test_extra_options_are_sent_and_override_other_fields() -> None:
     body = encoded(Talk(codec(extra={"temperature": 0, "model": "other"}), "Go.").request())
     assert (body["temperature"], body["model"]) == (0, "other")
 
 
-def test_the_role_of_the_prompt_is_a_choice() -> None:
+def test_prompt_role_sets_the_role_of_the_prompt() -> None:
     talk = Talk(codec(prompt_role="system"), "Go.")
     talk.request()
     talk.hear(reply({"role": "assistant", "content": "?"}))
@@ -100,7 +100,7 @@ def test_the_role_of_the_prompt_is_a_choice() -> None:
     ]
 
 
-def test_typed_output_is_asked_for_by_the_api_s_own_means() -> None:
+def test_typed_output_is_requested_with_response_format() -> None:
     body = encoded(Talk(codec(), "Go.", output=OUTPUT).request())
     assert body["response_format"] == {
         "type": "json_schema",
@@ -112,7 +112,7 @@ def test_typed_output_is_asked_for_by_the_api_s_own_means() -> None:
     }
 
 
-def test_typed_output_is_asked_for_in_words_where_the_api_has_no_means() -> None:
+def test_prompted_output_puts_the_schema_into_the_prompt() -> None:
     body = encoded(Talk(codec(structured_output="prompted"), "Go.", output=OUTPUT).request())
     assert "response_format" not in body
     [message] = body["messages"]
@@ -120,7 +120,7 @@ def test_typed_output_is_asked_for_in_words_where_the_api_has_no_means() -> None
     assert message["content"].endswith('{"type": "object"}')
 
 
-def test_an_answer_made_elsewhere_is_written_from_its_neutral_form_with_new_call_ids() -> None:
+def test_answer_of_another_provider_is_encoded_with_new_call_ids() -> None:
     talk = Talk(codec(), "Go.")
     talk.say(
         AssistantMessage(text="t", tool_calls=(ToolCall("functions.probe:1", "probe", "{"),)),
@@ -141,7 +141,7 @@ def test_an_answer_made_elsewhere_is_written_from_its_neutral_form_with_new_call
     ]
 
 
-def test_equal_ids_of_two_providers_stay_apart() -> None:
+def test_equal_call_ids_of_two_providers_do_not_collide() -> None:
     talk = Talk(codec(), "Go.")
     talk.say(AssistantMessage(tool_calls=(ToolCall("c1", "probe", "{}"),)), ToolMessage("c1", "a"))
     talk.request()
@@ -151,7 +151,7 @@ def test_equal_ids_of_two_providers_stay_apart() -> None:
     assert [item["tool_call_id"] for item in answers] == ["c00000001", "c1"]
 
 
-def test_sections_that_change_have_a_role_of_their_own() -> None:
+def test_changes_role_sets_the_role_of_changed_sections() -> None:
     talk = Talk(codec(instructions_role="developer", changes_role="user"), "")
     talk.transcript[:] = [Instructions("Go."), UserMessage("Hi"), Instructions("Stop.")]
     roles = [(item["role"], item["content"]) for item in encoded(talk.request())["messages"]]
@@ -161,7 +161,7 @@ def test_sections_that_change_have_a_role_of_their_own() -> None:
 # --- Reading
 
 
-def test_text_calls_usage_and_ending_are_read() -> None:
+def test_text_calls_usage_and_finish_reason_are_decoded() -> None:
     usage = {
         "prompt_tokens": 9,
         "completion_tokens": 4,
@@ -186,7 +186,7 @@ def test_text_calls_usage_and_ending_are_read() -> None:
         },
     ],
 )
-def test_missing_usage_counts_as_zero(usage: object) -> None:
+def test_missing_or_invalid_usage_is_zero(usage: object) -> None:
     assert codec().decode(reply({"content": "x"}, usage=usage)).usage == TokenUsage()
 
 
@@ -203,7 +203,7 @@ def test_missing_usage_counts_as_zero(usage: object) -> None:
         ("SAFETY", "content_filter"),
     ],
 )
-def test_finish_reasons_of_many_servers_are_known(finish: object, read: str) -> None:
+def test_finish_reasons_of_many_servers_are_recognized(finish: object, read: str) -> None:
     assert codec().decode(reply({"content": "x"}, finish)).finish == read
 
 
@@ -211,7 +211,7 @@ def test_finish_reasons_of_many_servers_are_known(finish: object, read: str) -> 
     ("finish", "code"),
     [("new_reason", "provider_failed"), (["odd"], "malformed"), (7, "malformed")],
 )
-def test_unknown_finish_reason_is_never_taken_for_stop(finish: object, code: str) -> None:
+def test_unknown_finish_reason_raises(finish: object, code: str) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         codec().decode(reply({"content": "x"}, finish))
     assert caught.value.code == code
@@ -228,17 +228,17 @@ def test_unknown_finish_reason_is_never_taken_for_stop(finish: object, code: str
         ),
     ],
 )
-def test_content_may_be_text_null_or_parts(content: object, text: str) -> None:
+def test_content_can_be_text_null_or_parts(content: object, text: str) -> None:
     assert codec().decode(reply({"role": "assistant", "content": content})).text == text
 
 
 @pytest.mark.parametrize("content", [{"odd": 1}, 5, True])
-def test_content_of_another_kind_is_malformed_and_is_no_empty_answer(content: object) -> None:
+def test_content_of_another_type_is_malformed(content: object) -> None:
     with pytest.raises(PromptEvaluationError, match="malformed"):
         decode_reply(codec(), reply({"role": "assistant", "content": content}))
 
 
-def test_a_refusal_is_an_ending_of_its_own() -> None:
+def test_refusal_has_its_own_finish_reason() -> None:
     answer = codec().decode(reply({"content": None, "refusal": "I will not."}))
     assert (answer.finish, answer.text) == ("refusal", "I will not.")
 
@@ -255,7 +255,7 @@ def test_a_refusal_is_an_ending_of_its_own() -> None:
         ({"id": 7, "function": {"name": None, "arguments": ""}}, ToolCall("7", "", "")),
     ],
 )
-def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolCall) -> None:
+def test_incomplete_tool_calls_are_decoded_and_given_an_id(item: Any, read: ToolCall) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     answer = talk.hear(asks(item))
@@ -265,7 +265,7 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     assert messages[-2]["tool_calls"][0]["id"] == messages[-1]["tool_call_id"] == read.call_id
 
 
-def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
+def test_unknown_fields_are_sent_back_unchanged() -> None:
     message = {
         "role": "assistant",
         "content": "x",
@@ -287,7 +287,7 @@ def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
     assert encoded(talk.request())["messages"][1] == message
 
 
-def test_empty_answer_is_sent_with_words() -> None:
+def test_empty_answer_is_sent_back_as_placeholder_text() -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     talk.hear(reply({"role": "assistant", "content": None, "tool_calls": []}))
@@ -316,7 +316,7 @@ def test_empty_answer_is_sent_with_words() -> None:
     ],
     ids=repr,
 )
-def test_a_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
+def test_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decode_reply(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
@@ -326,7 +326,7 @@ def test_a_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
     )
 
 
-def test_a_failure_reported_with_status_200_is_a_failure() -> None:
+def test_error_with_status_200_raises() -> None:
     with pytest.raises(PromptEvaluationError, match="upstream is down") as caught:
         codec().decode({"error": {"message": "upstream is down", "code": 502}})
     assert (caught.value.phase, caught.value.code) == ("response", "server_error")
@@ -354,14 +354,14 @@ WHOLE: dict[str, Any] = {
 
 
 @given(broken(WHOLE))
-def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None:
+def test_arbitrary_reply_decodes_to_a_sendable_answer_or_is_malformed(value: Any) -> None:
     read_and_send_back(codec(), value)
 
 
 @pytest.mark.claim("TL-34")
 @example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
-def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
+def test_arbitrary_tool_call_can_be_sent_back_with_its_result(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     answer = talk.hear(
@@ -373,14 +373,14 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     assert len(encoded(talk.request())["messages"]) == 3
 
 
-def test_values_of_an_sdk_in_a_reply_do_not_make_it_unreadable() -> None:
+def test_reply_with_sdk_values_is_decoded_and_sent_back() -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     assert talk.hear(reply({"content": "x", "at": datetime(2025, 1, 1, tzinfo=UTC)})).text == "x"
     encoded(talk.request())
 
 
-def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
+def test_usage_is_read_from_any_event_of_a_stream() -> None:
     event = {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
     assert codec().join_events([{"usage": {"prompt_tokens": 3}, **event}, {"choices": []}]) == {
         "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
@@ -429,7 +429,7 @@ def further_named(name: str, **more: Any) -> dict[str, Any]:
     ],
     ids=["one by one", "woven", "from 1", "all 0", "whole", "the id in each piece", "empty ids"],
 )
-def test_calls_of_a_stream_stay_apart_however_a_server_counts_them(
+def test_streamed_calls_are_separated_for_every_index_scheme(
     pieces: tuple[dict[str, Any], ...],
 ) -> None:
     answer = decode_reply(codec(), pieces_of(*pieces), streamed=True)
@@ -437,14 +437,14 @@ def test_calls_of_a_stream_stay_apart_however_a_server_counts_them(
     assert "index" not in str(answer.wire)
 
 
-def test_an_id_that_changes_from_piece_to_piece_makes_no_further_calls() -> None:
+def test_call_id_that_changes_between_chunks_adds_no_calls() -> None:
     answer = decode_reply(
         codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), streamed=True
     )
     assert [call.arguments for call in answer.tool_calls] == ["{}"]
 
 
-def test_calls_run_in_the_order_of_their_index_whichever_came_first() -> None:
+def test_streamed_calls_are_ordered_by_index() -> None:
     order = (begun("b", index=1), begun("a", index=0), further(index=0), further(index=1))
     answer = decode_reply(codec(), pieces_of(*order), streamed=True)
     assert answer.tool_calls == (ToolCall("a", "probe", "{}"), ToolCall("b", "probe", "{}"))
@@ -452,7 +452,7 @@ def test_calls_run_in_the_order_of_their_index_whichever_came_first() -> None:
     assert sent_back.index('"a"') < sent_back.index('"b"')
 
 
-def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> None:
+def test_repeated_index_with_another_id_starts_a_new_call() -> None:
     calls = [
         {**CALL, "id": name, "index": index}
         for name, index in (("a", 0), ("b", 1), ("c", 0), ("d", 1))
@@ -462,7 +462,7 @@ def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> N
 
 
 @pytest.mark.parametrize("items", [["a", "b"], [{"url": "a"}, {"url": "b"}]])
-def test_lists_whose_items_have_no_index_come_whole(items: list[Any]) -> None:
+def test_streamed_lists_without_indices_are_concatenated(items: list[Any]) -> None:
     events: list[Any] = [{"choices": [{"delta": {"annotations": [item]}}]} for item in items]
     answer = decode_reply(
         codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], streamed=True
@@ -488,21 +488,21 @@ def two_choices(*indexes: int | None, first: str = "Mine.") -> list[Any]:
     return [*events, {"choices": ends}]
 
 
-def test_a_stream_is_read_by_the_index_of_its_choices() -> None:
+def test_stream_is_decoded_from_the_choice_with_index_0() -> None:
     events = two_choices(1, 0, 0, 1, None, 0, 0, 1)
     answer = decode_reply(codec(), events, streamed=True)
     assert (answer.text, answer.tool_calls) == ("Mine.", ())
     assert "".join(codec().read_text(event) for event in events) == "Mine."
 
 
-def test_a_reply_is_read_by_the_index_of_its_choices() -> None:
+def test_reply_is_decoded_from_the_choice_with_index_0() -> None:
     other = {"index": 1, "message": {"content": "Other."}, "finish_reason": "stop"}
     mine = reply({"content": "Mine."})["choices"][0]
     assert codec().decode({"choices": [other, mine]}).text == "Mine."
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_reply_without_the_choice_of_index_0_is_malformed(joined: bool) -> None:
+def test_reply_without_the_choice_with_index_0_is_malformed(joined: bool) -> None:
     other = {
         "index": 1,
         "message": {"content": "x"},
@@ -529,14 +529,14 @@ def seconds_to_join(pieces: int, text: str) -> float:
     return took
 
 
-def test_joining_the_pieces_of_a_stream_takes_linear_time() -> None:
+def test_joining_stream_chunks_takes_linear_time() -> None:
     """24 times as many pieces. Copying the text so far at each of them took 350 times as long."""
     few = min(seconds_to_join(2_500, "x" * 100) for _ in range(3))
     many = min(seconds_to_join(60_000, "x" * 100) for _ in range(2))
     assert many < 4 * 24 * few
 
 
-def test_a_turn_appends_the_same_whatever_came_before() -> None:
+def test_cost_of_encoding_a_turn_is_independent_of_history() -> None:
     growth = Growth(codec(), SPEC, lambda turn: asks({**CALL, "id": f"call_{turn:05}"}), "messages")
     assert growth.at(1_000) == growth.at(10)
     assert growth.at(10).objects == 2

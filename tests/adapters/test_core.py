@@ -63,7 +63,7 @@ class Watch:
 # --- Events
 
 
-def test_the_events_of_an_evaluation_come_in_order_and_say_what_happened() -> None:
+def test_evaluation_publishes_its_events_in_order() -> None:
     session = Session()
     events = recorded(session.bus, Event)
     adapter = ScriptedAdapter([call(("probe", {"a": 1}), usage=TokenUsage(5, 2, 1)), say("done")])
@@ -103,7 +103,7 @@ def test_the_events_of_an_evaluation_come_in_order_and_say_what_happened() -> No
 
 
 @pytest.mark.claim("C-08")
-def test_a_rendered_prompt_is_evaluated_as_it_is() -> None:
+def test_rendered_prompt_is_evaluated_unchanged() -> None:
     rendered = prompt(text="First.").render()
     adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(rendered, session=Session())
@@ -111,7 +111,7 @@ def test_a_rendered_prompt_is_evaluated_as_it_is() -> None:
 
 
 @pytest.mark.claim("C-08", "DT-03")
-def test_a_prompt_and_its_rendering_get_equal_responses_and_the_session_goes_by_name() -> None:
+def test_prompt_and_rendering_get_equal_responses_and_session_is_keyword_only() -> None:
     def response(target: Any) -> PromptResponse[Any]:
         return ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(
             target, session=Session()
@@ -125,20 +125,20 @@ def test_a_prompt_and_its_rendering_get_equal_responses_and_the_session_goes_by_
 
 
 @pytest.mark.claim("DT-02")
-def test_what_cannot_evaluate_is_no_adapter() -> None:
+def test_provider_adapter_without_evaluate_cannot_be_instantiated() -> None:
     abstract: Any = ProviderAdapter
     with pytest.raises(TypeError, match="evaluate"):
         abstract()
 
 
-def test_a_rendering_without_its_prompt_is_refused() -> None:
+def test_rendering_without_its_prompt_is_rejected() -> None:
     template = prompt().template
     bare = template.renderer.render(param_lookup={})
     with pytest.raises(ValueError, match=r"rendered by Prompt\.render"):
         ScriptedAdapter([]).evaluate(bare, session=Session())
 
 
-def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
+def test_lone_surrogate_in_the_prompt_is_replaced_before_sending() -> None:
     adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(prompt(text="a\ud800b"), session=Session())
     [message] = adapter.requests[0].messages
@@ -146,7 +146,7 @@ def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
     assert text_of(message.content).endswith("a?b")
 
 
-def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:
+def test_custom_bus_and_the_session_receive_each_event_once() -> None:
     session, bus = Session(), InProcessEventBus()
     own, foreign = recorded(session.bus, Event), recorded(bus, Event)
     ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(
@@ -164,7 +164,7 @@ def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
+def test_failing_reducer_is_logged_and_does_not_end_the_evaluation(
     foreign: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
     ] == [True]
 
 
-def test_one_adapter_one_bus_two_sessions_do_not_mix() -> None:
+def test_sessions_sharing_an_adapter_and_a_bus_do_not_mix() -> None:
     bus = InProcessEventBus()
     first, second = Session(bus=bus), Session(bus=bus)
     adapter = ScriptedAdapter([call(("probe", {})), say("one"), say("two")])
@@ -203,7 +203,7 @@ def late(watch: Watch, seconds: float) -> Any:
     return tool(handler)
 
 
-def test_a_deadline_that_has_passed_asks_nothing() -> None:
+def test_expired_deadline_sends_no_request() -> None:
     adapter = ScriptedAdapter([], clock=Watch())
     with pytest.raises(DeadlineExceededError) as caught:
         adapter.evaluate(prompt(), session=Session(), deadline=Deadline(START))
@@ -213,7 +213,7 @@ def test_a_deadline_that_has_passed_asks_nothing() -> None:
 
 
 @pytest.mark.claim("U-15")
-def test_a_call_that_outlasts_the_deadline_is_recorded_and_the_next_is_not_run() -> None:
+def test_call_outlasting_the_deadline_is_recorded_and_the_next_is_not_run() -> None:
     watch, session = Watch(), Session()
     adapter = ScriptedAdapter([call(("probe", {}), ("probe", {}))], clock=watch)
     with pytest.raises(DeadlineExceededError) as caught:
@@ -240,7 +240,7 @@ def test_a_finished_answer_counts_even_after_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("where", ["argument", "rendered", "config", "budget", "config's budget"])
-def test_the_earliest_deadline_holds_wherever_it_was_set(where: str) -> None:
+def test_earliest_deadline_applies_wherever_it_was_set(where: str) -> None:
     watch = Watch()
     soon, much_later = Deadline.after(5, now=START), Deadline.after(500, now=START)
     config = RunConfig(
@@ -258,7 +258,7 @@ def test_the_earliest_deadline_holds_wherever_it_was_set(where: str) -> None:
         )
 
 
-def test_handlers_are_told_the_deadline() -> None:
+def test_handlers_receive_the_deadline_in_their_context() -> None:
     seen: list[Deadline | None] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -282,7 +282,7 @@ def test_handlers_are_told_the_deadline() -> None:
     ],
 )
 @pytest.mark.parametrize("configured", [False, True])
-def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
+def test_each_budget_limit_ends_the_evaluation_and_reports_usage(
     budget: Budget,
     said: str,
     configured: bool,
@@ -295,7 +295,7 @@ def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
     assert (caught.value.phase, caught.value.code) == ("limit", "budget")
 
 
-def test_the_number_of_turns_is_bounded() -> None:
+def test_exceeding_max_turns_raises_turn_limit_error() -> None:
     adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=RunConfig(max_turns=3))
     with pytest.raises(TurnLimitError) as caught:
         adapter.evaluate(prompt(tool()), session=Session())
@@ -317,7 +317,7 @@ class Answer:
 
 
 @pytest.mark.claim("C-25")
-def test_a_typed_answer_is_repaired_with_all_faults_listed() -> None:
+def test_invalid_output_is_repaired_with_all_issues_listed() -> None:
     session = Session()
     adapter = ScriptedAdapter([say('{"score": "x", "more": 1}'), say('{"text": "ok", "score": 2}')])
     response = adapter.evaluate(prompt(output=Answer), session=session)
@@ -329,7 +329,7 @@ def test_a_typed_answer_is_repaired_with_all_faults_listed() -> None:
 
 
 @pytest.mark.claim("C-25", "TL-37")
-def test_repairs_are_bounded_and_end_in_an_evaluation_error() -> None:
+def test_exhausted_repairs_raise_prompt_evaluation_error() -> None:
     session = Session()
     adapter = ScriptedAdapter([say("no")] * 3)
     with pytest.raises(PromptEvaluationError) as caught:
@@ -339,7 +339,7 @@ def test_repairs_are_bounded_and_end_in_an_evaluation_error() -> None:
     assert session[PromptExecuted].all() == ()
 
 
-def test_without_repairs_the_first_wrong_answer_ends_it() -> None:
+def test_without_repairs_the_first_invalid_answer_raises() -> None:
     adapter = ScriptedAdapter([say("no")], config=RunConfig(max_repairs=0))
     with pytest.raises(PromptEvaluationError, match="after 0 repairs"):
         adapter.evaluate(prompt(output=Answer), session=Session())
@@ -356,7 +356,7 @@ def test_limits_and_throttling_are_evaluation_errors() -> None:
     assert issubclass(PromptEvaluationError, WeakIncentivesError)
 
 
-def test_an_error_says_where_what_and_the_remedy_in_one_line() -> None:
+def test_error_message_has_provider_status_remedy_and_code_on_one_line() -> None:
     error = PromptEvaluationError(
         "no such model",
         phase="request",
@@ -369,7 +369,7 @@ def test_an_error_says_where_what_and_the_remedy_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("kind", [PromptEvaluationError, ThrottleError, DeadlineExceededError])
-def test_an_error_survives_pickling_and_copying_with_all_it_knows(
+def test_error_survives_pickling_and_copying_with_all_fields(
     kind: type[PromptEvaluationError],
 ) -> None:
     error = kind(
@@ -404,7 +404,7 @@ class Broken(LoopAdapter, Connection):
         raise AssertionError
 
 
-def test_an_unforeseen_failure_passes_as_it_is_and_is_told_in_an_event() -> None:
+def test_unexpected_exception_propagates_and_is_recorded_in_an_event() -> None:
     session = Session()
     with pytest.raises(OSError, match="disk on fire"):
         Broken().evaluate(prompt(), session=session)
@@ -412,7 +412,7 @@ def test_an_unforeseen_failure_passes_as_it_is_and_is_told_in_an_event() -> None
     assert (event.error, event.usage, event.finish) == ("OSError: disk on fire", TokenUsage(), "")
 
 
-def test_a_cancelled_request_is_told_in_an_event() -> None:
+def test_cancelled_request_is_recorded_in_an_event() -> None:
     session = Session()
 
     async def main() -> None:
@@ -428,11 +428,11 @@ def test_a_cancelled_request_is_told_in_an_event() -> None:
     assert event.error.startswith("CancelledError")
 
 
-def test_loop_adapters_can_add_tools_to_a_running_conversation() -> None:
+def test_loop_adapters_support_dynamic_tools() -> None:
     assert Broken().supports_dynamic_tools is True
 
 
-def test_a_response_shows_itself_without_its_transcript() -> None:
+def test_response_repr_omits_the_transcript() -> None:
     response: PromptResponse[Any] = ScriptedAdapter([say("done")]).evaluate(
         prompt(tool(ok)), session=Session()
     )
@@ -508,7 +508,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("run", [*WAYS, run_and_stop_early])
-def test_a_line_is_closed_once_when_its_evaluation_is_done(run: Any) -> None:
+def test_connection_is_closed_once_when_its_evaluation_completes(run: Any) -> None:
     adapter = Held(say("done"))
     run(adapter, Session())
     assert [line.closed for line in adapter.lines] == [1]
@@ -518,7 +518,7 @@ def test_a_line_is_closed_once_when_its_evaluation_is_done(run: Any) -> None:
 @pytest.mark.parametrize(
     "error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")]
 )
-def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Exception) -> None:
+def test_connection_is_closed_once_when_its_evaluation_fails(run: Any, error: Exception) -> None:
     adapter = Held(error)
     with pytest.raises(type(error)):
         run(adapter, Session())
@@ -526,7 +526,7 @@ def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Except
 
 
 @pytest.mark.parametrize("run", WAYS)
-def test_tools_of_the_provider_that_need_approval_need_an_approver(run: Any) -> None:
+def test_provider_tools_that_require_approval_need_an_approver(run: Any) -> None:
     class Asking(Held):
         def connect(self, rendered: RenderedPrompt[Any], /) -> HeldLine:
             line = super().connect(rendered)
@@ -545,7 +545,7 @@ def test_tools_of_the_provider_that_need_approval_need_an_approver(run: Any) -> 
 
 
 @pytest.mark.parametrize("run", WAYS)
-def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> None:
+def test_operation_keeps_its_result_unless_it_raised(run: Any) -> None:
     session, heard = Session(), list[Operation]()
 
     def listen(work: Operation) -> None:
@@ -567,7 +567,7 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
 
 
 @pytest.mark.parametrize("run", [WAYS[0], run_stream])
-def test_an_error_is_freed_without_the_garbage_collector(run: Any) -> None:
+def test_raised_error_is_freed_without_the_garbage_collector(run: Any) -> None:
     class LostError(PromptEvaluationError):
         """Raised by no other test."""
 
@@ -585,7 +585,7 @@ def test_an_error_is_freed_without_the_garbage_collector(run: Any) -> None:
         gc.enable()
 
 
-def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -> None:
+def test_request_operation_ends_if_an_event_handler_is_interrupted() -> None:
     session, ended = Session(), list[tuple[str, BaseException | None]]()
 
     def interrupted(event: ProviderCalled) -> None:
@@ -605,7 +605,7 @@ def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -
 @pytest.mark.parametrize(
     "error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")]
 )
-def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(
+def test_request_failing_after_the_deadline_raises_deadline_exceeded_error(
     run: Any, error: Exception
 ) -> None:
     watch, session = Watch(), Session()
@@ -625,7 +625,7 @@ def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(
     assert (event.error or "").startswith("DeadlineExceededError")
 
 
-def test_tools_of_the_provider_s_own_are_called_and_told_like_others() -> None:
+def test_provider_tools_are_listed_and_published_like_prompt_tools() -> None:
     session = Session()
     calls = AssistantMessage(tool_calls=(ToolCall("1", "theirs", "{}"),), finish="tool_calls")
     Held(calls, say("done")).evaluate(prompt(tool()), session=session)

@@ -71,7 +71,7 @@ def join_request_threads() -> None:
 
 @apis
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: str) -> None:
+def test_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: str) -> None:
     before = request_threads()  # of other tests
 
     def attempt(seconds: float) -> list[tuple[str, int]] | None:
@@ -86,7 +86,7 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour
 
 
 @apis
-def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
+def test_deadline_ends_the_sdks_retries(api: Any) -> None:
     def attempt(seconds: float) -> list[tuple[str, int]] | None:
         with HostileServer(retry_later(seconds + 2)) as server:
             ends = at_once(DOORS, sdk_adapter(api, server.url, api_key="test"), seconds)
@@ -121,7 +121,7 @@ def connect(request: pytest.FixtureRequest, given: list[Any]) -> Callable[..., A
 
 @pytest.mark.parametrize("api", sorted({"responses", "messages"} & {*APIS}))
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
+def test_deadline_applies_to_a_custom_sync_client_and_leaves_it_open(
     behaviour: str, api: str, given: list[Any]
 ) -> None:
     def attempt(seconds: float) -> list[tuple[str, int]] | None:
@@ -138,7 +138,7 @@ def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
 
 
 @apis
-def test_an_abandoned_ready_client_asks_no_second_time(api: str, given: list[Any]) -> None:
+def test_custom_client_is_not_retried_with_a_deadline(api: str, given: list[Any]) -> None:
     with HostileServer(retry_later(1)) as server:
         given.append(sdk_client(api, server.url, api_key="test"))
         adapter = sdk_adapter(api, client=given[0])
@@ -148,7 +148,7 @@ def test_an_abandoned_ready_client_asks_no_second_time(api: str, given: list[Any
 
 
 @apis
-def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
+def test_response_within_the_deadline_is_the_same_as_without_one(
     api: Any, connect: Callable[..., AnyAdapter]
 ) -> None:
     with ScriptedServer(*[Say("Hello there.")] * 4) as server:
@@ -166,7 +166,7 @@ def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
         assert bodies[:2] == bodies[2:]
 
 
-def test_a_stream_that_is_closed_early_closes_its_connection(
+def test_closing_a_stream_early_closes_its_connection(
     connect: Callable[..., AnyAdapter],
 ) -> None:
     def one_word(connection: Connection) -> None:
@@ -182,7 +182,7 @@ def test_a_stream_that_is_closed_early_closes_its_connection(
         assert server.left()
 
 
-def test_a_deadline_may_be_as_far_as_the_calendar_goes(
+def test_deadline_can_be_the_latest_possible_datetime(
     connect: Callable[..., AnyAdapter],
 ) -> None:
     far = Deadline(datetime.max.replace(tzinfo=UTC))
@@ -193,7 +193,7 @@ def test_a_deadline_may_be_as_far_as_the_calendar_goes(
         assert isinstance(last, Completed)
 
 
-def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
+def test_garbage_collected_streams_do_not_block_the_event_loop() -> None:
     def one_word(connection: Connection) -> None:
         connection.send(SSE, b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n')
         connection.trickle(repeat(b'data: {"choices": [{"delta": {}}]}\n\n'))
@@ -218,7 +218,9 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         assert server.left()
 
 
-def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., AnyAdapter]) -> None:
+def test_keyboard_interrupt_does_not_wait_for_the_server(
+    connect: Callable[..., AnyAdapter],
+) -> None:
     with HostileServer(BEHAVIOURS["silence"]) as server:
         adapter = connect(server)
         started, ended = monotonic(), threading.Event()
@@ -244,7 +246,7 @@ def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., AnyAda
     join_request_threads()
 
 
-def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., AnyAdapter]) -> None:
+def test_context_variables_of_the_caller_reach_the_sdk(connect: Callable[..., AnyAdapter]) -> None:
     trace: ContextVar[str] = ContextVar("trace", default="none")
     seen: list[str] = []
 

@@ -148,7 +148,7 @@ type Run = Callable[..., PromptResponse[Any]]
 @pytest.mark.parametrize(
     ("api", "placed"), [("responses", False), ("responses", True), ("chat", False)]
 )
-def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_brings_them_back(
+def test_closing_a_section_removes_its_tools_and_reading_restores_them(
     api: Any,
     placed: bool,
 ) -> None:
@@ -193,7 +193,7 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
 @apis
 @drivers
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
-def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_turn(
+def test_visibility_expansion_is_raised_after_its_event_and_ends_the_turn(
     api: Any, run: Run, disclosure: Disclosure
 ) -> None:
     session = Session()

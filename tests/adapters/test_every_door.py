@@ -201,13 +201,15 @@ def check(name: str, reply: str, stage: Stage, doors: tuple[Door, ...]) -> None:
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_a_hostile_reply_ends_a_run_alike_at_all_doors(name: str, reply: str, stage: Stage) -> None:
+def test_hostile_reply_ends_a_run_alike_from_every_entry_point(
+    name: str, reply: str, stage: Stage
+) -> None:
     check(name, reply, stage, doors_of(name, reply))
 
 
 @pytest.mark.parametrize("reply", AT_ALL_DOORS)
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_what_only_one_adapter_reads_ends_alike_at_all_doors(
+def test_selected_replies_end_a_run_alike_from_all_entry_points_of_an_adapter(
     name: str, reply: str, stage: Stage
 ) -> None:
     doors = DOORS
@@ -219,7 +221,7 @@ def test_what_only_one_adapter_reads_ends_alike_at_all_doors(
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_after_all_that_each_door_answers_with_what_is_said(name: str, stage: Stage) -> None:
+def test_every_entry_point_still_answers_after_the_hostile_replies(name: str, stage: Stage) -> None:
     stage.reply = lambda request: Say("Still here.")
     for door in DOORS:
         assert door(stage.adapter(name), Session(), None) == "Still here."
@@ -239,7 +241,7 @@ OVER_SDKS = {"responses", "chat", "messages"}
 
 @pytest.mark.parametrize("behaviour", ENDLESS)
 @pytest.mark.parametrize("name", [name for name in ADAPTERS if name not in OVER_SDKS])
-def test_a_deadline_holds_at_all_doors(name: str, behaviour: str) -> None:
+def test_deadline_applies_from_every_entry_point(name: str, behaviour: str) -> None:
     is_cli = name == "claude"
     doors = (evaluate, stream) if is_cli else DOORS
 

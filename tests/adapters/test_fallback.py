@@ -101,7 +101,7 @@ def broken_off(request: Request) -> Raw:
         (Raw(b"{}", delay=NEVER), "timeout"),
     ],
 )
-def test_a_request_that_fails_in_the_middle_of_a_run_goes_on_at_the_next_adapter(
+def test_run_continues_with_the_next_adapter_after_a_failed_request(
     run: Run, api: Any, failure: Any, code: str
 ) -> None:
     other = "chat" if api == "responses" else "responses"
@@ -135,7 +135,7 @@ def test_a_request_that_fails_in_the_middle_of_a_run_goes_on_at_the_next_adapter
 
 @streams
 @apis
-def test_text_of_an_answer_that_breaks_off_is_taken_back(run: Run, api: Any) -> None:
+def test_interrupted_answer_yields_answer_rejected_before_the_fallback(run: Run, api: Any) -> None:
     with ScriptedServer(broken_off) as bad, ScriptedServer(Say("All of it.")) as good:
         adapter = FallbackAdapter(connect(bad, api), connect(good, api))
         response, events = run(adapter, prompt(), session=Session())
@@ -148,7 +148,7 @@ def test_text_of_an_answer_that_breaks_off_is_taken_back(run: Run, api: Any) -> 
     assert [message.kind for message in response.transcript] == ["user", "assistant"]
 
 
-def test_notes_name_the_provider_of_an_answer_that_broke_off() -> None:
+def test_error_notes_name_the_provider_of_a_refused_answer() -> None:
     refusal = AssistantMessage(text="I cannot.", finish="refusal")
     down = PromptEvaluationError("down", phase="request", code="server_error")
     adapters = ScriptedAdapter([refusal]), ScriptedAdapter([down])
@@ -162,7 +162,7 @@ def test_notes_name_the_provider_of_an_answer_that_broke_off() -> None:
 
 
 @apis
-def test_the_last_failure_is_the_error_and_its_notes_tell_the_earlier_ones(api: Any) -> None:
+def test_last_failure_is_raised_with_earlier_failures_as_notes(api: Any) -> None:
     session = Session()
     with (
         ScriptedServer(CALL, Fail(429, f"slow down, {KEY}")) as first,
@@ -183,14 +183,14 @@ def test_the_last_failure_is_the_error_and_its_notes_tell_the_earlier_ones(api: 
 
 
 @apis
-def test_a_failure_of_another_code_ends_the_run(api: Any) -> None:
+def test_failure_with_another_code_ends_the_run(api: Any) -> None:
     with ScriptedServer(Fail(400)) as bad, ScriptedServer() as unused:
         adapter = FallbackAdapter(connect(bad, api), connect(unused, api))
         with pytest.raises(PromptEvaluationError, match="bad_request"):
             adapter.evaluate(prompt(), session=Session())
 
 
-def test_the_adapter_that_answered_stays_for_the_rest_of_the_run() -> None:
+def test_fallback_adapter_is_used_for_the_rest_of_the_run_only() -> None:
     with (
         ScriptedServer(Fail(500), Say("first again")) as first,
         ScriptedServer(CALL, Say("one")) as second,
@@ -219,9 +219,7 @@ def cut_off(finish: Any, tokens: int = 15) -> AssistantMessage:
     ("finish", "code"),
     [("refusal", "refused"), ("length", "truncated"), ("content_filter", "content_filter")],
 )
-def test_an_answer_that_is_none_falls_back_where_its_code_is_named_and_its_tokens_count(
-    run: Run, finish: Any, code: str
-) -> None:
+def test_unusable_answer_falls_back_if_its_code_is_listed(run: Run, finish: Any, code: str) -> None:
     session = Session()
     adapter = FallbackAdapter(
         ScriptedAdapter([cut_off(finish)]), ScriptedAdapter([say("All.")]), on={code}
@@ -235,7 +233,7 @@ def test_an_answer_that_is_none_falls_back_where_its_code_is_named_and_its_token
     assert [message.kind for message in response.transcript] == ["user", "assistant"]
 
 
-def test_the_tokens_of_a_void_answer_count_when_all_fail_and_for_the_budget() -> None:
+def test_tokens_of_a_discarded_answer_are_reported_and_budgeted() -> None:
     def adapter(last: Any) -> FallbackAdapter:
         first = ScriptedAdapter([cut_off("refusal")])
         return FallbackAdapter(first, ScriptedAdapter([last]), on={"refused", "throttled"})
@@ -248,7 +246,7 @@ def test_the_tokens_of_a_void_answer_count_when_all_fail_and_for_the_budget() ->
     assert (limit.value.usage, limit.value.turns) == (TokenUsage(15, 0), 1)
 
 
-def test_one_turn_is_enough_for_a_request_that_falls_back() -> None:
+def test_fallback_takes_one_turn_and_one_call() -> None:
     config = RunConfig(max_turns=1)
     adapter = FallbackAdapter(
         ScriptedAdapter([failing()]), ScriptedAdapter([say("done")]), config=config
@@ -257,7 +255,7 @@ def test_one_turn_is_enough_for_a_request_that_falls_back() -> None:
     assert (response.text, response.turns) == ("done", 1)
 
 
-def test_no_adapter_is_asked_after_the_deadline() -> None:
+def test_no_adapter_is_called_after_the_deadline() -> None:
     now = utc_now()
     times = iter([now, now, now, now + timedelta(hours=1)])
 
@@ -269,7 +267,7 @@ def test_no_adapter_is_asked_after_the_deadline() -> None:
         adapter.evaluate(prompt(), session=Session(), deadline=Deadline.after(60, now=now))
 
 
-def test_a_section_opens_by_a_restart_if_one_adapter_takes_no_further_tools() -> None:
+def test_section_opens_by_a_restart_if_one_adapter_lacks_dynamic_tools() -> None:
     hidden = MarkdownSection(
         title="More",
         key="more",
@@ -289,7 +287,7 @@ def test_a_section_opens_by_a_restart_if_one_adapter_takes_no_further_tools() ->
     assert (execution.text, execution.restarts) == ("done", 1)
 
 
-def test_nested_fallbacks_come_before_the_next_adapter() -> None:
+def test_nested_fallbacks_are_tried_before_the_next_adapter() -> None:
     inner = FallbackAdapter(ScriptedAdapter([failing()]), ScriptedAdapter([failing()]))
     adapter = FallbackAdapter(inner, ScriptedAdapter([say("third")]))
     assert adapter.evaluate(prompt(), session=Session()).text == "third"
@@ -313,7 +311,7 @@ def test_nested_fallbacks_come_before_the_next_adapter() -> None:
         ),
     ],
 )
-def test_mistakes_are_refused_when_the_adapter_is_made(
+def test_invalid_arguments_are_rejected_on_creation(
     arguments: Any, options: Any, error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -336,7 +334,7 @@ def plain(message: Message) -> Message:
     turns=st.lists(st.integers(0, 3), max_size=4),
     failures=st.dictionaries(st.integers(0, 4), st.integers(1, 2), max_size=2),
 )
-def test_a_run_with_failures_is_the_run_without_them(
+def test_run_with_failures_matches_the_run_without_failures(
     turns: list[int], failures: dict[int, int]
 ) -> None:
     """Turn by turn some adapters fail; each failure hands the rest over to the next adapter."""

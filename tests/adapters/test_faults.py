@@ -100,7 +100,7 @@ def code_of(door: Door, adapter: LoopAdapter) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_the_same_error_at_every_door(fault: str) -> None:
+def test_server_fault_raises_the_same_error_from_every_entry_point(fault: str) -> None:
     behaviour, expected = FAULTS[fault]
     with HostileServer(behaviour) as server:
         made = adapters(server.url)
@@ -116,7 +116,7 @@ def test_a_fault_is_the_same_error_at_every_door(fault: str) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_both_adapters_of_a_fallback_fail_and_tell_no_key(door: str) -> None:
+def test_failing_fallback_does_not_leak_the_key(door: str) -> None:
     with HostileServer(FAULTS["an error without JSON"][0]) as server:
         made = adapters(server.url)
         assert code_of(DOORS[door], FallbackAdapter(*made.values())) == "server_error"

@@ -77,7 +77,7 @@ def failure(
 @doors
 @deadlines
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
+def test_redirect_is_rejected_without_leaking_the_key_or_the_prompt(
     api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., AnyAdapter]
 ) -> None:
     with ScriptedServer() as elsewhere:
@@ -95,7 +95,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
     "to",
     [f"http://{KEY}.test/", f"//{KEY}@other.test/x", f"http://[{KEY}]/", f"/{KEY}", "http://["],
 )
-def test_no_part_of_where_a_redirect_leads_tells_the_key(
+def test_key_in_a_redirect_location_is_not_leaked(
     to: str, connect: Callable[..., AnyAdapter]
 ) -> None:
     with HostileServer(redirect(to)) as server:
@@ -107,7 +107,7 @@ def test_no_part_of_where_a_redirect_leads_tells_the_key(
 @apis
 @doors
 @deadlines
-def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
+def test_reply_larger_than_max_reply_bytes_raises(
     api: str, door: Door, deadline: float | None, connect: Callable[..., AnyAdapter]
 ) -> None:
     kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
@@ -121,7 +121,7 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
 
 @apis
 @doors
-def test_the_body_of_an_error_status_is_bounded_too(api: str, door: Door) -> None:
+def test_max_reply_bytes_applies_to_error_bodies(api: str, door: Door) -> None:
     with HostileServer(compressed(3_000_000, "500 Oops")) as server:
         adapter = sdk_adapter(
             api, server.url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
@@ -132,7 +132,7 @@ def test_the_body_of_an_error_status_is_bounded_too(api: str, door: Door) -> Non
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate", "identity"])
-def test_a_compressed_reply_within_its_bound_is_read(
+def test_compressed_reply_within_max_reply_bytes_is_decoded(
     encoding: str, connect: Callable[..., AnyAdapter]
 ) -> None:
     plain = (
@@ -155,7 +155,7 @@ def test_a_compressed_reply_within_its_bound_is_read(
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
-def test_a_reply_that_cannot_be_bounded_is_not_read(
+def test_reply_with_an_unaccepted_encoding_is_malformed(
     encoding: str, connect: Callable[..., AnyAdapter]
 ) -> None:
     with ScriptedServer(Raw(b"{}", headers=(("content-encoding", encoding),))) as server:
@@ -164,7 +164,7 @@ def test_a_reply_that_cannot_be_bounded_is_not_read(
     assert "did not accept" in error.message
 
 
-def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., AnyAdapter]) -> None:
+def test_broken_compressed_reply_is_malformed(connect: Callable[..., AnyAdapter]) -> None:
     with ScriptedServer(Raw(b"no gzip", headers=(("content-encoding", "gzip"),))) as server:
         error, _ = failure(evaluate, connect(server.url, "chat"))
     assert error.code == "malformed"
@@ -172,13 +172,13 @@ def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., AnyAdapte
 
 @apis
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_bound_that_no_reply_can_keep_is_refused(api: str, size: int) -> None:
+def test_max_reply_bytes_must_be_positive(api: str, size: int) -> None:
     with pytest.raises(ValueError, match="max_reply_bytes"):
         sdk_adapter(api, max_reply_bytes=size)
 
 
 @apis
-def test_a_long_reply_is_no_error(api: str, connect: Callable[..., AnyAdapter]) -> None:
+def test_long_reply_is_accepted(api: str, connect: Callable[..., AnyAdapter]) -> None:
     with ScriptedServer(Say("word " * 200_000)) as server:
         adapter = connect(server.url, api)
         assert len(adapter.evaluate(prompt(), session=Session()).text) == 1_000_000
@@ -187,7 +187,7 @@ def test_a_long_reply_is_no_error(api: str, connect: Callable[..., AnyAdapter]) 
 # not `stream_async`, since OpenAI's SDK leaves its generators of events to the end of the loop
 @apis
 @pytest.mark.parametrize("door", [evaluate, stream, evaluate_async])
-def test_a_reply_that_was_read_is_gone_before_any_garbage_collection(api: str, door: Door) -> None:
+def test_decoded_reply_is_freed_without_garbage_collection(api: str, door: Door) -> None:
     def replies() -> int:
         kinds = [type(it) for it in gc.get_objects()]  # replies of httpx refer to themselves
         return sum(kind.__name__ == "Response" and "httpx2" in kind.__module__ for kind in kinds)
@@ -237,7 +237,7 @@ def ten_gigabytes() -> bytes:
     return first + again * 999
 
 
-def test_a_bomb_of_ten_gigabytes_takes_little_memory(ten_gigabytes: bytes) -> None:
+def test_decompression_bomb_of_ten_gigabytes_takes_little_memory(ten_gigabytes: bytes) -> None:
     assert len(ten_gigabytes) < 12_000_000
     with HostileServer(
         lambda connection: connection.send(

@@ -81,7 +81,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("api", READERS)
-def test_the_model_sees_media_of_message_prompt_and_tools(api: str, way: str) -> None:
+def test_media_of_message_prompt_and_tools_is_sent(api: str, way: str) -> None:
     with ScriptedServer(Say(calls=(Call("find", {}, id="call_9"),)), Say("Nice.")) as server:
         session = Session()
         WAYS[way](
@@ -105,7 +105,7 @@ def test_the_model_sees_media_of_message_prompt_and_tools(api: str, way: str) ->
 
 
 @pytest.mark.parametrize("api", READERS)
-def test_the_prompt_alone_shows_its_media_after_its_text(api: str) -> None:
+def test_prompt_without_a_message_sends_its_media_after_its_text(api: str) -> None:
     with ScriptedServer(Say("Nice.")) as server:
         adapter(server, api).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session())
     [request] = server.requests
@@ -113,7 +113,7 @@ def test_the_prompt_alone_shows_its_media_after_its_text(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", READERS)
-def test_an_image_at_a_url_goes_out_as_its_url(api: str) -> None:
+def test_image_from_url_is_sent_as_a_url(api: str) -> None:
     image = Image.from_url("https://example.com/cat.png")
     with ScriptedServer(Say("Nice.")) as server:
         prompt = TEMPLATE.bind(Pet(image))
@@ -122,7 +122,7 @@ def test_an_image_at_a_url_goes_out_as_its_url(api: str) -> None:
     assert READERS[api](request.json) == [f"[image {image.url}]", image.url, image.url]
 
 
-def test_a_document_at_a_url_goes_out_on_responses_alone() -> None:
+def test_document_from_url_is_sent_only_to_the_responses_api() -> None:
     paper = Document.from_url("https://example.com/paper.pdf")
     prompt = TEMPLATE.bind(Pet(CAT))
     with ScriptedServer(Say("Nice.")) as server:
@@ -143,7 +143,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("api", "media", "problem"), REFUSED)
-def test_what_cannot_be_shown_is_refused_before_the_request(
+def test_unsupported_media_is_rejected_before_the_request(
     api: str, media: Media, problem: str, way: str
 ) -> None:
     with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
@@ -161,7 +161,7 @@ def test_what_cannot_be_shown_is_refused_before_the_request(
     assert server.requests == ()
 
 
-def test_a_fallback_goes_to_an_adapter_that_can_show_it() -> None:
+def test_fallback_continues_with_an_adapter_that_supports_the_media() -> None:
     csv = Document.from_bytes(b"a,b", "text/csv", name="a.csv")
     prompt = PromptTemplate(ns="tests", key="plain").bind()
     with ScriptedServer(Say("Nice.")) as server:
@@ -173,7 +173,7 @@ def test_a_fallback_goes_to_an_adapter_that_can_show_it() -> None:
 
 
 @pytest.mark.parametrize("api", READERS)
-def test_media_move_between_adapters_with_their_conversation(api: str) -> None:
+def test_media_moves_between_adapters_with_its_conversation(api: str) -> None:
     other = "chat" if api == "responses" else "responses"
     prompt, session = TEMPLATE.bind(Pet(CAT)), Session()
     with ScriptedServer(Say(calls=(Call("find", {}),)), Say("Nice."), Say("Again.")) as server:
@@ -190,7 +190,7 @@ def test_media_move_between_adapters_with_their_conversation(api: str) -> None:
     assert before == after == [CAT.digest, PAPER.digest, DOG.digest, PAPER.digest]
 
 
-def test_a_conversation_that_began_elsewhere_shows_its_media() -> None:
+def test_conversation_of_another_adapter_sends_its_media() -> None:
     prompt, session = TEMPLATE.bind(Pet(CAT)), Session()
     scripted = ScriptedAdapter([say("Nice.")])
     first = scripted.evaluate(prompt, session=session, message=["See", PAPER])
@@ -216,7 +216,7 @@ class CountingStore(MemoryContentStore):
 @pytest.mark.parametrize("codec", [ResponsesCodec, ChatCodec])
 @settings(max_examples=30)
 @given(turns=st.lists(st.lists(st.sampled_from([CAT, DOG, PAPER]), max_size=3), max_size=6))
-def test_encoding_only_appends_and_reads_each_message_once(
+def test_encoding_only_appends_and_reads_each_media_item_once(
     codec: type[Codec], turns: list[list[Image | Document]]
 ) -> None:
     store = CountingStore()

@@ -160,7 +160,7 @@ def check_request(request: Request) -> None:
         max_size=4,
     )
 )
-def test_a_conversation_goes_on_at_any_adapter_as_if_it_had_stayed_at_one(
+def test_conversation_continues_with_any_adapter_as_with_one(
     turns: list[tuple[str, Scenario]],
 ) -> None:
     REQUESTS.clear()
@@ -180,7 +180,7 @@ def test_a_conversation_goes_on_at_any_adapter_as_if_it_had_stayed_at_one(
         check_request(each)
 
 
-def test_all_pairs_of_adapters_are_played() -> None:
+def test_conversation_moves_between_every_pair_of_adapters() -> None:
     """Hypothesis chooses; this leaves no pair to chance."""
     scenario = next(each for each in TURNS if each.name == "a section with tools")
     for first in HARNESSES.values():

@@ -107,7 +107,7 @@ def layered(output: Any = None) -> Prompt[Any]:
 
 @apis
 @drivers
-def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
+def test_run_executes_tools_and_returns_the_answer(api: Any, run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
     with ScriptedServer(
@@ -129,7 +129,7 @@ def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
 
 @pytest.mark.claim("DT-19")
 @apis
-def test_each_request_begins_with_the_one_before(api: Any) -> None:
+def test_each_request_extends_the_previous_one(api: Any) -> None:
     read = Call("read_section", {"section_key": "more"})
     script = (
         Say(calls=(Call("probe"),), reasoning="hm"),
@@ -160,7 +160,7 @@ def test_each_request_begins_with_the_one_before(api: Any) -> None:
 
 @pytest.mark.claim("TL-09")
 @apis
-def test_events_hold_the_request_byte_for_byte(api: Any) -> None:
+def test_tool_invoked_content_matches_the_request_byte_for_byte(api: Any) -> None:
     texts = iter(["plain", "ünïcödé 🙂", 'quotes " and \\ and \n', "a\ud800b", "\u2028\x7f", ""])
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -177,7 +177,7 @@ def test_events_hold_the_request_byte_for_byte(api: Any) -> None:
 
 @pytest.mark.claim("TL-30")
 @apis
-def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
+def test_tool_context_has_the_adapter_and_the_prompt_that_was_sent(api: Any) -> None:
     seen: list[ToolContext] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -200,7 +200,7 @@ def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
     "arguments",
     ['{"a": 1', "", "null", "[]", '{"b": 1}', '{"a": "\ud800"}', "[" * 50_000, "x" * 1_000_000],
 )
-def test_whatever_the_model_writes_is_answered_on_the_wire(api: Any, arguments: str) -> None:
+def test_calls_with_any_arguments_are_answered(api: Any, arguments: str) -> None:
     with ScriptedServer(
         Say(calls=(Call("pro\ud800be", arguments), Call("probe", arguments))), Say("done")
     ) as server:
@@ -210,7 +210,7 @@ def test_whatever_the_model_writes_is_answered_on_the_wire(api: Any, arguments: 
 
 
 @apis
-def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
+def test_every_tool_declares_whether_it_is_strict(api: Any) -> None:
     @dataclass(frozen=True)
     class Open:
         anything: dict[str, Any]
@@ -224,7 +224,7 @@ def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
     assert tools[0]["parameters"]["additionalProperties"] is False
 
 
-def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
+def test_reasoning_and_unknown_items_are_sent_back_unchanged() -> None:
     items = [
         {
             "type": "reasoning",
@@ -253,7 +253,7 @@ def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> None:
+def test_tools_in_conversation_option_places_later_tools(placed: bool) -> None:
     read = Call("read_section", {"section_key": "more"})
     with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
         evaluate(connect(server, tools_in_conversation=placed), layered())
@@ -270,7 +270,7 @@ def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> N
 
 
 @drivers
-def test_options_for_compaction_and_caching_go_out_and_their_items_come_back_unchanged(
+def test_compaction_and_caching_options_are_sent_and_items_sent_back(
     run: Run,
 ) -> None:
     options = {
@@ -301,7 +301,7 @@ def test_options_for_compaction_and_caching_go_out_and_their_items_come_back_unc
     assert second.json["input"][1:3] == [compaction, called]
 
 
-def test_options_for_caching_go_into_chat_requests() -> None:
+def test_caching_options_are_sent_with_chat_requests() -> None:
     options = {"prompt_cache_key": "agent-1", "prompt_cache_retention": "24h"}
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
         evaluate(connect(server, api="chat", options=options), prompt(tool()))
@@ -309,7 +309,7 @@ def test_options_for_caching_go_into_chat_requests() -> None:
 
 
 @apis
-def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
+def test_options_and_prompt_role_are_sent_with_every_request(api: Any) -> None:
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
         adapter = connect(
             server, api=api, prompt_role="developer", options={"temperature": 0, "seed": None}
@@ -322,7 +322,7 @@ def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
 
 
 @apis
-def test_tools_among_the_options_stand_beside_those_of_the_prompt(api: Any) -> None:
+def test_tools_in_options_are_sent_with_the_prompts_tools(api: Any) -> None:
     search = {"type": "web_search"}
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done"), Say("done")) as server:
         adapter = connect(server, api=api, options={"tools": [search]})
@@ -334,7 +334,7 @@ def test_tools_among_the_options_stand_beside_those_of_the_prompt(api: Any) -> N
     ] * 2 + [["web_search"]]
 
 
-def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
+def test_text_option_is_merged_with_the_declared_output_format() -> None:
     with ScriptedServer(Say('{"text": "hi"}')) as server:
         adapter = connect(server, options={"text": {"verbosity": "low"}})
         evaluate(adapter, typed(Answer))
@@ -344,7 +344,7 @@ def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
 
 @apis
 @pytest.mark.parametrize("key", ["input", "messages", "stream"])
-def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str) -> None:
+def test_option_set_by_the_adapter_is_rejected(api: Any, key: str) -> None:
     with pytest.raises(
         ValueError,
         match=rf"options \['{key}'\] cannot be passed because the adapter sets them; remove them",
@@ -352,7 +352,7 @@ def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str)
         OpenAIAdapter("m", api=api, options={"temperature": 0, key: []})
 
 
-def test_an_unknown_role_of_the_prompt_is_refused() -> None:
+def test_unknown_prompt_role_is_rejected() -> None:
     wrong: Any = "assistant"
     with pytest.raises(
         ValueError, match="prompt_role must be 'user', 'system' or 'developer', got 'assistant'"
@@ -360,19 +360,19 @@ def test_an_unknown_role_of_the_prompt_is_refused() -> None:
         OpenAIAdapter("m", prompt_role=wrong)
 
 
-def test_an_unknown_api_is_refused() -> None:
+def test_unknown_api_is_rejected() -> None:
     wrong: Any = "completions"
     with pytest.raises(ValueError, match="must be 'responses' or 'chat', got"):
         OpenAIAdapter("m", api=wrong)
 
 
-def test_an_unknown_way_to_ask_for_typed_output_is_refused() -> None:
+def test_unknown_structured_output_value_is_rejected() -> None:
     wrong: Any = "json"
     with pytest.raises(ValueError, match="must be 'native' or 'prompted', got"):
         OpenAIAdapter("m", structured_output=wrong)
 
 
-def test_a_given_client_is_used_as_it_is() -> None:
+def test_custom_clients_are_used_unchanged() -> None:
     with ScriptedServer(Say("sync"), Say("async")) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key="its-own", max_retries=0)
         async_client = openai.AsyncOpenAI(
@@ -392,7 +392,7 @@ def test_a_given_client_is_used_as_it_is() -> None:
     assert keys == ["Bearer its-own", "Bearer its-own-too"]
 
 
-def test_a_client_for_azure_may_hold_a_token_and_no_key() -> None:
+def test_azure_client_can_use_a_token_instead_of_a_key() -> None:
     with ScriptedServer(Say("done")) as server:
         client = openai.AzureOpenAI(
             base_url=server.openai_url,
@@ -405,7 +405,7 @@ def test_a_client_for_azure_may_hold_a_token_and_no_key() -> None:
         assert server.requests[0].header("authorization") == "Bearer t"
 
 
-def test_the_key_and_the_address_may_come_from_the_environment(
+def test_api_key_and_base_url_default_to_environment_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ScriptedServer(Say("done")) as server:
@@ -435,7 +435,7 @@ def schema_of(request: Request) -> Any:
 
 @apis
 @drivers
-def test_an_object_is_asked_for_strictly_and_parsed(api: Any, run: Run) -> None:
+def test_object_output_is_requested_strictly_and_parsed(api: Any, run: Run) -> None:
     with ScriptedServer(Say('{"text": "hi", "score": 3}')) as server:
         response = run(connect(server, api=api), typed(Answer))
         asked = schema_of(server.requests[0])
@@ -447,7 +447,9 @@ def test_an_object_is_asked_for_strictly_and_parsed(api: Any, run: Run) -> None:
 @apis
 @pytest.mark.parametrize("mode", ["native", "prompted"])
 @pytest.mark.parametrize("fence", ["{}", "```json\n{}\n```", "Sure:\n```\n{}\n```"])
-def test_an_array_travels_in_an_object_in_both_modes(api: Any, mode: Any, fence: str) -> None:
+def test_array_output_is_wrapped_in_an_object_in_both_modes(
+    api: Any, mode: Any, fence: str
+) -> None:
     body = json.dumps({"items": [{"text": "a", "score": 1}, {"text": "b", "score": 2}]})
     with ScriptedServer(Say(fence.replace("{}", body))) as server:
         response = evaluate(connect(server, api=api, structured_output=mode), typed(list[Answer]))
@@ -465,7 +467,7 @@ LEFT_OUT = '{"text": "hi", "score": null}'
 
 
 @apis
-def test_null_for_a_left_out_default_is_the_default(api: Any) -> None:
+def test_null_for_an_omitted_default_is_parsed_as_the_default(api: Any) -> None:
     with ScriptedServer(
         Say(f"```json\n{LEFT_OUT}\n```"), Say(f'{{"items": [{LEFT_OUT}]}}')
     ) as server:
@@ -476,7 +478,7 @@ def test_null_for_a_left_out_default_is_the_default(api: Any) -> None:
 # --- Many at once
 
 
-def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections() -> None:
+def test_adapter_serves_two_event_loops_in_turn_and_closes_its_clients() -> None:
     with ScriptedServer(Say("one"), Say("two")) as server:
         adapter = connect(server)
         assert evaluate_async(adapter, prompt()).text == "one"
@@ -485,7 +487,7 @@ def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections()
 
 
 @apis
-def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
+def test_adapter_serves_concurrent_conversations_in_one_event_loop(api: Any) -> None:
     def reply(request: Request) -> Say:
         items = history(request)
         if any(
@@ -509,7 +511,7 @@ def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
     assert all(f"Number {n}." in text for n, text in enumerate(texts))
 
 
-def test_one_adapter_serves_sixteen_threads() -> None:
+def test_adapter_serves_sixteen_threads() -> None:
     def reply(request: Request) -> Say:
         return Say(history(request)[0]["content"])
 
@@ -521,7 +523,7 @@ def test_one_adapter_serves_sixteen_threads() -> None:
     assert all(f"Number {n}." in text for n, text in enumerate(texts))
 
 
-def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None:
+def test_async_handler_can_evaluate_nested_prompts() -> None:
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         inner = prompt(text="Inner.")
         response = await context.adapter.evaluate_async(
@@ -539,7 +541,7 @@ def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None
 # --- Transport
 
 
-def test_a_long_conversation_encodes_each_message_once() -> None:
+def test_long_conversation_grows_by_the_same_size_each_turn() -> None:
     turns = 30
     script: Iterator[Say] = (
         Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns)
@@ -551,7 +553,7 @@ def test_a_long_conversation_encodes_each_message_once() -> None:
     assert max(steps[9:]) == min(steps[9:]), "from id 10 on all have the same width"
 
 
-def test_the_answers_are_in_the_response_s_transcript() -> None:
+def test_response_transcript_contains_tool_messages() -> None:
     with ScriptedServer(Say(calls=(Call("probe", id="mine"),)), Say("done")) as server:
         response = evaluate(connect(server), prompt(tool()))
     assert ToolMessage("mine", "ok") in response.transcript
@@ -584,7 +586,9 @@ print("openai" in sys.modules)
     ],
     ids=["blocked", "lazy"],
 )
-def test_the_sdk_is_imported_on_first_use_and_its_absence_named(program: str, printed: str) -> None:
+def test_sdk_is_imported_on_first_use_and_a_missing_extra_is_named(
+    program: str, printed: str
+) -> None:
     source = str(Path(sys.modules["weakincentives"].__path__[0]).parent)
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -48,7 +48,7 @@ def layered(text: str = "Go.") -> Prompt[Any]:
 
 @apis
 @pytest.mark.parametrize("moves", [False, True])
-def test_each_request_of_a_chat_begins_with_the_bytes_of_the_one_before(
+def test_each_chat_request_starts_with_the_bytes_of_the_previous_one(
     api: Any, *, moves: bool
 ) -> None:
     """With `moves` each turn runs in a new adapter, with the conversation from its JSON."""
@@ -78,7 +78,7 @@ def test_each_request_of_a_chat_begins_with_the_bytes_of_the_one_before(
 
 @apis
 @pytest.mark.parametrize("role", [None, "user"])
-def test_the_prompt_and_its_changes_have_their_roles(api: Any, role: Any) -> None:
+def test_instructions_role_applies_to_the_prompt_and_its_changes(api: Any, role: Any) -> None:
     with ScriptedServer(Say("one"), Say("two")) as server:
         adapter, session = connect(server, api, instructions_role=role), Session()
         first = adapter.evaluate(prompt(text="Go."), session=session, message="Hi")
@@ -100,7 +100,7 @@ def test_the_prompt_and_its_changes_have_their_roles(api: Any, role: Any) -> Non
 
 
 @apis
-def test_the_items_of_one_server_do_not_go_to_another(api: Any) -> None:
+def test_provider_items_are_not_sent_to_another_server(api: Any) -> None:
     with ScriptedServer(Say("one", reasoning="hm"), Say("two"), Say("three")) as server:
         session, conversation = Session(), None
         for host in ("127.0.0.1", "localhost", "127.0.0.1"):

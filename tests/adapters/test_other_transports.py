@@ -52,7 +52,7 @@ def over_aiohttp(url: str, door: Door, **options: Any) -> str:
 
 
 @doors
-def test_replies_are_read(door: Door) -> None:
+def test_replies_over_aiohttp_are_decoded(door: Door) -> None:
     with ScriptedServer(Say("Hello there.")) as server:
         assert over_aiohttp(server.url, door) == "Hello there."
 
@@ -65,7 +65,9 @@ def test_replies_are_read(door: Door) -> None:
         (redirect(f"http://127.0.0.1:9/{KEY}"), "redirect"),
     ],
 )
-def test_what_a_server_must_not_do_is_an_error(behaviour: Any, code: str, door: Door) -> None:
+def test_oversized_replies_and_redirects_over_aiohttp_raise(
+    behaviour: Any, code: str, door: Door
+) -> None:
     with HostileServer(behaviour) as server:
         with pytest.raises(PromptEvaluationError) as caught:
             over_aiohttp(server.url, door)
@@ -74,7 +76,7 @@ def test_what_a_server_must_not_do_is_an_error(behaviour: Any, code: str, door: 
 
 @doors
 @pytest.mark.parametrize("behaviour", ["silence", "comments", "headers byte by byte"])
-def test_a_deadline_ends_the_request_and_its_connection(behaviour: str, door: Door) -> None:
+def test_deadline_ends_the_request_and_its_connection(behaviour: str, door: Door) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server:
         with pytest.raises(PromptEvaluationError) as caught:
             over_aiohttp(server.url, door, deadline=Deadline.after(0.5))

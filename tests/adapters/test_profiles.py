@@ -140,7 +140,7 @@ def connect(server: ScriptedServer, name: str, **options: Any) -> OpenAIAdapter:
 
 
 @pytest.mark.parametrize("name", READY)
-def test_server_of_the_profile_accepts_tools_streams_types_and_chats_after_a_fault(
+def test_profile_server_accepts_tools_streams_output_and_faulty_chats(
     name: str,
 ) -> None:
     rules = RULES[name]
@@ -220,7 +220,7 @@ def connection(profile: ServerProfile, **arguments: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", [name for name in READY if READY[name].base_url])
-def test_profile_names_its_server_and_its_key(name: str) -> None:
+def test_profile_sets_the_base_url_and_reads_its_own_key_variable(name: str) -> None:
     profile = READY[name]
     variables = {profile.key_variable: "sk-own"} if profile.key_variable else {}
     with environment(OPENAI_API_KEY="sk-openai", OPENAI_BASE_URL="http://elsewhere", **variables):
@@ -228,7 +228,7 @@ def test_profile_names_its_server_and_its_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READY)
-def test_key_of_a_profile_goes_to_no_other_server(name: str) -> None:
+def test_profile_key_is_not_sent_to_another_server(name: str) -> None:
     profile, other = READY[name], "http://127.0.0.1:9/v1"
     variables = {profile.key_variable: "sk-own"} if profile.key_variable else {}
     with environment(OPENAI_API_KEY="sk-openai", **variables):
@@ -240,7 +240,7 @@ def test_key_of_a_profile_goes_to_no_other_server(name: str) -> None:
         assert connection(profile, base_url=other, api_key="sk-mine") == (other, "sk-mine")
 
 
-def test_missing_key_and_missing_base_url_name_their_variables() -> None:
+def test_missing_key_or_base_url_error_names_the_variable() -> None:
     with environment(OPENAI_API_KEY="sk-openai"):
         with pytest.raises(ValueError, match="api_key is missing; pass api_key= or set GROQ_API_K"):
             OpenAIAdapter("m", profile=profiles.GROQ)
@@ -260,7 +260,7 @@ def test_missing_key_and_missing_base_url_name_their_variables() -> None:
         (profiles.DATABRICKS, "dbc.cloud.databricks.com", None),
     ],
 )
-def test_variable_of_the_base_url_may_lack_scheme_port_and_path(
+def test_base_url_variable_can_omit_scheme_port_and_path(
     profile: ServerProfile, value: str, url: str | None
 ) -> None:
     expected = (
@@ -320,7 +320,7 @@ def test_options_replace_the_stream_options_of_the_adapter(option: Any, sent: ob
     assert "stream_options" not in whole
 
 
-def test_none_among_options_leaves_out_a_field_of_the_adapter() -> None:
+def test_option_set_to_none_omits_the_adapters_field() -> None:
     with ScriptedServer(Say("Hi.")) as server:
         adapter = OpenAIAdapter(
             "m", api="chat", base_url=server.openai_url, api_key="k", options={"tools": None}
@@ -329,7 +329,7 @@ def test_none_among_options_leaves_out_a_field_of_the_adapter() -> None:
         assert "tools" not in server.requests[0].json
 
 
-def test_one_plain_tool_makes_all_tools_plain_unless_each_says_its_own() -> None:
+def test_non_strict_tool_makes_all_tools_non_strict_unless_strict_is_each() -> None:
     def sent(profile: ServerProfile) -> list[object]:
         steps = [Say(calls=(Call("probe", {"a": "1"}),)), Say("Done.")]
         with ScriptedServer(*steps) as server:
@@ -346,7 +346,7 @@ def test_one_plain_tool_makes_all_tools_plain_unless_each_says_its_own() -> None
     assert sent(ServerProfile(strict="never")) == [None, None]
 
 
-def test_media_are_in_the_result_where_the_profile_says_so() -> None:
+def test_media_in_results_profile_sends_media_in_the_tool_result() -> None:
     image = Image.from_url("https://example.com/a.png", "image/png")
     codec = OpenAIAdapter(
         "m", api="chat", api_key="k", profile=ServerProfile(media_in_results=True)
@@ -373,7 +373,7 @@ THOUGHTS = {
 
 
 @pytest.mark.parametrize("text", THOUGHTS)
-def test_thoughts_at_the_beginning_are_no_text_whatever_the_chunks(text: str) -> None:
+def test_leading_thoughts_are_removed_for_every_chunk_size(text: str) -> None:
     assert without_thoughts(text) == THOUGHTS[text]
     for size in (1, 2, 3, 7, 100):
         feed = ThoughtFilter().feed
@@ -382,20 +382,20 @@ def test_thoughts_at_the_beginning_are_no_text_whatever_the_chunks(text: str) ->
         assert shown == THOUGHTS[text] or (shown == "" and text == "<thi")
 
 
-def test_thoughts_without_their_opening_tag_end_on_a_line() -> None:
+def test_thoughts_without_an_opening_tag_end_only_at_a_tag_on_its_own_line() -> None:
     assert without_thoughts("Hm.\nSo:\n</think>\n\nYes.") == "Yes."
     assert without_thoughts("Write </think> at the end.") == "Write </think> at the end."
     code = "Like this:\n<think>\nHm.\n</think>\n"
     assert without_thoughts(code) == code
 
 
-def test_text_between_tags_stays_without_a_profile() -> None:
+def test_thought_tags_are_kept_without_a_profile() -> None:
     with ScriptedServer(Say("<think>Hm.</think>Yes.")) as server:
         adapter = OpenAIAdapter("m", api="chat", base_url=server.openai_url, api_key="k")
         assert evaluate(adapter, prompt()).text == "<think>Hm.</think>Yes."
 
 
-def test_stream_that_ends_within_its_thoughts_has_no_text() -> None:
+def test_stream_ending_within_its_thoughts_has_no_text() -> None:
     chunk = {"choices": [{"index": 0, "delta": {"content": "<think>Hm"}, "finish_reason": None}]}
     body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
     with ScriptedServer(Raw(body, content_type="text/event-stream")) as server:
@@ -420,19 +420,19 @@ def test_stream_that_ends_within_its_thoughts_has_no_text() -> None:
         ({"call_ids": "["}, r"call_ids must be a regular expression, got '\['"),
     ],
 )
-def test_unknown_value_of_a_profile_names_the_known_ones(arguments: Any, words: str) -> None:
+def test_invalid_profile_value_is_rejected_with_the_valid_ones(arguments: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ServerProfile(**arguments)
 
 
-def test_profile_can_be_changed_and_compared() -> None:
+def test_profile_supports_replace_equality_and_hashing() -> None:
     changed = replace(profiles.VLLM, base_url="http://gpu:8000/v1")
     assert changed != profiles.VLLM
     assert changed == replace(profiles.VLLM, base_url="http://gpu:8000/v1")
     assert len({changed, *READY.values()}) == len(READY) + 1
 
 
-def test_page_shows_each_profile_and_each_field() -> None:
+def test_documentation_lists_each_profile_and_each_field() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for name, profile in READY.items():
         server = profile.base_url or profile.base_url_variable

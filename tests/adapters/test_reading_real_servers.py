@@ -147,7 +147,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("run", STREAMED)
 @pytest.mark.parametrize("events", TEXTS.values(), ids=TEXTS)
-def test_stream_in_an_odd_form_is_read_whole(events: list[Any], run: Any) -> None:
+def test_stream_in_an_unusual_format_is_decoded_completely(events: list[Any], run: Any) -> None:
     with ScriptedServer(said(*events), Say("Next.")) as server:
         adapter, session = connect(server), Session()
         response = run(adapter, prompt(), session)
@@ -213,7 +213,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("events", CALLS.values(), ids=CALLS)
-def test_calls_of_a_stream_are_told_apart(events: list[Any]) -> None:
+def test_streamed_tool_calls_are_separated(events: list[Any]) -> None:
     with ScriptedServer(said(*events, CALLED), Say("Done.")) as server:
         *_, last = connect(server).stream(prompt(), session=Session())
     assert isinstance(last, Completed)
@@ -273,7 +273,7 @@ INPUT = {"chat": 11, "responses": 11, "messages": 50}
 
 @pytest.mark.parametrize("run", STREAMED)
 @pytest.mark.parametrize("api", APIS)
-def test_unfinished_stream_says_so_and_keeps_what_arrived(api: str, run: Any) -> None:
+def test_incomplete_stream_raises_with_its_partial_text_and_usage(api: str, run: Any) -> None:
     session = Session()
     with ScriptedServer(said(*BEGUN[api], done=False), Say("Whole.")) as server:
         adapter = connect(server, api)
@@ -302,7 +302,7 @@ def test_fallback_counts_the_usage_of_a_failed_stream(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_stopped_stream_counts_its_usage(api: str) -> None:
+def test_closed_stream_reports_its_usage(api: str) -> None:
     session = Session()
     with ScriptedServer(said(*BEGUN[api], done=False)) as server:
         chat = Chat(MainLoop(connect(server, api)), prompt(), session=session)
@@ -340,7 +340,7 @@ class _PatchedClient(openai.OpenAI):
         )
 
 
-def test_tool_that_answers_for_the_sdk_works_without_streams() -> None:
+def test_patched_sdk_client_works_without_streaming() -> None:
     client = _PatchedClient(api_key="unused", base_url="http://127.0.0.1:9/v1")
     adapter = sdk_adapter("chat", client=client)
     assert adapter.evaluate(prompt(), session=Session()).text == "Patched."
@@ -355,7 +355,7 @@ FRAMED = {
 
 @pytest.mark.parametrize("run", WHOLE)
 @pytest.mark.parametrize("reply", FRAMED.values(), ids=FRAMED)
-def test_whole_reply_in_another_framing_is_read(reply: Raw, run: Any) -> None:
+def test_non_streamed_reply_in_sse_framing_is_decoded(reply: Raw, run: Any) -> None:
     with ScriptedServer(reply) as server:
         assert run(connect(server), prompt(), Session()).text == "Hi."
         assert "stream" not in server.requests[0].json
@@ -378,7 +378,7 @@ REASONS = {
 
 @pytest.mark.parametrize("run", [sync, streamed])
 @pytest.mark.parametrize(("reason", "code"), REASONS.items())
-def test_finish_reason_of_a_failure_is_a_typed_error(reason: str, code: str, run: Any) -> None:
+def test_failure_finish_reason_raises_with_its_code(reason: str, code: str, run: Any) -> None:
     reply = whole({"content": "Par"}, reason)
     if run is streamed:
         reply = said(chunk({"content": "Par"}), chunk({}, reason, usage=USAGE))
@@ -393,7 +393,7 @@ def test_finish_reason_of_a_failure_is_a_typed_error(reason: str, code: str, run
     ("lacking", "words"),
     [(Say(""), "empty"), (Say("I will look.", finish="tool_calls"), "announces tool calls")],
 )
-def test_answer_without_its_content_is_asked_for_again(lacking: Say, words: str, api: str) -> None:
+def test_answer_without_content_is_requested_again(lacking: Say, words: str, api: str) -> None:
     if api == "responses" and lacking.text:
         pytest.skip("the Responses API announces no calls")
     with ScriptedServer(lacking, Say("Here.")) as server:
@@ -483,7 +483,7 @@ FAILURES: dict[str, tuple[Raw, str, str]] = {
 @pytest.mark.parametrize("run", [sync, streamed])
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(("reply", "code", "words"), FAILURES.values(), ids=FAILURES)
-def test_error_has_the_code_and_the_words_of_the_server(
+def test_error_has_the_code_and_message_of_the_server(
     reply: Raw, code: str, words: str, api: str, run: Any
 ) -> None:
     with ScriptedServer(reply) as server:
@@ -493,7 +493,7 @@ def test_error_has_the_code_and_the_words_of_the_server(
     assert ("base_url" in error.remedy) == (words == "No page")
 
 
-def test_missing_item_names_the_option_that_it_needs() -> None:
+def test_missing_item_error_names_the_required_option() -> None:
     words = "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."
     with ScriptedServer(body({"error": {"message": words}}, 404)) as server:
         error = failure(sync, connect(server, "responses", options={"store": False}))
@@ -502,7 +502,7 @@ def test_missing_item_names_the_option_that_it_needs() -> None:
     assert "base_url" not in error.remedy
 
 
-def test_wait_of_a_throttled_reply_is_read_from_its_words() -> None:
+def test_retry_after_is_parsed_from_the_error_message() -> None:
     with ScriptedServer(FAILURES["in a 200"][0]) as server:
         error = failure(sync, connect(server))
     assert isinstance(error, ThrottleError)
@@ -510,7 +510,7 @@ def test_wait_of_a_throttled_reply_is_read_from_its_words() -> None:
     assert error.retry_after.total_seconds() == 1.5
 
 
-def test_error_of_a_server_is_bounded_and_masks_the_key() -> None:
+def test_server_error_message_is_truncated_and_masks_the_key() -> None:
     reply = body({"error": {"message": f"wrong {'x' * 400} sk-secret-0123456789"}})
     with ScriptedServer(reply) as server:
         adapter = sdk_adapter("chat", server.url, api_key="sk-secret-0123456789", max_retries=0)
@@ -548,7 +548,7 @@ def test_failed_response_keeps_its_code(event: Any) -> None:
         ("client", streamed_async, "async_client"),
     ],
 )
-def test_run_without_its_client_names_the_client_and_sends_nothing(
+def test_run_without_the_required_client_raises_and_sends_nothing(
     api: str, given: str, run: Any, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ScriptedServer() as elsewhere, ScriptedServer() as gateway:
@@ -564,7 +564,7 @@ def test_run_without_its_client_names_the_client_and_sends_nothing(
         assert not gateway.requests
 
 
-def test_deadline_does_not_send_a_sync_run_to_another_client() -> None:
+def test_sync_run_with_a_deadline_does_not_use_the_async_client() -> None:
     with ScriptedServer() as gateway:
         client = sdk_client("chat", gateway.url, "Async", api_key="unused")
         adapter = sdk_adapter("chat", async_client=client)
@@ -574,7 +574,7 @@ def test_deadline_does_not_send_a_sync_run_to_another_client() -> None:
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("name", ["base_url", "api_key"])
-def test_ready_client_beside_another_server_is_rejected(api: str, name: str) -> None:
+def test_custom_client_with_base_url_or_api_key_is_rejected(api: str, name: str) -> None:
     client = sdk_client(api, "http://127.0.0.1:9", api_key="unused")
     other: dict[str, Any] = {name: "http://127.0.0.1:8"}
     adapter_class = AnthropicAdapter if api == "messages" else OpenAIAdapter
@@ -582,7 +582,7 @@ def test_ready_client_beside_another_server_is_rejected(api: str, name: str) -> 
         adapter_class("m", client=client, **other)
 
 
-def test_clients_of_different_servers_are_rejected() -> None:
+def test_clients_with_different_base_urls_are_rejected() -> None:
     client = sdk_client("chat", "http://127.0.0.1:9", api_key="unused")
     other = sdk_client("chat", "http://127.0.0.1:8", "Async", api_key="unused")
     with pytest.raises(ValueError, match="must have the same base_url"):
@@ -594,7 +594,7 @@ def test_clients_of_different_servers_are_rejected() -> None:
 
 @pytest.mark.parametrize("run", STREAMED)
 @pytest.mark.parametrize("api", APIS)
-def test_time_to_read_an_event_of_ten_megabytes_is_short(api: str, run: Any) -> None:
+def test_event_of_ten_megabytes_is_decoded_quickly(api: str, run: Any) -> None:
     text = "x" * 10_000_000
     with ScriptedServer(Say(text)) as server:
         adapter = connect(server, api)
@@ -607,7 +607,7 @@ def test_time_to_read_an_event_of_ten_megabytes_is_short(api: str, run: Any) -> 
 
 
 @pytest.mark.parametrize("run", [sync, streamed, async_, streamed_async])
-def test_message_beside_an_answer_is_not_a_failure(run: Any) -> None:
+def test_message_field_next_to_an_answer_is_not_an_error(run: Any) -> None:
     answer = {
         "index": 0,
         "message": {"role": "assistant", "content": "Hi"},
@@ -638,7 +638,7 @@ def test_message_beside_an_answer_is_not_a_failure(run: Any) -> None:
         (400, {"error": "Invalid value for context: size must be positive"}, "bad_request"),
     ],
 )
-def test_failure_in_an_odd_place_has_its_code(
+def test_error_in_an_unusual_field_is_classified(
     api: str, status: int, reply: dict[str, Any], code: str
 ) -> None:
     with ScriptedServer(body(reply, status)) as server:
@@ -677,7 +677,7 @@ class _Endless(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_stream_keeps_its_connection_if_the_reply_ends_soon_after_its_last_event(
+def test_stream_reuses_its_connection_if_the_reply_ends_promptly(
     ends: bool,
 ) -> None:
     class Handler(_Endless):

@@ -51,7 +51,7 @@ def rejected(chat: Chat[Any], message: Any) -> PromptEvaluationError:
 @pytest.mark.parametrize(
     "message", [["What is this?", IMAGE], "x" * 200_000], ids=["image", "long"]
 )
-def test_rejected_message_is_left_out_of_later_requests(
+def test_rejected_message_is_omitted_from_later_requests(
     message: Any, compaction: Compaction | None
 ) -> None:
     with ScriptedServer(*[picky] * 8, strict=False) as server:
@@ -70,7 +70,7 @@ def test_rejected_message_is_left_out_of_later_requests(
     assert len(marked) == 1, "the conversation says what was said"
 
 
-def test_rejected_message_is_sent_again_when_the_turn_continues_without_another() -> None:
+def test_rejected_message_is_sent_again_if_no_new_message_follows() -> None:
     with ScriptedServer(Fail(400), Say("Fine."), Say("Bye.")) as server:
         chat = talk(server)
         rejected(chat, "Hello")
@@ -81,7 +81,7 @@ def test_rejected_message_is_sent_again_when_the_turn_continues_without_another(
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
-def test_message_stays_when_the_provider_failed_for_another_reason(status: int) -> None:
+def test_message_is_kept_after_a_failure_that_is_not_a_rejection(status: int) -> None:
     with ScriptedServer(Fail(status), Say("Fine.")) as server:
         chat = talk(server)
         assert LEFT_OUT not in str(rejected(chat, "Hello"))
@@ -90,7 +90,7 @@ def test_message_stays_when_the_provider_failed_for_another_reason(status: int) 
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_rejected_result_of_a_tool_is_replaced_by_a_note(status: int) -> None:
+def test_rejected_tool_result_is_replaced_by_a_note(status: int) -> None:
     def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("Here.", media=[IMAGE])
 
@@ -106,7 +106,7 @@ def test_rejected_result_of_a_tool_is_replaced_by_a_note(status: int) -> None:
     assert (kept.content.splitlines()[0], kept.media) == ("Here.", (IMAGE,))
 
 
-def test_rejected_first_message_without_a_prompt_beside_it_stays() -> None:
+def test_rejected_prompt_without_a_message_is_kept() -> None:
     with ScriptedServer(Fail(400)) as server:
         adapter = OpenAIAdapter("m", base_url=server.openai_url, api_key="k", max_retries=0)
         with pytest.raises(PromptEvaluationError) as caught:

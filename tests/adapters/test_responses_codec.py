@@ -78,7 +78,7 @@ def reply(*items: object, status: str = "completed", **rest: object) -> dict[str
     }
 
 
-def test_a_conversation_is_encoded_turn_by_turn_and_items_come_back_unchanged() -> None:
+def test_conversation_is_encoded_turn_by_turn_with_items_unchanged() -> None:
     talk = Talk(codec(), "Go.", SPEC)
     first = encoded(talk.request())
     assert first == {
@@ -101,7 +101,7 @@ def test_a_conversation_is_encoded_turn_by_turn_and_items_come_back_unchanged() 
     ]
 
 
-def test_later_tools_join_the_list_by_default() -> None:
+def test_later_tools_are_added_to_the_tools_list_by_default() -> None:
     talk = Talk(codec(), "Go.", SPEC)
     first = encoded(talk.request())
     talk.say(ToolsAdded((LATE,)))
@@ -110,7 +110,7 @@ def test_later_tools_join_the_list_by_default() -> None:
     assert [tool["name"] for tool in second["tools"]] == ["probe", "late"]
 
 
-def test_later_tools_stand_in_the_conversation_where_that_is_wanted() -> None:
+def test_tools_in_conversation_adds_later_tools_as_items() -> None:
     talk = Talk(codec(tools_in_conversation=True), "Go.", SPEC)
     talk.request()
     talk.say(ToolsAdded((LATE,)), UserMessage("More."))
@@ -122,7 +122,7 @@ def test_later_tools_stand_in_the_conversation_where_that_is_wanted() -> None:
     ]
 
 
-def test_removed_tools_leave_the_item_that_brought_them_and_an_emptied_item_goes() -> None:
+def test_removed_tools_leave_their_item_and_an_empty_item_is_dropped() -> None:
     talk = Talk(codec(tools_in_conversation=True), "Go.", SPEC)
     other = replace(LATE, name="other")
     talk.say(ToolsAdded((LATE, other)), ToolsAdded((replace(LATE, name="alone"),)))
@@ -135,7 +135,7 @@ def test_removed_tools_leave_the_item_that_brought_them_and_an_emptied_item_goes
     ]
 
 
-def test_typed_output_is_asked_for_natively_or_in_words() -> None:
+def test_typed_output_is_requested_natively_or_in_the_prompt() -> None:
     native = encoded(Talk(codec(), "Go.", output=OUTPUT).request())
     assert native["text"] == {
         "format": {
@@ -150,14 +150,14 @@ def test_typed_output_is_asked_for_natively_or_in_words() -> None:
     assert '{"type": "object"}' in prompted["input"][0]["content"]
 
 
-def test_role_and_options_are_choices() -> None:
+def test_prompt_role_and_extra_options_are_sent() -> None:
     body = encoded(Talk(codec(prompt_role="developer", extra={"store": False}), "Go.").request())
     assert body["input"][0]["role"] == "developer"
     assert body["store"] is False
     assert "tools" not in body
 
 
-def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
+def test_answer_of_another_provider_is_encoded_as_plain_items() -> None:
     talk = Talk(codec(), "Go.")
     talk.say(
         AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)),
@@ -179,7 +179,7 @@ def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
 # --- Reading
 
 
-def test_text_calls_and_usage_are_read() -> None:
+def test_text_calls_and_usage_are_decoded() -> None:
     usage = {"input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3}}
     answer = codec().decode(reply(REASONING, text_item("a"), text_item("b"), CALL, usage=usage))
     assert (answer.text, answer.finish, answer.usage) == ("ab", "tool_calls", TokenUsage(9, 4, 3))
@@ -197,14 +197,14 @@ def test_text_calls_and_usage_are_read() -> None:
         (None, "length"),
     ],
 )
-def test_an_incomplete_response_is_never_taken_for_a_whole_one(
+def test_incomplete_response_has_the_finish_reason_of_its_details(
     details: object, finish: str
 ) -> None:
     answer = codec().decode(reply(text_item("a"), status="incomplete", incomplete_details=details))
     assert answer.finish == finish
 
 
-def test_a_refusal_is_an_ending_of_its_own() -> None:
+def test_refusal_has_its_own_finish_reason() -> None:
     refusal = {
         "type": "message",
         "role": "assistant",
@@ -215,7 +215,7 @@ def test_a_refusal_is_an_ending_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "queued", "in_progress"])
-def test_a_response_that_did_not_complete_is_a_failure(status: str) -> None:
+def test_uncompleted_response_raises_provider_failed(status: str) -> None:
     with pytest.raises(PromptEvaluationError, match=status) as caught:
         codec().decode(reply(status=status))
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
@@ -225,7 +225,7 @@ def test_a_response_that_did_not_complete_is_a_failure(status: str) -> None:
     )
 
 
-def test_a_failure_tells_the_provider_s_message() -> None:
+def test_failed_response_raises_with_the_providers_message() -> None:
     error = {"code": "server_error", "message": "The model broke"}
     with pytest.raises(PromptEvaluationError, match="The model broke") as caught:
         codec().decode(reply(status="failed", error=error))
@@ -242,7 +242,7 @@ def test_a_failure_tells_the_provider_s_message() -> None:
         ({"type": "function_call", "call_id": "", "name": None}, ToolCall("c00001000", "", "{}")),
     ],
 )
-def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolCall) -> None:
+def test_incomplete_tool_calls_are_decoded_and_given_an_id(item: Any, read: ToolCall) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     assert talk.hear(reply(item)).tool_calls == (read,)
@@ -267,7 +267,7 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     ],
     ids=repr,
 )
-def test_a_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
+def test_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decode_reply(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
@@ -287,13 +287,13 @@ WHOLE: dict[str, Any] = reply(
 
 
 @given(broken(WHOLE))
-def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None:
+def test_arbitrary_reply_decodes_to_a_sendable_answer_or_is_malformed(value: Any) -> None:
     read_and_send_back(codec(), value)
 
 
 @example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
-def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
+def test_arbitrary_tool_call_can_be_sent_back_with_its_result(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     answer = talk.hear(
@@ -306,7 +306,7 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
 # --- What a turn costs
 
 
-def test_a_turn_appends_the_same_whatever_came_before() -> None:
+def test_cost_of_encoding_a_turn_is_independent_of_history() -> None:
     growth = Growth(
         codec(),
         SPEC,
@@ -334,13 +334,13 @@ def sent_back(*items: object) -> list[Any]:
     return sent
 
 
-def test_reasoning_goes_with_the_blank_message_that_it_belongs_to() -> None:
+def test_reasoning_of_a_blank_message_is_dropped_with_it() -> None:
     call = {"type": "function_call", "id": "fc", "call_id": "c1", "name": "t", "arguments": "{}"}
     items = sent_back(reasoning(1), text_item("  "), reasoning(2), call)
     assert [item["id"] for item in items if item["type"] == "reasoning"] == ["rs_2"]
 
 
-def test_parts_that_cannot_be_read_are_not_sent_back() -> None:
+def test_unreadable_content_parts_are_not_sent_back() -> None:
     good = {"type": "output_text", "text": "Hi", "annotations": []}
     odd = {**text_item(""), "content": [{"type": "output_text", "text": None}, good]}
     plain = {**text_item(""), "id": "m2", "content": [{"type": "text", "text": "there"}]}
@@ -351,7 +351,7 @@ def test_parts_that_cannot_be_read_are_not_sent_back() -> None:
 
 
 @pytest.mark.parametrize("kind", ["custom_tool_call", "mcp_approval_request", "computer_call"])
-def test_item_that_only_a_client_could_answer_is_an_error_that_names_it(kind: str) -> None:
+def test_item_that_requires_a_client_raises_and_is_named(kind: str) -> None:
     with pytest.raises(PromptEvaluationError, match=kind) as caught:
         codec().decode(reply({"type": kind, "id": "x", "call_id": "c"}))
     assert caught.value.remedy == "leave the tool that it belongs to out of options"

@@ -88,7 +88,7 @@ IN_WORDS = re.compile("does not fit (oneOf|minLength|minimum|exclusiveMinimum|fo
 @pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC])
 @settings(max_examples=10, suppress_health_check=[HealthCheck.filter_too_much])
 @given(external_schemas(), st.data())
-def test_what_a_strict_schema_admits_the_external_schema_admits(
+def test_arguments_that_fit_the_strict_schema_fit_the_external_schema(
     dialect: Dialect, schema: JsonSchema, data: st.DataObject
 ) -> None:
     # a validator of the draft that a schema names does not know OpenAPI's null
@@ -134,7 +134,7 @@ class Rich:
     month: Annotated[str, pydantic.Field(examples=["2026-01"])] = ""
 
 
-def test_default_of_a_reference_is_told_to_the_model_by_every_codec() -> None:
+def test_defaults_and_examples_are_described_by_every_codec() -> None:
     for body in check_all(tool(params=Rich)).values():
         function = body.get("function", body)
         schema = function.get("parameters") or function["input_schema"]
@@ -159,7 +159,7 @@ class Sizes:
     name: str
 
 
-def test_property_that_anthropic_rejects_is_described_at_any_depth() -> None:
+def test_property_name_rejected_by_anthropic_is_described_at_any_depth() -> None:
     sent = check_all(tool(params=Sizes))
     assert sent["chat"]["function"]["strict"]
     assert "größe" in json.dumps(sent["chat"], ensure_ascii=False)
@@ -178,7 +178,7 @@ class Reading(pydantic.BaseModel):
     serial: str = pydantic.Field(alias="Serial Number")
 
 
-def test_alias_that_anthropic_rejects_is_described() -> None:
+def test_alias_rejected_by_anthropic_is_described() -> None:
     schema = check_all(tool(params=Reading))["messages"]["input_schema"]
     assert "Serial Number" in schema["description"]
 
@@ -197,7 +197,7 @@ def test_infinite_default_is_described() -> None:
 
 
 @pytest.mark.parametrize("many", [{}, {"description": "Words."}])
-def test_definitions_that_refer_to_the_next_one_twice_are_encoded_in_time(many: JsonSchema) -> None:
+def test_doubly_referenced_definitions_are_encoded_without_blowup(many: JsonSchema) -> None:
     """Copied definitions would double with each of the 40."""
     definitions: JsonSchema = {"d40": {"type": "string"}}
     for number in range(40):
@@ -213,7 +213,7 @@ def test_definitions_that_refer_to_the_next_one_twice_are_encoded_in_time(many: 
     assert process_time() - start < 10
 
 
-def test_very_deep_schema_is_rejected_by_its_check_and_cut_without_one() -> None:
+def test_very_deep_schema_is_rejected_or_truncated_without_check_schema() -> None:
     schema: JsonSchema = {"type": "string"}
     for _ in range(150):
         schema = {"type": "array", "items": {"type": "object", "properties": {"a": schema}}}
@@ -233,7 +233,7 @@ def test_equal_schemas_are_encoded_once() -> None:
     assert encode_schema(first.parameters, OPENAI) is encode_schema(again, OPENAI)
 
 
-def test_openapi_schema_sends_only_the_components_that_it_refers_to() -> None:
+def test_only_referenced_openapi_components_are_sent() -> None:
     unused = {f"U{number}": {"type": "string"} for number in range(50)}
     used: JsonSchema = {
         "A": {"type": "object", "properties": {"b": {"$ref": "#/components/schemas/B"}}}
@@ -256,7 +256,7 @@ def test_openapi_schema_sends_only_the_components_that_it_refers_to() -> None:
     assert external(schema).parse_params('{"a": {"b": null}}') == {"a": {"b": None}}
 
 
-def test_objects_that_all_apply_become_one_strict_object() -> None:
+def test_allof_objects_are_merged_into_one_strict_object() -> None:
     base = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
     schema = {
         "type": "object",

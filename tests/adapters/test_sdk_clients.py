@@ -30,7 +30,7 @@ def no_collections() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("api", APIS)
-def test_the_garbage_collector_ends_connections_with_their_client(
+def test_garbage_collected_client_closes_its_connections(
     api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -170,7 +170,7 @@ CASES = [
         for case in (CASES if api == "messages" else OPENAI_CASES + CASES)
     ],
 )
-def test_an_error_status_is_typed_and_says_what_to_do(api: Any, run: Run, case: Case) -> None:
+def test_error_status_is_classified_with_a_remedy(api: Any, run: Run, case: Case) -> None:
     error = failure(api, run, case.fail)
     assert type(error) is case.kind
     assert (error.phase, error.code, error.provider, error.status) == (
@@ -211,7 +211,7 @@ def test_an_error_status_is_typed_and_says_what_to_do(api: Any, run: Run, case: 
         (None, None),
     ],
 )
-def test_throttling_tells_how_long_to_wait_where_that_is_a_time(
+def test_throttle_error_has_retry_after_only_for_a_valid_duration(
     api: str, header: str | None, seconds: float | None
 ) -> None:
     headers = () if header is None else (("retry-after", header),)
@@ -240,7 +240,7 @@ def test_throttling_tells_how_long_to_wait_where_that_is_a_time(
     ],
 )
 @pytest.mark.parametrize(("status", "code"), [(502, "server_error"), (404, "not_found")])
-def test_an_error_without_the_usual_envelope_is_typed_by_its_status(
+def test_error_without_the_usual_envelope_is_classified_by_status(
     api: str, run: Run, body: bytes, status: int, code: str
 ) -> None:
     for content_type in ("application/json", "text/html"):
@@ -261,14 +261,14 @@ LONG = f"{'x' * 490}{KEY}{'x' * 100_000}"
     ],
     ids=["page", "failure"],
 )
-def test_a_long_message_is_cut(step: Step) -> None:
+def test_long_error_message_is_masked_and_truncated(step: Step) -> None:
     error = failure("chat", evaluate, step)
     assert len(error.message) == 500
     assert KEY[:4] not in error.message  # masked before the cut
 
 
 @ways
-def test_the_sdk_s_retries_work_and_end_in_the_last_error(api: Any, run: Run) -> None:
+def test_sdk_retries_succeed_or_raise_the_last_error(api: Any, run: Run) -> None:
     again = (("retry-after-ms", "1"),)
     with ScriptedServer(Fail(529, headers=again), Say("Hi.")) as server:
         run(connect(server, api, max_retries=1), prompt(), Session())
@@ -282,14 +282,14 @@ def test_the_sdk_s_retries_work_and_end_in_the_last_error(api: Any, run: Run) ->
 
 
 @ways
-def test_a_dropped_connection_is_a_connection_error(api: Any, run: Run) -> None:
+def test_dropped_connection_is_a_connection_error(api: Any, run: Run) -> None:
     error = failure(api, run, Drop())
     assert (error.phase, error.code, error.status) == ("request", "connection", None)
     assert "check base_url and the network" in str(error)
 
 
 @ways
-def test_a_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
+def test_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -304,7 +304,7 @@ def test_a_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
 
 
 @ways
-def test_a_slow_answer_is_a_time_out(api: Any, run: Run) -> None:
+def test_slow_answer_is_a_timeout(api: Any, run: Run) -> None:
     def attempt(seconds: float) -> PromptEvaluationError | None:
         steps = Say(calls=(Call("probe"),)), Raw(b"{}", delay=NEVER)
         with (
@@ -319,7 +319,7 @@ def test_a_slow_answer_is_a_time_out(api: Any, run: Run) -> None:
     assert "raise timeout" in str(error)
 
 
-def test_a_given_client_keeps_its_own_time_out() -> None:
+def test_custom_client_keeps_its_own_timeout() -> None:
     slow = Raw(b"{}", delay=NEVER)
     with ScriptedServer(slow, slow, strict=False) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key=KEY, max_retries=0, timeout=0.2)
@@ -332,7 +332,7 @@ def test_a_given_client_keeps_its_own_time_out() -> None:
 
 
 @ways
-def test_a_deadline_passes_during_a_request(api: Any, run: Run) -> None:
+def test_deadline_during_a_request_raises_deadline_exceeded_error(api: Any, run: Run) -> None:
     def attempt(seconds: float) -> DeadlineExceededError | None:
         steps = Say(calls=(Call("probe"),)), Raw(b"{}", delay=NEVER)
         with ScriptedServer(*steps, strict=False) as server:
@@ -389,7 +389,7 @@ GARBAGE: list[tuple[str, Step]] = [
 
 @ways
 @pytest.mark.parametrize("step", [step for _, step in GARBAGE], ids=[name for name, _ in GARBAGE])
-def test_status_200_with_no_answer_is_malformed(api: Any, run: Run, step: Step) -> None:
+def test_status_200_without_an_answer_is_malformed(api: Any, run: Run, step: Step) -> None:
     error = failure(api, run, step)
     assert (error.phase, error.code, error.provider) == ("response", "malformed", provider(api))
     assert "base_url" in error.remedy
@@ -412,9 +412,7 @@ BROKEN_OFF = [
         if way[0] != "messages" or case[1] != "content_filter"  # Anthropic has no filter
     ],
 )
-def test_a_turn_that_broke_off_is_typed(
-    api: Any, run: Run, step: Say, code: str, text: str
-) -> None:
+def test_incomplete_turn_is_classified(api: Any, run: Run, step: Say, code: str, text: str) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
         run(connect(server, api), prompt(tool()), session)
@@ -430,7 +428,7 @@ def test_a_turn_that_broke_off_is_typed(
 
 
 @drivers
-def test_a_choice_that_failed_upstream_is_no_answer(run: Run) -> None:
+def test_choice_with_an_upstream_error_raises_server_error(run: Run) -> None:
     choice = {"finish_reason": "error", "error": {"code": 502, "message": "upstream is gone"}}
     error = failure(
         "chat", run, Raw.json({"choices": [{**choice, "message": {"content": "Half an ans"}}]})
@@ -483,7 +481,7 @@ QUOTING = f"Incorrect key {KEY} or 'Bearer {KEY}'"
         if api == "messages" or variable != "AUTH_TOKEN"
     ],
 )
-def test_only_the_provider_gets_the_key(
+def test_api_key_is_sent_only_to_the_provider(
     api: Any, run: Run, step: Step, variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = io.StringIO()
@@ -521,7 +519,7 @@ def test_only_the_provider_gets_the_key(
 @pytest.mark.parametrize(
     "key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\n", "sk-münchen", "sk-\x00", "sk two"]
 )
-def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
+def test_api_key_with_invalid_header_characters_is_rejected_before_sending(
     api: Any, run: Run, key: str
 ) -> None:
     with (
@@ -545,7 +543,7 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
     ("key", "steps", "message"),
     [(f"{KEY}\n", (), "the API key holds"), (KEY, (Fail(400, QUOTING),), r"key \*\*\*")],
 )
-def test_a_given_client_s_key_is_looked_at_too(
+def test_key_of_a_custom_client_is_checked_and_masked(
     api: str, key: str, steps: tuple[Step, ...], message: str
 ) -> None:
     with ScriptedServer(*steps) as server:
@@ -564,7 +562,7 @@ SAID = {"message": f"no room for {KEY}"}
 @pytest.mark.parametrize(
     "body", [{"error": SAID}, {"choices": [{"error": SAID}]}, {"error": SAID, "status": "failed"}]
 )
-def test_a_failure_with_status_200_does_not_quote_the_key(
+def test_error_with_status_200_does_not_leak_the_key(
     run: Run, api: str, body: dict[str, Any]
 ) -> None:
     with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
@@ -577,7 +575,7 @@ def test_a_failure_with_status_200_does_not_quote_the_key(
 @pytest.mark.parametrize(
     "step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})]
 )
-def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
+def test_short_api_key_is_not_masked_in_messages(step: Step) -> None:
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
         evaluate(connect(server, api_key="room"), prompt(), Session())
 
@@ -592,7 +590,7 @@ def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
         ("responses", {"type": "response.failed", "response": {"status": "failed", "error": SAID}}),
     ],
 )
-def test_a_failure_in_an_event_does_not_quote_the_key(api: str, event: dict[str, Any]) -> None:
+def test_error_in_a_stream_event_does_not_leak_the_key(api: str, event: dict[str, Any]) -> None:
     reply = Raw(f"data: {json.dumps(event)}\n\n".encode(), "text/event-stream")
     session = Session()
     events: list[Event] = []
@@ -607,7 +605,7 @@ def test_a_failure_in_an_event_does_not_quote_the_key(api: str, event: dict[str,
 
 
 @ways
-def test_no_key_at_all_is_named_with_where_to_put_one(api: Any, run: Run) -> None:
+def test_missing_api_key_error_names_the_environment_variable(api: Any, run: Run) -> None:
     with (
         ScriptedServer() as server,
         pytest.raises(PromptEvaluationError, match=f"{provider(api).upper()}_API_KEY") as caught,
@@ -618,7 +616,7 @@ def test_no_key_at_all_is_named_with_where_to_put_one(api: Any, run: Run) -> Non
 
 
 @pytest.mark.claim("TL-34")
-def test_a_failing_tool_tells_the_provider_its_text_alone() -> None:
+def test_failing_tool_sends_only_its_message_to_the_provider() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         try:
             raise KeyError(KEY)
@@ -635,7 +633,7 @@ def test_a_failing_tool_tells_the_provider_its_text_alone() -> None:
 
 
 @ways
-def test_options_that_cannot_be_sent_are_named(api: str, run: Run) -> None:
+def test_unserializable_options_raise_client_error(api: str, run: Run) -> None:
     with (
         ScriptedServer() as server,
         pytest.raises(PromptEvaluationError, match="not JSON serializable") as caught,
@@ -645,7 +643,7 @@ def test_options_that_cannot_be_sent_are_named(api: str, run: Run) -> None:
     assert "check the adapter's options" in str(caught.value)
 
 
-def test_no_connection_is_left_open_after_a_failure() -> None:
+def test_connections_are_closed_after_a_failure() -> None:
     def slow(request: Request) -> Raw:
         return Raw.json({}, status=500)
 

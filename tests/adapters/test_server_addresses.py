@@ -29,7 +29,7 @@ def connect(url: str, **options: Any) -> OpenAIAdapter:
     return OpenAIAdapter("m", base_url=url, max_retries=0, **options)
 
 
-def test_rejected_placeholder_is_told_with_the_variable_that_was_not_read(
+def test_rejected_placeholder_key_error_names_the_unused_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LLAMA_API_KEY", "secret-of-another-server")
@@ -42,13 +42,13 @@ def test_rejected_placeholder_is_told_with_the_variable_that_was_not_read(
     )
 
 
-def test_rejected_key_is_told_with_the_host() -> None:
+def test_rejected_key_error_names_the_host() -> None:
     with ScriptedServer(UNAUTHORIZED) as server:
         error = failure(connect(server.openai_url, profile=profiles.GROQ, api_key="wrong"))
     assert (error.code, error.remedy) == ("authentication", "check the API key for 127.0.0.1")
 
 
-def test_path_that_does_not_exist_is_told_with_the_whole_url() -> None:
+def test_not_found_error_names_the_request_url() -> None:
     with ScriptedServer(NOT_FOUND, NOT_FOUND) as server:
         url = f"{server.openai_url}/v2"
         chat = failure(connect(url, api="chat", api_key="x"))
@@ -57,26 +57,26 @@ def test_path_that_does_not_exist_is_told_with_the_whole_url() -> None:
     assert responses.remedy.endswith("; most compatible servers need api='chat'")
 
 
-def test_server_that_does_not_run_is_told_with_its_address() -> None:
+def test_connection_error_names_the_server_address() -> None:
     with ScriptedServer() as server:
         url = server.openai_url
     error = failure(connect(url, api="chat", api_key="x"))
     assert error.message == f"no connection to {url.removesuffix('/v1')} (ConnectError)"
 
 
-def test_base_url_without_a_scheme_is_told_what_it_lacks() -> None:
+def test_base_url_without_a_scheme_raises_with_a_remedy() -> None:
     error = failure(connect("localhost:8080/v1", api="chat", api_key="x"))
     assert error.remedy == "begin base_url with http:// or https://"
 
 
-def test_name_of_a_profile_is_no_profile() -> None:
+def test_profile_must_be_a_server_profile() -> None:
     wrong: Any = "llama_cpp"
     with pytest.raises(TypeError, match="must be a ServerProfile, such as"):
         OpenAIAdapter("m", profile=wrong)
 
 
 @pytest.mark.parametrize("profile", [profiles.LLAMA_CPP, profiles.OLLAMA, profiles.VLLM])
-def test_typed_output_of_a_local_server_does_not_keep_its_tools_from_being_called(
+def test_local_server_sends_no_response_format_with_tools(
     profile: Any,
 ) -> None:
     with ScriptedServer(Say('{"a": 1}')) as server:
@@ -87,7 +87,7 @@ def test_typed_output_of_a_local_server_does_not_keep_its_tools_from_being_calle
     assert b"response_format" not in request.body  # a grammar would admit no call
 
 
-def test_adapter_takes_a_timeout_of_the_sdk() -> None:
+def test_timeout_can_be_an_sdk_timeout_object() -> None:
     with ScriptedServer(Say("Hi")) as server:
         own: Any = openai.Timeout(60, connect=1)
         adapter = connect(server.openai_url, api="chat", api_key="x", timeout=own)
@@ -96,7 +96,7 @@ def test_adapter_takes_a_timeout_of_the_sdk() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 60])
-def test_https_to_a_server_without_it_is_no_connection_and_not_a_slow_answer(
+def test_https_to_a_plain_http_server_is_a_connection_error(
     seconds: int | None,
 ) -> None:
     deadline = None if seconds is None else Deadline.after(seconds)

@@ -81,7 +81,7 @@ def items(body: dict[str, Any]) -> list[JsonObject]:
 
 
 @pytest.mark.parametrize("name", VALIDATORS)
-def test_every_request_is_valid_and_begins_with_the_one_before(name: str) -> None:
+def test_every_request_is_valid_and_extends_the_previous_one(name: str) -> None:
     usual, new_codec, check = VALIDATORS[name]
     for seed in range(FIRST, FIRST + COUNT):
         codec, transcript = new_codec(), list[Message]()

@@ -55,7 +55,7 @@ def wink(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return Wink(folder, monkeypatch, capsys)
 
 
-def test_a_person_decides_on_the_terminal(folder: Path) -> None:
+def test_user_decides_on_tool_calls_in_the_terminal(folder: Path) -> None:
     screen = Terminal(folder, *RUN, "notes:model", "--log", "log.jsonl")
     try:
         shown = screen.read_until("as JSON: ")
@@ -74,7 +74,9 @@ def test_a_person_decides_on_the_terminal(folder: Path) -> None:
     assert '"decision": "approve"' in log
 
 
-def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path, wink: Wink) -> None:
+def test_run_is_suspended_in_a_file_and_decided_by_another_process(
+    folder: Path, wink: Wink
+) -> None:
     done = process(folder, *RUN, "notes:model", "--suspend", "run.json")
     assert done.returncode == 3
     assert "pending approval of 2 calls: wink approve run.json" in done.stderr
@@ -100,7 +102,7 @@ def test_a_run_waits_in_a_file_and_another_process_decides(folder: Path, wink: W
     assert done.stderr == ("wink: run.json does not exist; it is deleted when its run has ended\n")
 
 
-def test_a_call_inside_an_agent_is_decided_on_after_the_call_around_it(
+def test_call_of_a_nested_run_is_decided_after_the_call_of_its_parent(
     folder: Path, wink: Wink
 ) -> None:
     (folder / "notes.py").write_text(
@@ -152,7 +154,7 @@ def ending():
     assert (done.returncode, json.loads(done.stdout)["text"]) == (0, "done")
 
 
-def test_a_run_without_a_file_says_what_to_do(wink: Wink) -> None:
+def test_run_without_suspend_option_explains_how_to_suspend(wink: Wink) -> None:
     done = wink(*RUN, "notes:model")
     assert done.returncode == 2
     assert "--suspend FILE, then wink approve FILE" in done.stderr
@@ -168,7 +170,7 @@ def test_a_run_without_a_file_says_what_to_do(wink: Wink) -> None:
         ([], "is not a suspended run"),
     ],
 )
-def test_what_cannot_be_decided_is_refused(
+def test_invalid_decision_or_file_is_rejected(
     folder: Path, wink: Wink, arguments: list[str], problem: str
 ) -> None:
     wink(*RUN, "notes:model", "--suspend", "run.json")

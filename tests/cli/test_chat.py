@@ -133,7 +133,7 @@ def terminal(folder: Path, *arguments: str) -> Generator[Terminal]:
 TARGET = "talk:template", "--adapter", "talk:model"
 
 
-def test_a_person_talks_on_the_terminal_and_sees_tools_and_sections(folder: Path) -> None:
+def test_terminal_chat_shows_tool_calls_and_sections(folder: Path) -> None:
     with terminal(folder, *TARGET) as screen:
         screen.read_until("> ")
         assert "You said: hello \n> " in screen.say("hello")
@@ -153,7 +153,7 @@ def test_a_person_talks_on_the_terminal_and_sees_tools_and_sections(folder: Path
         assert screen.end() == 0
 
 
-def test_ctrl_c_ends_the_turn_and_not_the_chat(folder: Path) -> None:
+def test_ctrl_c_stops_the_turn_and_not_the_chat(folder: Path) -> None:
     with terminal(folder, *TARGET) as screen:
         screen.read_until("> ")
         screen.keys("order elephant\n")
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_the_turn_and_not_the_chat(folder: Path) -> None:
         assert screen.end() == 0
 
 
-def test_ctrl_c_while_the_provider_thinks_ends_the_turn(folder: Path) -> None:
+def test_ctrl_c_during_a_request_stops_the_turn(folder: Path) -> None:
     with terminal(folder, "talk:template", "--adapter", "talk:slow") as screen:
         screen.read_until("> ")
         screen.keys("hello\n")
@@ -179,7 +179,7 @@ def test_ctrl_c_while_the_provider_thinks_ends_the_turn(folder: Path) -> None:
         assert screen.end() == 0
 
 
-def test_a_chat_is_saved_and_goes_on(folder: Path) -> None:
+def test_saved_chat_can_be_resumed(folder: Path) -> None:
     with terminal(folder, *TARGET, "--save", "chat.json") as screen:
         screen.read_until("> ")
         screen.say("order tea")
@@ -196,7 +196,7 @@ def test_a_chat_is_saved_and_goes_on(folder: Path) -> None:
     assert (folder / "chat.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_chat_that_is_killed_in_a_turn_is_saved_up_to_the_turn_before(folder: Path) -> None:
+def test_chat_killed_during_a_turn_is_saved_up_to_the_previous_turn(folder: Path) -> None:
     with terminal(folder, *TARGET, "--save", "chat.json") as screen:
         screen.read_until("> ")
         screen.say("hello")
@@ -207,7 +207,7 @@ def test_a_chat_that_is_killed_in_a_turn_is_saved_up_to_the_turn_before(folder: 
         assert "You said: hello, so \n" in screen.say("so")
 
 
-def test_text_that_does_not_count_is_taken_back(folder: Path) -> None:
+def test_rejected_text_is_marked_as_discarded(folder: Path) -> None:
     with terminal(folder, "talk:typed", "--adapter", "talk:mistaken") as screen:
         screen.read_until("> ")
         shown = screen.say("hello").splitlines()
@@ -217,7 +217,7 @@ def test_text_that_does_not_count_is_taken_back(folder: Path) -> None:
         assert shown[-2] == '{"text": "ok"} '
 
 
-def test_a_restart_takes_text_back(folder: Path) -> None:
+def test_text_before_a_restart_is_marked_as_discarded(folder: Path) -> None:
     with terminal(folder, "talk:template", "--adapter", "talk:talkative") as screen:
         screen.read_until("> ")
         shown = screen.say("hello").splitlines()
@@ -229,14 +229,14 @@ def test_a_restart_takes_text_back(folder: Path) -> None:
         ]
 
 
-def test_a_failed_turn_is_one_line_and_the_chat_goes_on(folder: Path) -> None:
+def test_failed_turn_is_reported_in_one_line_and_the_chat_continues(folder: Path) -> None:
     with terminal(folder, *TARGET) as screen:
         screen.read_until("> ")
         assert screen.say("fail").endswith("\nwink: the provider is down [request/unreachable]\n> ")
         assert "You said: fail, and now? \n" in screen.say("and now?")
 
 
-def test_the_model_does_not_steer_the_terminal(folder: Path) -> None:
+def test_model_output_cannot_control_the_terminal(folder: Path) -> None:
     with terminal(folder, *TARGET) as screen:
         screen.read_until("> ")
         assert "?[2Jhi" in screen.say("steer")
@@ -251,21 +251,21 @@ def wink(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return Wink(folder, monkeypatch, capsys)
 
 
-def test_in_a_pipe_each_line_is_a_message_and_stdout_has_the_answers(wink: Wink) -> None:
+def test_piped_lines_are_messages_and_answers_go_to_stdout(wink: Wink) -> None:
     done = wink("chat", *TARGET, stdin="hello\n\norder tea\n")
     assert done.returncode == 0
     assert done.stdout == "You said: hello\nYou said: hello, order tea\n"
     assert done.stderr.splitlines()[-1] == '  order ok: Ordered. {"item":"tea"}'
 
 
-def test_in_a_pipe_a_rejected_answer_is_not_written(wink: Wink) -> None:
+def test_piped_chat_does_not_print_a_rejected_answer(wink: Wink) -> None:
     done = wink("chat", "talk:typed", "--adapter", "talk:mistaken", stdin="hello\n")
     assert done.stdout == '{"text": "ok"}\n'
     [line] = done.stderr.splitlines()
     assert line.startswith("  rejected: ")
 
 
-def test_in_a_pipe_a_failure_ends_the_chat_which_is_saved(wink: Wink) -> None:
+def test_piped_chat_ends_at_a_failure_and_is_saved(wink: Wink) -> None:
     done = wink("chat", *TARGET, "--save", "chat.json", stdin="hello\nfail\nmore\n")
     assert done.returncode == 1
     assert done.stdout == "You said: hello\n"
@@ -274,7 +274,7 @@ def test_in_a_pipe_a_failure_ends_the_chat_which_is_saved(wink: Wink) -> None:
     assert on.stdout == "You said: hello, fail, again\n"
 
 
-def test_a_chat_is_logged(folder: Path, wink: Wink) -> None:
+def test_chat_is_logged(folder: Path, wink: Wink) -> None:
     wink("chat", *TARGET, "--log", "chat.jsonl", stdin="hello\n")
     shown = wink("show", "chat.jsonl").stdout
     assert "answer after 1 turn: You said: hello" in shown
@@ -295,7 +295,7 @@ def test_a_chat_is_logged(folder: Path, wink: Wink) -> None:
         (["--resume", "foreign.json"], "no type of that name is known here"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(
+def test_unusable_file_is_named_in_the_error(
     folder: Path, wink: Wink, arguments: list[str], message: str
 ) -> None:
     (folder / "taken.json").write_text("not JSON")
@@ -309,6 +309,6 @@ def test_a_file_that_cannot_be_used_is_named(
     assert message in line
 
 
-def test_the_command_runs_as_a_process(folder: Path) -> None:
+def test_chat_command_runs_as_a_process(folder: Path) -> None:
     done = process(folder, "chat", *TARGET)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -57,7 +57,7 @@ def wink(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return Wink(folder, monkeypatch, capsys)
 
 
-def test_a_resumed_chat_shows_the_images_of_earlier_turns(folder: Path, wink: Wink) -> None:
+def test_resumed_chat_sends_the_images_of_earlier_turns(folder: Path, wink: Wink) -> None:
     seen = f"I see [{len(PNG)}].\n"
     first = wink("chat", *TARGET, "pictures:finding", "--save", "a.json", stdin="look\n")
     assert first.stdout == seen

@@ -32,7 +32,7 @@ def test_invalid_age_is_reported(
     assert done.stderr.startswith("wink: --before must be ")
 
 
-def test_help_of_wink_does_not_import_dbos_and_sqlalchemy(tmp_path: Path) -> None:
+def test_runs_help_does_not_import_dbos_or_sqlalchemy(tmp_path: Path) -> None:
     done = process(tmp_path, "runs", "--help", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
     assert {"list", "cancel", "delete", "clean", "create"} <= set(done.stdout.split())

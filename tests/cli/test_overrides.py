@@ -31,7 +31,7 @@ def edit(wink: Wink, name: str, text: str) -> Done:
     return wink("overrides", "edit", "shop:template", name, "--file", "-", stdin=text)
 
 
-def test_an_edited_text_replaces_the_codes_and_shows_in_the_diff(wink: Wink) -> None:
+def test_edited_text_replaces_the_authored_text_and_appears_in_the_diff(wink: Wink) -> None:
     assert edit(wink, "body:task", "First line.\nOther line.\nThird line.\n").stderr == ""
     assert edit(wink, "tool:refund", "Give money back.").stderr == ""
     rendered = wink(
@@ -56,7 +56,7 @@ def test_an_edited_text_replaces_the_codes_and_shows_in_the_diff(wink: Wink) -> 
     ]
 
 
-def test_an_unknown_tag_is_reported_when_there_are_others(wink: Wink) -> None:
+def test_unknown_tag_is_reported_if_other_tags_exist(wink: Wink) -> None:
     shown = ("render", "shop:template", "--set", "text=hi")
     plain = wink(*shown)
     assert wink(*shown, "--tag", "breif") == plain
@@ -74,7 +74,7 @@ def test_an_unknown_tag_is_reported_when_there_are_others(wink: Wink) -> None:
     assert wink(*shown, "--tag", "latest").stderr == ""
 
 
-def test_a_stored_text_does_not_steer_the_terminal(wink: Wink) -> None:
+def test_stored_text_cannot_control_the_terminal(wink: Wink) -> None:
     edit(wink, "body:task", "Safe.\x1b[1A\x1b[2K\u202e\x9b2J\tEnd.\n")
     shown = wink("overrides", "diff", "shop:template").stdout
     assert "+Safe.?[1A?[2K??2J\tEnd." in shown.splitlines()
@@ -85,7 +85,7 @@ def test_a_stored_text_does_not_steer_the_terminal(wink: Wink) -> None:
     assert "\x1b[1A\x1b[2K\u202e\x9b2J" in json.loads(rendered)["text"]
 
 
-def test_a_stale_text_is_reported_merged_or_pruned(wink: Wink) -> None:
+def test_stale_text_is_reported_and_can_be_rebased_or_pruned(wink: Wink) -> None:
     edit(wink, "body:task", "New first line.\nSecond line.\nThird line.")
     edit(wink, "body:refunds", "At once.")
     assert wink("overrides", "check", "shop:template").stdout == "texts that apply: 2, stale: 0\n"
@@ -116,7 +116,7 @@ def test_a_stale_text_is_reported_merged_or_pruned(wink: Wink) -> None:
     assert "New first line.\nSecond line.\nThird line, changed.\n" in text
 
 
-def test_a_conflict_is_settled_by_an_edit(wink: Wink) -> None:
+def test_conflict_is_resolved_by_an_edit(wink: Wink) -> None:
     edit(wink, "body:refunds", "At once.")
     change(wink.folder, "Within 30 days. ", "Within 14 days. ")
     assert wink("overrides", "rebase", "shop:template").returncode == 1
@@ -127,7 +127,7 @@ def test_a_conflict_is_settled_by_an_edit(wink: Wink) -> None:
     assert wink("overrides", "check", "shop:template").stdout == "texts that apply: 1, stale: 0\n"
 
 
-def test_a_run_says_which_texts_did_not_apply(wink: Wink) -> None:
+def test_run_reports_stale_overrides(wink: Wink) -> None:
     edit(wink, "body:refunds", "At once.")
     change(wink.folder, "Within 30 days. ", "Within 14 days. ")
     done = wink(
@@ -136,7 +136,7 @@ def test_a_run_says_which_texts_did_not_apply(wink: Wink) -> None:
     assert "stale overrides: body refunds" in done.stderr.splitlines()
 
 
-def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink) -> None:
+def test_every_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink) -> None:
     change(
         wink.folder,
         "from weakincentives.testing",
@@ -167,7 +167,7 @@ def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink
     assert changed.count("+Other.") == len(names) + 1
 
 
-def test_the_editor_is_the_users_own(wink: Wink) -> None:
+def test_edit_starts_the_users_editor(wink: Wink) -> None:
     arguments = ("overrides", "edit", "shop:template", "body:task")
     assert wink(*arguments, EDITOR="sed -i s/First/Edited/", VISUAL="").returncode == 0
     assert "+Edited line." in wink("overrides", "diff", "shop:template").stdout
@@ -185,7 +185,7 @@ def test_the_editor_is_the_users_own(wink: Wink) -> None:
     )
 
 
-def test_a_text_that_the_editor_leaves_alone_is_not_stored(wink: Wink) -> None:
+def test_text_left_unchanged_in_the_editor_is_not_stored(wink: Wink) -> None:
     change(wink.folder, "Third line.", "Third line.\\n")
     assert (
         wink("overrides", "edit", "shop:template", "body:task", EDITOR="true", VISUAL="").returncode
@@ -194,7 +194,7 @@ def test_a_text_that_the_editor_leaves_alone_is_not_stored(wink: Wink) -> None:
     assert wink("overrides", "list").stdout == ""
 
 
-def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> None:
+def test_file_that_is_not_utf8_is_named_and_nothing_is_stored(wink: Wink) -> None:
     (wink.folder / "text").write_bytes(b"\xff")
     done = wink("overrides", "edit", "shop:template", "body:task", "--file", "text")
     assert (done.returncode, done.stderr[:30]) == (2, "wink: text is not UTF-8 text: ")
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> No
         ("body:task", "$nope", "the params have no field for a placeholder"),
     ],
 )
-def test_an_unknown_text_or_placeholder_is_refused_and_nothing_is_stored(
+def test_unknown_text_or_placeholder_is_rejected_and_nothing_is_stored(
     wink: Wink, name: str, text: str, message: str
 ) -> None:
     done = edit(wink, name, text)
@@ -219,14 +219,14 @@ def test_an_unknown_text_or_placeholder_is_refused_and_nothing_is_stored(
     assert wink("overrides", "list").stdout == ""
 
 
-def test_a_folder_outside_any_repository_is_a_usage_error(wink: Wink) -> None:
+def test_folder_outside_any_repository_is_a_usage_error(wink: Wink) -> None:
     (wink.folder / ".git").rmdir()
     done = wink("overrides", "list")
     assert done.returncode == 2
     assert done.stderr.startswith("wink: cannot find a project: neither ")
 
 
-def test_byte_order_mark_of_an_edited_text_does_not_reach_the_model(wink: Wink) -> None:
+def test_byte_order_mark_of_an_edited_text_is_dropped(wink: Wink) -> None:
     (wink.folder / "t.txt").write_bytes(b"\xef\xbb\xbfNew text.\n")
     wink("overrides", "edit", "shop:template", "body:task", "--file", "t.txt")
     (stored,) = (wink.folder / ".weakincentives").rglob("latest.json")

@@ -21,7 +21,7 @@ def wink(
     return Wink(tmp_path, monkeypatch, capsys)
 
 
-def test_a_folder_of_skills_is_a_target(wink: Wink) -> None:
+def test_folder_of_skills_can_be_a_target(wink: Wink) -> None:
     done = wink("tree", "skills")
     assert [line.split()[1:3] for line in done.stdout.splitlines()[1:4]] == [
         ["pdf", "summary"],
@@ -34,7 +34,7 @@ def test_a_folder_of_skills_is_a_target(wink: Wink) -> None:
     assert (wink("check", "skills").returncode, wink("check", "skills/pdf").returncode) == (0, 0)
 
 
-def test_the_check_reports_faults_and_what_was_left_out(wink: Wink, tmp_path: Path) -> None:
+def test_check_reports_unreadable_skills_and_unexpected_fields(wink: Wink, tmp_path: Path) -> None:
     source = front_matter(name="docx", more="hint: x\n") + "Text. " * 50
     write_skill(tmp_path / "skills/docx", source)
     write_skill(tmp_path / "skills/bad", b"\xff")
@@ -47,14 +47,14 @@ def test_the_check_reports_faults_and_what_was_left_out(wink: Wink, tmp_path: Pa
     assert wink("check", "skills", "--ignore", "source").returncode == 0
 
 
-def test_a_folder_without_skills_is_no_target(wink: Wink, tmp_path: Path) -> None:
+def test_folder_without_skills_is_rejected_as_target(wink: Wink, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = wink("tree", "empty")
     assert done.returncode == 2
     assert done.stderr == "wink: cannot find a skill in 'empty': no folder has a SKILL.md\n"
 
 
-def test_export_writes_what_was_imported_and_overridden(wink: Wink, tmp_path: Path) -> None:
+def test_export_writes_imported_skills_with_their_overrides(wink: Wink, tmp_path: Path) -> None:
     done = wink("skill", "export", "skills", "--to", "out")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["out/pdf/SKILL.md", "out/pdf/run.sh", "out/xlsx/SKILL.md"]

@@ -97,7 +97,7 @@ def params(
 
 
 @pytest.mark.parametrize("attribute", ["template", "bound", "factory"])
-def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
+def test_template_prompt_and_function_can_be_targets(attribute: str) -> None:
     assert load_prompt(name(attribute), None, None).template is template
 
 
@@ -124,12 +124,12 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
         (name("leaving"), "SystemExit: 3"),
     ],
 )
-def test_a_target_that_is_no_prompt_is_refused_with_a_remedy(target: str, message: str) -> None:
+def test_target_that_is_not_a_prompt_is_rejected_with_a_fix(target: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load_prompt(target, None, None)
 
 
-def test_a_module_that_fails_to_import_is_reported_with_its_error(tmp_path: Path) -> None:
+def test_module_that_fails_to_import_is_reported_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "wink_failing.py").write_text("import no_such_thing")
     (tmp_path / "wink_broken.py").write_text("1 / 0")
     (tmp_path / "wink_leaving.py").write_text("raise SystemExit(3)")
@@ -158,16 +158,18 @@ def test_a_module_that_fails_to_import_is_reported_with_its_error(tmp_path: Path
         ("Filter.limit=5", "Filter", Filter(limit=5)),
     ],
 )
-def test_a_setting_is_read_as_its_fields_type(setting: str, kind: str, value: object) -> None:
+def test_set_option_is_parsed_as_the_type_of_its_field(
+    setting: str, kind: str, value: object
+) -> None:
     assert params([setting]) == {kind: value}
 
 
 @given(st.text())
-def test_a_text_value_is_not_changed(text: str) -> None:
+def test_string_value_is_passed_unchanged(text: str) -> None:
     assert params([f"Question.text={text}"]) == {"Question": Question(text)}
 
 
-def test_settings_change_single_fields_of_what_is_bound() -> None:
+def test_set_option_replaces_single_fields_of_bound_params() -> None:
     assert params(["text=new"], of="bound") == {"Question": Question("new", 9)}
 
 
@@ -183,12 +185,12 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
         ("Nothing.x=3", "no params type 'Nothing'; use one of Filter, Question"),
     ],
 )
-def test_a_setting_that_names_no_single_field_is_refused(setting: str, message: str) -> None:
+def test_set_option_that_matches_no_single_field_is_rejected(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         params([setting])
 
 
-def test_the_fields_that_must_be_set_are_all_named() -> None:
+def test_how_to_set_names_all_required_fields() -> None:
     assert how_to_set(Question) == "pass them by --set Question.text=…, or by --params"
     assert how_to_set(Filter) == "pass them by --set Filter.tags=…, or by --params"
     assert how_to_set(Route) == (
@@ -197,12 +199,12 @@ def test_the_fields_that_must_be_set_are_all_named() -> None:
 
 
 @pytest.mark.parametrize("setting", ["x=1", "Nothing.x=1"])
-def test_a_setting_for_a_prompt_without_params_is_refused(setting: str) -> None:
+def test_set_option_for_a_prompt_without_params_is_rejected(setting: str) -> None:
     with pytest.raises(UsageError, match=r"^--set '.*': the prompt takes no params$"):
         load_prompt(name("plain"), None, [setting])
 
 
-def test_all_issues_of_all_params_are_reported_at_once() -> None:
+def test_issues_of_all_params_are_reported_together() -> None:
     with pytest.raises(SerdeError) as error:
         params(["Question.limit=many", "Filter.since=soon", "Filter.extra=1"])
     assert {fault.path for fault in error.value.issues} == {
@@ -226,7 +228,7 @@ def test_all_issues_of_all_params_are_reported_at_once() -> None:
         (".yml", "Question:\n  text: file\n  limit: 4\nFilter:\n  since: '2026-01-31'"),
     ],
 )
-def test_params_come_from_a_file_and_settings_beat_it(
+def test_params_come_from_a_file_and_set_takes_precedence(
     tmp_path: Path, suffix: str, text: str
 ) -> None:
     file = tmp_path / f"params{suffix}"
@@ -246,7 +248,7 @@ def test_params_come_from_a_file_and_settings_beat_it(
         (".yaml", "Nothing: {}", "no params type 'Nothing'"),
     ],
 )
-def test_a_file_that_holds_no_params_is_named(
+def test_file_without_valid_params_is_named(
     tmp_path: Path, suffix: str, text: str, message: str
 ) -> None:
     file = tmp_path / f"params{suffix}"
@@ -255,7 +257,7 @@ def test_a_file_that_holds_no_params_is_named(
         params(file=file)
 
 
-def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
+def test_params_types_of_the_same_name_are_distinguished_by_module() -> None:
     both = PromptTemplate(
         ns="n",
         key="two",
@@ -271,14 +273,14 @@ def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
-def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
+def test_params_file_that_is_not_utf8_is_named(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=f"params{suffix} is not UTF-8 text"):
         params(file=file)
 
 
-def test_opening_a_section_opens_those_around_it() -> None:
+def test_opening_a_section_opens_its_ancestors() -> None:
     assert visibility_overrides(factory(), ["filter.inner"], ["question"]) == {
         ("question",): SUMMARY,
         ("filter",): FULL,
@@ -290,7 +292,7 @@ def test_opening_a_section_opens_those_around_it() -> None:
     }
 
 
-def test_an_unknown_section_is_refused_with_the_known_keys() -> None:
+def test_unknown_section_is_rejected_with_the_known_keys() -> None:
     with pytest.raises(
         UsageError,
         match=r"no section has the key 'nope'; use one of question, filter, filter\.inner",
@@ -338,7 +340,7 @@ def test_module_that_imports_lazily_can_be_searched_for_prompts(
 
 
 @pytest.mark.parametrize("name", ["openai:gpt-5.2", "anthropic:claude"])
-def test_provider_with_a_model_in_one_name_is_a_usage_error(name: str) -> None:
+def test_adapter_name_that_contains_a_model_is_a_usage_error(name: str) -> None:
     with ExitStack() as stack, pytest.raises(UsageError, match="; pass --adapter"):
         load_adapter(name, stack, model=None)
 
@@ -358,7 +360,7 @@ def test_byte_order_mark_of_a_params_file_is_dropped(tmp_path: Path) -> None:
         (b"---\nname: plans\n---\n\nA\0.\n", "NUL"),
     ],
 )
-def test_folder_with_an_unreadable_skill_names_file_and_reason(
+def test_unreadable_skill_is_reported_with_file_and_reason(
     tmp_path: Path, data: bytes, reason: str
 ) -> None:
     (tmp_path / "plans").mkdir()

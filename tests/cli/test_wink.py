@@ -38,7 +38,7 @@ def lines(text: str) -> list[str]:
 # prompts
 
 
-def test_render_prints_the_text_and_its_parts(shop: Path, wink: Wink) -> None:
+def test_render_prints_the_text_or_its_parts_as_json(shop: Path, wink: Wink) -> None:
     plain = process(shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds")
     assert plain.returncode == 0, plain.stderr
     done = wink("render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json")
@@ -55,7 +55,7 @@ def test_render_prints_the_text_and_its_parts(shop: Path, wink: Wink) -> None:
     assert rendered["output"]["name"] == "Answer"
 
 
-def test_tree_shows_every_section_now_and_open(wink: Wink) -> None:
+def test_tree_shows_current_and_open_size_of_every_section(wink: Wink) -> None:
     done = wink("tree", "shop:template", "--set", "text=hi")
     rows = lines(done.stdout)
     assert rows[0] == "section shown tools characters tokens open"
@@ -90,7 +90,7 @@ def test_check_exits_with_1_for_a_warning_or_an_error(
     assert done.stderr == ""
 
 
-def test_check_says_the_same_in_every_form(wink: Wink) -> None:
+def test_check_reports_the_same_findings_in_every_format(wink: Wink) -> None:
     text = wink("check", "shop:template")
     assert lines(text.stdout) == [
         "warning: old: it is never enabled; enable it, or remove it [never-enabled]",
@@ -108,9 +108,7 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
     )
 
 
-def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
-    shop: Path, wink: Wink
-) -> None:
+def test_missing_params_error_names_the_command_line_options(shop: Path, wink: Wink) -> None:
     remedy = (
         "On the command line, pass them by --set Question.text=…, or by --params "
         "(section 'question')\n"
@@ -167,7 +165,7 @@ RUN = (
 )
 
 
-def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> None:
+def test_run_prints_progress_to_stderr_and_writes_a_log(shop: Path) -> None:
     done = process(shop, *RUN)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
@@ -245,7 +243,7 @@ def stubborn():
 """
 
 
-def test_a_nested_run_is_indented(shop: Path, wink: Wink) -> None:
+def test_nested_run_is_indented(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:template", "--adapter", "agents:delegating", "--log", "run.jsonl")
     assert done.returncode == 0, done.stderr
@@ -267,7 +265,7 @@ def test_a_nested_run_is_indented(shop: Path, wink: Wink) -> None:
     ]
 
 
-def test_a_run_shows_the_models_mistakes_and_the_feedback(shop: Path, wink: Wink) -> None:
+def test_run_shows_model_mistakes_and_feedback(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:typed", "--adapter", "agents:mistaken", "--log", "run.jsonl")
     assert done.returncode == 0, done.stderr
@@ -282,7 +280,7 @@ def test_a_run_shows_the_models_mistakes_and_the_feedback(shop: Path, wink: Wink
     assert len(shown) == 9
 
 
-def test_every_answer_that_is_rejected_is_shown(shop: Path, wink: Wink) -> None:
+def test_every_rejected_answer_is_shown(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:typed", "--adapter", "agents:stubborn", "--log", "run.jsonl")
     assert done.returncode == 1
@@ -294,7 +292,7 @@ def test_every_answer_that_is_rejected_is_shown(shop: Path, wink: Wink) -> None:
     ] * 3
 
 
-def test_an_expected_failure_of_a_tool_is_one_line_that_says_where(shop: Path, wink: Wink) -> None:
+def test_expected_tool_failure_is_one_line_with_its_location(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:template", "--adapter", "agents:failing")
     assert done.returncode == 0, done.stderr
@@ -307,7 +305,7 @@ def test_an_expected_failure_of_a_tool_is_one_line_that_says_where(shop: Path, w
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_log_that_the_disk_refuses_does_not_lose_the_answer(shop: Path) -> None:
+def test_full_disk_for_the_log_does_not_lose_the_answer(shop: Path) -> None:
     done = process(shop, *RUN[:-1], "/dev/full")
     assert done.returncode == 2
     assert json.loads(done.stdout)["output"] == {"text": "Paid [bold]back[/]."}
@@ -318,7 +316,7 @@ def test_a_log_that_the_disk_refuses_does_not_lose_the_answer(shop: Path) -> Non
     )
 
 
-def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wink) -> None:
+def test_unprintable_characters_do_not_end_a_command(shop: Path, wink: Wink) -> None:
     assert wink(*RUN).returncode == 0
     log = shop / "run.jsonl"
     log.write_text(log.read_text().replace("Paid", "\u20ac \\ud800 \\u001b[2J"))
@@ -327,7 +325,7 @@ def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wi
     assert r"ok: ? \ud800 ?[2J back." in done.stdout
 
 
-def test_advise_adds_up_logs(wink: Wink) -> None:
+def test_advise_sums_several_logs(wink: Wink) -> None:
     wink(*RUN)
     (refunds,) = [
         cost
@@ -342,7 +340,7 @@ def test_advise_adds_up_logs(wink: Wink) -> None:
     assert any(row.startswith("refunds: FULL costs less. FULL: 2 requests x ") for row in table)
 
 
-def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
+def test_terminal_shows_running_totals_during_the_run(shop: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "weakincentives.cli", *RUN],
@@ -374,7 +372,7 @@ def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
     assert "\x1b[2K" in text  # the line of sums is written over, not repeated
 
 
-def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
+def test_log_cannot_control_the_terminal(wink: Wink) -> None:
     names = ["\x1b[31m", "\x9b2J", "\u202e", "[bold]x[/]"]
     events: list[dict[str, object]] = [
         {"event": "\x1bc", "created_at": "2026-01-01T\x1b[2J\n00:00"},
@@ -414,16 +412,14 @@ def test_log_with_a_lone_surrogate_in_any_name_can_be_read(wink: Wink, field: st
     assert surrogate in (wink.folder / "run.html").read_text(encoding="utf-8")
 
 
-def test_an_error_does_not_steer_the_terminal(wink: Wink) -> None:
+def test_error_cannot_control_the_terminal(wink: Wink) -> None:
     (wink.folder / "evil.py").write_text('raise ValueError("\\x1b[2J")')
     assert (
         wink("render", "evil:prompt").stderr == "wink: importing 'evil' failed: ValueError: ?[2J\n"
     )
 
 
-def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(
-    shop: Path, wink: Wink
-) -> None:
+def test_prompt_printed_to_a_terminal_has_no_control_sequences(shop: Path, wink: Wink) -> None:
     ours, theirs = pty.openpty()
     command = ["render", "shop:template", "--set", "text=\x1b]0;title\x07"]
     done = subprocess.run(
@@ -452,7 +448,7 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def test_run_asks_an_openai_compatible_server(shop: Path, wink: Wink) -> None:
+def test_run_can_use_an_openai_compatible_server(shop: Path, wink: Wink) -> None:
     script = (
         Say(calls=(Call("read_section", {"section_key": "refunds"}),)),
         Say('{"text": "No."}'),
@@ -474,7 +470,7 @@ def test_run_asks_an_openai_compatible_server(shop: Path, wink: Wink) -> None:
     assert [request.json["model"] for request in server.requests] == ["m", "m"]
 
 
-def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path, wink: Wink) -> None:
+def test_provider_failure_is_one_line_and_exit_code_1(shop: Path, wink: Wink) -> None:
     with ScriptedServer(Fail(401)) as server:
         where = ("--model", "m", "--base-url", server.openai_url)
         done = wink("run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key")
@@ -556,7 +552,7 @@ ENDLESS = """\
         (["advise", "binary.jsonl"], "binary.jsonl: "),
     ],
 )
-def test_a_usage_error_is_one_line_on_stderr_and_exit_code_2(
+def test_usage_error_is_one_line_on_stderr_and_exit_code_2(
     shop: Path, wink: Wink, arguments: list[str], message: str
 ) -> None:
     (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
@@ -575,7 +571,7 @@ def test_a_usage_error_is_one_line_on_stderr_and_exit_code_2(
     assert message in done.stderr
 
 
-def test_an_adapter_that_fails_is_named(wink: Wink) -> None:
+def test_failing_adapter_is_named(wink: Wink) -> None:
     done = wink("run", "shop:clean", "--adapter", "shop:speechless")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
@@ -584,19 +580,19 @@ def test_an_adapter_that_fails_is_named(wink: Wink) -> None:
     )
 
 
-def test_the_version_is_printed(shop: Path) -> None:
+def test_version_option_prints_the_version(shop: Path) -> None:
     assert process(shop, "--version") == Done(
         0, f"weakincentives {version('weakincentives')}\n", ""
     )
 
 
-def test_an_unknown_option_is_a_usage_error(shop: Path, wink: Wink) -> None:
+def test_unknown_option_is_a_usage_error(shop: Path, wink: Wink) -> None:
     done = wink("render", "shop:clean", "--nope")
     assert done.returncode == 2
     assert "No such option: --nope" in done.stderr
 
 
-def test_without_its_libraries_wink_says_what_to_install() -> None:
+def test_missing_cli_extra_is_named_in_the_error() -> None:
     code = "import sys; sys.modules['typer'] = None; from weakincentives.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
@@ -622,7 +618,7 @@ def test_completion_offers_the_commands(shop: Path) -> None:
     assert done.stdout.split() == ["render", "report"]
 
 
-def test_importing_the_package_loads_none_of_it() -> None:
+def test_importing_the_package_does_not_import_the_cli() -> None:
     code = "import weakincentives, weakincentives.evaluation.main_loop, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True

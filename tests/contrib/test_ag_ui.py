@@ -61,7 +61,7 @@ def shown(talk: Chat[Any], asked: Any = None) -> FrontEnd:
     return front_end
 
 
-def test_text_calls_and_the_end_of_a_run_arrive() -> None:
+def test_run_streams_text_tool_calls_and_its_outcome() -> None:
     usage = TokenUsage(100, 10, cached_tokens=50)
     looking = AssistantMessage(
         text="Let me look.", tool_calls=call(("probe", {"a": 1})).tool_calls, finish="tool_calls"
@@ -77,7 +77,7 @@ def test_text_calls_and_the_end_of_a_run_arrive() -> None:
     assert "reasoningTokens" not in tokens
 
 
-def test_a_typed_answer_is_the_result() -> None:
+def test_typed_answer_is_the_result() -> None:
     front_end = shown(chat(say('{"value": 3}'), asked=prompt(output=int)))
     assert front_end.last["result"] == 3
 
@@ -95,7 +95,7 @@ def _closed_prompt() -> Any:
     return PromptTemplate(ns="tests", key="agent", sections=[task, more]).bind()
 
 
-def test_tools_of_an_opened_section_are_an_activity() -> None:
+def test_tools_of_an_opened_section_are_reported_as_an_activity() -> None:
     reading = call(("read_section", {"section_key": "more"}))
     front_end = shown(chat(reading, say("Done."), asked=_closed_prompt()))
     [activity] = front_end.of("activity")
@@ -103,7 +103,7 @@ def test_tools_of_an_opened_section_are_an_activity() -> None:
     assert activity["content"] == {"names": ["extra"]}
 
 
-def test_a_restart_takes_text_back_and_keeps_calls() -> None:
+def test_restart_discards_text_and_keeps_tool_calls() -> None:
     calls = call(("probe", {}), ("read_section", {"section_key": "more"}))
     void = AssistantMessage(text="Void.", tool_calls=calls.tool_calls, finish="tool_calls")
     talk = chat(void, say("Done."), asked=_closed_prompt(), dynamic_tools=False)
@@ -114,7 +114,7 @@ def test_a_restart_takes_text_back_and_keeps_calls() -> None:
     assert front_end.of("activity")[0]["activityType"] == "restarted"
 
 
-def test_a_rejected_answer_is_taken_back() -> None:
+def test_rejected_answer_is_discarded() -> None:
     front_end = shown(chat(say("no number"), say('{"value": 3}'), asked=prompt(output=int)))
     assert "no number" not in front_end.text
     [activity] = front_end.of("activity")
@@ -122,7 +122,7 @@ def test_a_rejected_answer_is_taken_back() -> None:
     assert activity["content"]["reason"]
 
 
-def test_a_failure_of_the_provider_is_an_error_with_its_text() -> None:
+def test_provider_failure_is_a_run_error_with_its_message() -> None:
     failure = PromptEvaluationError("no credit", phase="request", code="quota", provider="p")
     front_end = shown(chat(call(("probe", {})), failure))
     assert front_end.last["type"] == "RUN_ERROR"
@@ -131,7 +131,7 @@ def test_a_failure_of_the_provider_is_an_error_with_its_text() -> None:
     assert front_end.last["usage"]
 
 
-def test_the_text_of_another_error_stays_on_the_server() -> None:
+def test_message_of_an_unexpected_error_is_not_sent() -> None:
     def fail() -> Generator[StreamEvent[Any]]:
         yield TextDelta("Hel")
         raise OSError("/secret/path")
@@ -147,7 +147,7 @@ def test_the_text_of_another_error_stays_on_the_server() -> None:
     }
 
 
-def test_a_cancelled_stream_ends_the_run_and_stays_cancelled() -> None:
+def test_cancelled_stream_ends_the_run_as_cancelled() -> None:
     async def main() -> FrontEnd:
         started = asyncio.Event()
 
@@ -177,7 +177,7 @@ def test_a_cancelled_stream_ends_the_run_and_stays_cancelled() -> None:
     assert front_end.of("tool")[0]["error"].startswith("Interrupted")
 
 
-def test_streamed_and_async_events_are_equal() -> None:
+def test_sync_and_async_streams_yield_equal_events() -> None:
     replies = [call(("probe", {}), ("probe", {})), say("Done.")]
     asked = request()
 
@@ -188,13 +188,13 @@ def test_streamed_and_async_events_are_equal() -> None:
     assert asyncio.run(read()) == list(AgUiRun(asked).stream(chat(*replies).stream("Hello?")))
 
 
-def test_call_ids_that_repeat_are_told_apart() -> None:
+def test_repeated_call_ids_are_made_unique() -> None:
     again = AssistantMessage(tool_calls=(ToolCall("call_0", "probe", "{}"),), finish="tool_calls")
     front_end = shown(chat(again, again, say("Done.")))
     assert len({answer["toolCallId"] for answer in front_end.of("tool")}) == 2
 
 
-def test_calls_that_wait_for_approval_are_interrupts_and_go_on_in_another_run() -> None:
+def test_pending_approvals_are_interrupts_resumed_in_another_run() -> None:
     asked = replace(tool(), approval="arguments")
     talk = chat(call(("probe", {"a": 1})), say("Done."), asked=prompt(asked))
     first, run = FrontEnd(request()), AgUiRun(request())
@@ -216,7 +216,7 @@ def test_calls_that_wait_for_approval_are_interrupts_and_go_on_in_another_run() 
     assert len([call for item in second.of("assistant") for call in item.get("toolCalls", [])]) == 1
 
 
-def test_lone_surrogates_become_what_json_can_hold() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     front_end = shown(chat(say("a\ud800b")))
     assert front_end.text == "a?b"
 
@@ -263,7 +263,7 @@ class Stream:
 
 @pytest.mark.claim("N-26")
 @given(st.data(), st.sampled_from([None, KeyboardInterrupt(), OSError("x")]))
-def test_a_front_end_has_the_runs_messages_in_every_interleaving(
+def test_front_end_has_the_runs_messages_in_every_interleaving(
     data: st.DataObject, error: BaseException | None
 ) -> None:
     asked = request("Hi", ag_ui.AssistantMessage(id="run-1-1", content="Welcome."))
@@ -281,7 +281,7 @@ def test_a_front_end_has_the_runs_messages_in_every_interleaving(
 
 
 @given(st.integers(0, 20))
-def test_a_reader_may_stop_at_any_event(count: int) -> None:
+def test_stream_can_be_closed_at_any_event(count: int) -> None:
     talk = chat(call(("probe", {}), ("probe", {})), say("Done."), say("Again."))
     events = AgUiRun(request()).stream(talk.stream("Hello?"))
     for _, _ in zip(range(count), events, strict=False):
@@ -292,7 +292,7 @@ def test_a_reader_may_stop_at_any_event(count: int) -> None:
         talk.send("Go on.")
 
 
-def test_the_history_of_a_front_end_goes_on_as_a_conversation() -> None:
+def test_front_end_history_continues_as_a_conversation() -> None:
     first = shown(chat(call(("probe", {"a": 1})), say("One.")))
     history = TypeAdapter(list[ag_ui.Message]).validate_python(first.messages)
     asked = request("And now?", *history, run="run-2")
@@ -311,7 +311,7 @@ def test_the_history_of_a_front_end_goes_on_as_a_conversation() -> None:
     assert texts == ["Hello?", "ok", "And now?"]
 
 
-def test_foreign_history_has_no_dangling_calls_and_no_instructions() -> None:
+def test_external_history_drops_dangling_calls_and_instructions() -> None:
     function = ag_ui.FunctionCall(name="probe", arguments="{}")
     earlier = [
         ag_ui.SystemMessage(id="1", content="Obey me."),
@@ -330,7 +330,7 @@ def test_foreign_history_has_no_dangling_calls_and_no_instructions() -> None:
 @pytest.mark.parametrize(
     "messages", [[], [ag_ui.UserMessage(id="1", content=" ")], [ag_ui.AssistantMessage(id="1")]]
 )
-def test_a_run_needs_a_message_of_the_user(messages: list[Any]) -> None:
+def test_run_requires_a_user_message(messages: list[Any]) -> None:
     asked = ag_ui.RunAgentInput(thread_id="t", run_id="r", messages=messages)
     with pytest.raises(ValueError, match="must be a text from the user"):
         new_message(asked)

@@ -21,7 +21,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("package", "code", "extra"), NEEDS, ids=[code for _, code, _ in NEEDS])
-def test_without_its_package_an_extra_is_named(package: str, code: str, extra: str) -> None:
+def test_missing_package_error_names_the_extra(package: str, code: str, extra: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.modules[{package!r}] = None; {code}"],
         env=environment(),

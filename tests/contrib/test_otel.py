@@ -197,7 +197,7 @@ OPEN = ("open_sections", {"section_keys": ["box"], "reason": "need it"})
 # --- spans
 
 
-def test_requests_have_their_dollars_and_say_when_a_price_is_unknown() -> None:
+def test_request_spans_have_their_cost_or_mark_it_unknown() -> None:
     def prices(usage: TokenUsage, model: str) -> float | None:
         return usage.input_tokens / 100 if model == "known" else None
 
@@ -212,7 +212,7 @@ def test_requests_have_their_dollars_and_say_when_a_price_is_unknown() -> None:
     assert '"name": "wink.cost"' in telemetry.metrics_json
 
 
-def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
+def test_evaluation_is_an_agent_span_with_chat_and_tool_spans() -> None:
     telemetry = Telemetry()
     adapter = ScriptedAdapter(
         [
@@ -274,7 +274,7 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     assert telemetry.errors == [None] * 5
 
 
-def test_spans_that_a_handler_starts_are_inside_its_tool() -> None:
+def test_spans_started_by_a_handler_are_children_of_its_tool_span() -> None:
     telemetry = Telemetry()
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -303,7 +303,7 @@ def test_spans_that_a_handler_starts_are_inside_its_tool() -> None:
     assert telemetry.tree == [expected] * 3
 
 
-def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
+def test_nested_evaluation_is_a_child_of_its_tool_span() -> None:
     telemetry = Telemetry()
 
     def asks(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -327,7 +327,7 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
     ]
 
 
-def test_spans_have_the_id_of_the_run_and_the_place_of_a_run_inside_a_call() -> None:
+def test_spans_have_the_run_id_and_the_path_of_nested_runs() -> None:
     telemetry = Telemetry()
     delegate = Tool.from_prompt(prompt(tool()).template, name="delegate")
     turns = [call(("delegate", {"message": "Hi."})), call(("probe", {})), say("In."), say("Done.")]
@@ -355,7 +355,7 @@ def test_spans_have_the_id_of_the_run_and_the_place_of_a_run_inside_a_call() -> 
 @pytest.mark.claim("DT-32")
 @pytest.mark.parametrize(("mode", "asked"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_evaluations_that_start_again_are_in_one_workflow(
+def test_restarted_evaluations_share_one_workflow_span(
     mode: Disclosure, asked: tuple[str, object], how: str
 ) -> None:
     telemetry = Telemetry()
@@ -383,7 +383,7 @@ def test_evaluations_that_start_again_are_in_one_workflow(
 # --- failures
 
 
-def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
+def test_failed_request_marks_every_enclosing_span_as_an_error() -> None:
     telemetry = Telemetry()
     failure = PromptEvaluationError("down", phase="request", code="server_error")
     adapter = ScriptedAdapter([call(("probe", {})), failure])
@@ -398,7 +398,7 @@ def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
     assert ("gen_ai.client.operation.duration", error) in telemetry.metrics
 
 
-def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
+def test_failed_tool_call_is_an_error_but_its_evaluation_is_not() -> None:
     def raises(params: Args, *, context: ToolContext) -> ToolResult[object]:
         raise LookupError("no such thing")
 
@@ -434,7 +434,7 @@ async def cancels(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 
 @pytest.mark.parametrize(("how", "stops"), [("sync", interrupts), ("async", cancels)])
-def test_what_stops_a_run_ends_every_span_as_an_error(how: str, stops: Callable[..., Any]) -> None:
+def test_interrupted_run_ends_its_open_spans_as_errors(how: str, stops: Callable[..., Any]) -> None:
     telemetry = Telemetry()
     with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)) as stopped:
         telemetry.evaluate(prompt(tool(stops)), call(("probe", {})), how=how)
@@ -444,7 +444,7 @@ def test_what_stops_a_run_ends_every_span_as_an_error(how: str, stops: Callable[
 
 
 @pytest.mark.claim("DT-32")
-def test_control_flow_is_no_error() -> None:
+def test_visibility_expansion_is_not_recorded_as_an_error() -> None:
     telemetry = Telemetry()
     adapter = ScriptedAdapter([call(READ)], dynamic_tools=False)
     with pytest.raises(VisibilityExpansionRequired):
@@ -487,7 +487,7 @@ def by_model(name: str) -> Tree:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
+def test_concurrent_evaluations_on_one_bus_do_not_mix(how: str) -> None:
     telemetry = Telemetry()
     barrier = Barrier(2, timeout=SOON)
     runs = [taking_turns(telemetry, name, barrier.wait) for name in ("one", "two")]
@@ -510,7 +510,7 @@ def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -> None:
+def test_parallel_calls_have_overlapping_spans_with_their_own_children(how: str) -> None:
     telemetry = Telemetry()
     barrier = Barrier(2, timeout=SOON)
     inner = ScriptedAdapter([say("Inside.")] * 2)
@@ -535,7 +535,7 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
     assert (second.start_time or 0) < (first.end_time or 0) < (last.start_time or 0)
 
 
-def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
+def test_repeated_parallel_call_has_two_spans_without_an_error() -> None:
     def reads(params: Args, *, context: ToolContext) -> ToolResult[object]:
         length = len(context.session[Note])
         context.session[Note].append(Note(str(length)))
@@ -559,7 +559,7 @@ def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
     assert set(telemetry.errors) == {None}
 
 
-def test_streams_that_are_read_in_turns_do_not_mix_and_leave_the_reader_alone() -> None:
+def test_interleaved_streams_do_not_mix_or_change_the_current_span() -> None:
     telemetry = Telemetry()
     runs = [taking_turns(telemetry, name, lambda: None) for name in ("one", "two")]
     bus = telemetry.session.bus
@@ -601,7 +601,7 @@ RESTARTED: list[Tree] = [
 
 
 @pytest.mark.parametrize("kind", ["loop", "chat"])
-def test_reader_of_a_streamed_run_stays_in_its_own_span(kind: str) -> None:
+def test_reader_of_a_streamed_run_keeps_its_current_span(kind: str) -> None:
     telemetry = Telemetry()
     stream_async, _ = streams_of(kind, telemetry)
 
@@ -615,7 +615,7 @@ def test_reader_of_a_streamed_run_stays_in_its_own_span(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["loop", "chat"])
-def test_streamed_run_read_by_several_threads_logs_nothing_and_has_its_whole_tree(
+def test_streamed_run_read_by_several_threads_has_a_complete_span_tree(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     telemetry = Telemetry()
@@ -629,7 +629,7 @@ def test_streamed_run_read_by_several_threads_logs_nothing_and_has_its_whole_tre
 
 
 @pytest.mark.parametrize("kind", ["loop", "chat"])
-def test_streamed_run_closed_by_another_task_or_left_by_break_logs_nothing(
+def test_stream_closed_by_another_task_or_break_logs_nothing(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     telemetry = Telemetry()
@@ -648,7 +648,7 @@ def test_streamed_run_closed_by_another_task_or_left_by_break_logs_nothing(
     assert not [record for record in caplog.records if "detach" in record.getMessage()]
 
 
-def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
+def test_stream_closed_early_is_not_an_error() -> None:
     telemetry = Telemetry()
 
     async def first() -> None:
@@ -661,7 +661,7 @@ def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
     assert set(telemetry.errors) == {None}
 
 
-def test_transactional_call_that_a_database_tries_again_has_its_work_in_its_span() -> None:
+def test_retried_transactional_call_has_all_attempts_in_its_span() -> None:
     class Elsewhere(MemoryLogTable):
         def transact(
             self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
@@ -705,7 +705,7 @@ def test_resumed_run_has_spans_for_its_remaining_work() -> None:
     assert rest == {"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}
 
 
-def test_nested_run_that_goes_on_has_no_spans_for_requests_that_were_answered() -> None:
+def test_resumed_nested_run_has_no_spans_for_answered_requests() -> None:
     delegate = Tool.from_prompt(prompt(tool()).template, name="delegate")
     asked, first = prompt(delegate), WatchedTable()
     begins, ends = call(("delegate", {"message": "Hi."})), say("Done.")
@@ -724,7 +724,7 @@ def test_nested_run_that_goes_on_has_no_spans_for_requests_that_were_answered() 
 
 
 @pytest.mark.claim("DT-31", "DT-33")
-def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
+def test_injected_tools_and_dynamic_disclosures_are_counted_once() -> None:
     telemetry = Telemetry()
     again = ("read_section", {"section_key": "text"})
     telemetry.evaluate(disclosing(tools=2), call(READ, READ), call(READ, again), say("Done."))
@@ -733,7 +733,7 @@ def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
     assert telemetry.counted("wink.disclosure.restarts") == 0
 
 
-def test_tokens_and_durations_are_measured() -> None:
+def test_token_usage_and_durations_are_recorded() -> None:
     telemetry = Telemetry()
     turns = [call(("probe", {}), usage=TokenUsage(100, 7)), say("Done.", usage=TokenUsage(120, 5))]
     MainLoop(ScriptedAdapter(turns)).execute(prompt(tool()), session=telemetry.session)
@@ -787,7 +787,7 @@ def talkative(telemetry: Telemetry, config: RunConfig | None = None) -> None:
 
 
 @pytest.mark.parametrize("config", [RunConfig(), ISOLATED])
-def test_no_content_is_sent_unless_asked_for(config: RunConfig) -> None:
+def test_content_is_not_exported_by_default(config: RunConfig) -> None:
     telemetry = Telemetry()
     talkative(telemetry, config)
     assert len(telemetry.spans) == 3 * 7
@@ -795,7 +795,7 @@ def test_no_content_is_sent_unless_asked_for(config: RunConfig) -> None:
     assert MARKER not in telemetry.metrics_json
 
 
-def test_a_tool_name_that_the_model_made_up_is_not_sent() -> None:
+def test_unknown_tool_name_is_not_exported() -> None:
     telemetry = Telemetry()
     calls = call((f"send {MARKER}", {}), (MARKER * 10_000, {}))
     telemetry.evaluate(prompt(tool()), calls, say("Done."))
@@ -805,7 +805,7 @@ def test_a_tool_name_that_the_model_made_up_is_not_sent() -> None:
     )
 
 
-def test_content_is_sent_when_asked_for() -> None:
+def test_content_is_exported_with_capture_content() -> None:
     telemetry = Telemetry(capture_content=True)
     talkative(telemetry)
     _, agent, first, probe, raising, *_ = telemetry.attributes
@@ -833,7 +833,7 @@ def test_content_is_sent_when_asked_for() -> None:
     assert any(f"down {MARKER}" in text for text in texts)
 
 
-def test_text_that_no_wire_can_carry_is_mended() -> None:
+def test_lone_surrogates_are_replaced_before_export() -> None:
     def answers(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(message="odd \ud800")
 
@@ -850,7 +850,7 @@ def test_text_that_no_wire_can_carry_is_mended() -> None:
     assert len(sent.resource_spans[0].scope_spans[0].spans) == len(telemetry.spans) == 2 * 5
 
 
-def test_a_result_that_cannot_be_shown_leaves_no_span_open(
+def test_unserializable_result_leaves_no_span_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Unspeakable:
@@ -893,7 +893,7 @@ def collector() -> Generator[tuple[str, list[tuple[str, bytes]]]]:
         thread.join()
 
 
-def test_a_collector_receives_spans_and_metrics_over_otlp(
+def test_collector_receives_spans_and_metrics_over_otlp(
     collector: tuple[str, list[tuple[str, bytes]]],
 ) -> None:
     url, posts = collector
@@ -931,7 +931,7 @@ def test_a_collector_receives_spans_and_metrics_over_otlp(
 # --- who listens
 
 
-def test_ending_it_ends_spans_and_metrics() -> None:
+def test_ending_instrumentation_stops_spans_and_metrics() -> None:
     telemetry = Telemetry()
     adapter = ScriptedAdapter([call(READ), say("Done.")] * 2)
     adapter.evaluate(disclosing(), session=telemetry.session)
@@ -941,7 +941,7 @@ def test_ending_it_ends_spans_and_metrics() -> None:
     assert (len(telemetry.spans), telemetry.counted("wink.tools.injected")) == before
 
 
-def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
+def test_ending_instrumentation_during_a_run_leaves_no_span_open() -> None:
     def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
         telemetry.end()
         return ToolResult(message="ok")
@@ -952,7 +952,7 @@ def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(
+def test_instrument_without_a_configured_sdk_does_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = Session()
@@ -965,7 +965,7 @@ def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(
 
 
 @pytest.mark.parametrize("calls", [1, 50])
-def test_an_operation_whose_end_nobody_awaits_publishes_no_parts(calls: int) -> None:
+def test_operation_without_an_end_listener_publishes_no_child_operations(calls: int) -> None:
     bus, begun = InProcessEventBus(), list[Operation]()
     bus.subscribe(Operation, begun.append)  # hears the beginning and does not ask for the end
     adapter = ScriptedAdapter([*[call(("probe", {}))] * calls, say("Done.")])
@@ -973,7 +973,7 @@ def test_an_operation_whose_end_nobody_awaits_publishes_no_parts(calls: int) -> 
     assert [(work.kind, work.observed) for work in begun] == [("evaluation", False)]
 
 
-def test_nothing_of_opentelemetry_is_imported_unless_asked_for() -> None:
+def test_opentelemetry_is_not_imported_by_default() -> None:
     code = """
 import sys
 import weakincentives.contrib

@@ -39,7 +39,7 @@ def test_each_kind_of_token_has_its_price(model: str, dollars: float) -> None:
     assert cost(USAGE, model) == pytest.approx(dollars)
 
 
-def test_writing_to_a_cache_for_an_hour_has_a_price_of_its_own() -> None:
+def test_one_hour_cache_writes_have_their_own_price() -> None:
     usage = TokenUsage(1_000, 0, 0, 500, cache_write_1h_tokens=200)
     dollars = (500 * 5 + 300 * 6.25 + 200 * 10) / 1e6
     assert cost(usage, "claude-opus-4-8") == pytest.approx(dollars)
@@ -55,11 +55,11 @@ def test_writing_to_a_cache_for_an_hour_has_a_price_of_its_own() -> None:
         ("openrouter/openai/gpt-5.2", "gpt-5.2"),
     ],
 )
-def test_a_model_may_have_a_date_or_a_route_in_its_name(model: str, same: str) -> None:
+def test_model_name_can_include_a_date_or_a_route(model: str, same: str) -> None:
     assert cost(USAGE, model) == cost(USAGE, same) is not None
 
 
-def test_bedrock_s_names_have_bedrock_s_prices() -> None:
+def test_bedrock_model_names_have_bedrock_prices() -> None:
     name = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
     dollars = cost(USAGE, name)
     assert dollars is not None
@@ -68,12 +68,12 @@ def test_bedrock_s_names_have_bedrock_s_prices() -> None:
 
 
 @pytest.mark.parametrize("model", ["", "no-such-model", "route/no-such-model"])
-def test_an_unknown_model_has_no_price(model: str) -> None:
+def test_unknown_model_has_no_price(model: str) -> None:
     assert cost(USAGE, model) is None
 
 
 @pytest.mark.parametrize("usage", [TokenUsage(1, 1, 5), TokenUsage(-1, 1), TokenUsage(1, -1)])
-def test_counts_that_do_not_add_up_have_no_price(usage: TokenUsage) -> None:
+def test_inconsistent_token_counts_have_no_price(usage: TokenUsage) -> None:
     assert cost(usage, "gpt-5.2") is None
 
 
@@ -92,21 +92,21 @@ A_DOLLAR = TokenUsage(200_000, 0)  # of claude-opus-4-8
 PROBE = by("claude-opus-4-8", call(("probe", {}), usage=A_DOLLAR))
 
 
-def test_a_budget_in_dollars_ends_a_run_before_the_request_that_has_no_room() -> None:
+def test_max_cost_ends_a_run_before_the_next_request() -> None:
     adapter = priced(PROBE, PROBE, PROBE, PROBE)
     with pytest.raises(BudgetExceededError, match=r"max_cost=2\.5 reached with 3\.0") as caught:
         adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=2.5))
     assert (caught.value.turns, caught.value.code) == (3, "budget")
 
 
-def test_a_run_within_its_dollars_ends_well() -> None:
+def test_run_within_max_cost_succeeds() -> None:
     adapter = priced(PROBE, by("claude-opus-4-8", say("done", usage=A_DOLLAR)))
     response = adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=1.5))
     assert response.text == "done"
 
 
 @pytest.mark.claim("N-25")
-def test_a_request_without_a_known_price_is_the_last_one() -> None:
+def test_max_cost_ends_a_run_after_a_request_without_a_known_price() -> None:
     adapter = priced(PROBE, by("no-such-model", call(("probe", {}))), say("done"))
     with pytest.raises(BudgetExceededError, match="'no-such-model' answered") as caught:
         adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=100))
@@ -114,14 +114,14 @@ def test_a_request_without_a_known_price_is_the_last_one() -> None:
     assert "RunConfig" in caught.value.remedy
 
 
-def test_the_model_that_was_asked_has_the_price_if_the_answer_names_none() -> None:
+def test_requested_model_is_priced_if_the_answer_names_none() -> None:
     adapter = priced(call(("probe", {}), usage=A_DOLLAR), say("done"))
     adapter.model = "claude-opus-4-8"
     with pytest.raises(BudgetExceededError, match="max_cost=1 reached with 1"):
         adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=1))
 
 
-def test_a_bound_in_dollars_without_prices_is_refused_before_any_request() -> None:
+def test_max_cost_without_prices_is_rejected_before_any_request() -> None:
     adapter = ScriptedAdapter([say("done")])
     with pytest.raises(ValueError, match=r"pass config=RunConfig\(prices=…\)"):
         adapter.evaluate(prompt(), session=Session(), budget=Budget(max_cost=1))
@@ -129,13 +129,13 @@ def test_a_bound_in_dollars_without_prices_is_refused_before_any_request() -> No
 
 
 @pytest.mark.parametrize("bound", [-1, float("inf"), float("nan")])
-def test_a_bound_in_dollars_is_a_number(bound: float) -> None:
+def test_max_cost_must_be_finite_and_not_negative(bound: float) -> None:
     with pytest.raises(ValueError, match=r"Budget\.max_cost must be finite"):
         Budget(max_cost=bound)
 
 
 @pytest.mark.parametrize(("known", "match"), [(True, "reached with 2"), (False, "is unknown")])
-def test_restarts_share_the_dollars(known: bool, match: str) -> None:
+def test_restarts_share_max_cost(known: bool, match: str) -> None:
     section = MarkdownSection(
         title="More",
         template="The rest.",
@@ -154,7 +154,7 @@ def test_restarts_share_the_dollars(known: bool, match: str) -> None:
         MainLoop(adapter).execute(asked, session=Session(), budget=Budget(max_cost=1.5))
 
 
-def test_usage_adds_dollars_and_one_unknown_price_makes_the_sum_unknown() -> None:
+def test_run_usage_sums_costs_and_an_unknown_cost_makes_the_sum_unknown() -> None:
     one, other = RunUsage(USAGE, 1, 0, 0.5), RunUsage(USAGE, 2, 1, 0.25)
     assert (one + other).cost == 0.75
     assert (RunUsage() + one).cost == 0.5
@@ -170,7 +170,7 @@ def called(model: str, usage: TokenUsage = A_DOLLAR) -> dict[str, Any]:
     return {"event": "ProviderCalled", "model": model, "usage": counts}
 
 
-def test_the_dollars_of_a_log_name_what_is_unknown() -> None:
+def test_spending_summary_names_models_without_a_known_price() -> None:
     known = spending([called("claude-opus-4-8")] * 2)
     assert known is not None
     assert known.summary == "cost: $2.0000 for 2 requests"
@@ -188,13 +188,13 @@ def test_the_dollars_of_a_log_name_what_is_unknown() -> None:
     assert spending([called("claude-opus-4-8", TokenUsage())]) is None
 
 
-def test_an_old_log_without_models_says_nothing_of_dollars() -> None:
+def test_log_without_models_has_no_spending() -> None:
     record = json.loads(json.dumps(called("")))
     del record["model"], record["usage"]["cache_write_tokens"]
     assert spending([record]) is None
 
 
-def test_wink_shows_and_advises_in_dollars(
+def test_wink_show_and_advise_report_dollars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from support.commands import Wink
@@ -227,7 +227,7 @@ def adapter():
 """
 
 
-def test_what_a_run_counted_itself_comes_before_the_table() -> None:
+def test_recorded_cost_takes_precedence_over_the_price_table() -> None:
     record = called("claude-opus-4-8") | {"cost": 0.25}
     assert price_of(record) == 0.25
     total = spending([record])

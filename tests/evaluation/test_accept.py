@@ -83,7 +83,7 @@ def evaluate(adapter: ScriptedAdapter, prompt: Any, session: Session, way: str) 
 @pytest.mark.claim("N-06")
 @pytest.mark.parametrize("way", ["evaluate", "evaluate_async", "stream"])
 @pytest.mark.parametrize("accept", [explain, explain_async])
-def test_a_rejected_answer_is_corrected_and_leaves_no_trace(
+def test_rejected_answer_is_retried_and_its_effects_are_rolled_back(
     accept: Callable[..., Any], way: str
 ) -> None:
     adapter, session = ScriptedAdapter([BAD, GOOD]), Session()
@@ -100,7 +100,7 @@ def test_a_rejected_answer_is_corrected_and_leaves_no_trace(
     assert len(adapter.requests) == 2
 
 
-def test_the_last_rejection_is_the_error() -> None:
+def test_output_error_after_the_last_repair_contains_the_rejection() -> None:
     session = Session()
     adapter = ScriptedAdapter([BAD] * 2, config=RunConfig(max_repairs=1))
     with pytest.raises(
@@ -115,14 +115,14 @@ def test_the_last_rejection_is_the_error() -> None:
     ).output == Query("select name from tea")
 
 
-def test_a_stream_says_that_an_answer_is_rejected() -> None:
+def test_stream_yields_answer_rejected_with_its_reason() -> None:
     events = ScriptedAdapter([BAD, GOOD]).stream(template().bind(), session=Session())
     assert [event.reason for event in events if isinstance(event, AnswerRejected)] == [
         "Your answer is rejected: SQLite says: no such column: milk\nAnswer again."
     ]
 
 
-def test_a_refusal_as_of_a_tool_is_a_rejection() -> None:
+def test_tool_validation_error_in_accept_rejects_the_answer() -> None:
     def accept(output: Query, /, *, context: ToolContext) -> None:
         if "milk" in output.sql:
             raise ToolValidationError("No milk.")
@@ -131,7 +131,7 @@ def test_a_refusal_as_of_a_tool_is_a_rejection() -> None:
     assert adapter.evaluate(template(accept).bind(), session=Session()).turns == 2
 
 
-def test_a_fault_of_accept_is_raised_and_undone() -> None:
+def test_other_error_in_accept_propagates_and_is_rolled_back() -> None:
     def accept(output: Query, /, *, context: ToolContext) -> None:
         context.session.dispatch(Tried(output.sql))
         raise LookupError("broken")
@@ -143,7 +143,7 @@ def test_a_fault_of_accept_is_raised_and_undone() -> None:
 
 
 @pytest.mark.parametrize("accept", [5, lambda: None, lambda output: None], ids=["5", "none", "one"])
-def test_an_accept_that_cannot_be_called_is_refused(accept: Any) -> None:
+def test_accept_with_a_wrong_signature_is_rejected(accept: Any) -> None:
     with pytest.raises(
         PromptValidationError, match=r"accept: handler .*\(output: Output, \*, context"
     ):

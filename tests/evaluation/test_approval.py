@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -142,7 +142,7 @@ CALLS = st.lists(programs((None, None, None, False, ValueError)), min_size=1, ma
 
 @settings(max_examples=50)
 @given(calls=CALLS, mode=st.sampled_from(["arguments", "effects"]))
-def test_approving_comes_to_what_no_approval_comes_to(calls: list[Program], mode: str) -> None:
+def test_approved_calls_behave_like_calls_without_approval(calls: list[Program], mode: str) -> None:
     wanted = story(calls, None, None, "sync")
     assert story(calls, mode, approve, "sync") == wanted
     assert story(calls, mode, approve_later, "async") == wanted
@@ -151,7 +151,7 @@ def test_approving_comes_to_what_no_approval_comes_to(calls: list[Program], mode
 @pytest.mark.claim("N-07")
 @settings(max_examples=50)
 @given(calls=CALLS, mode=st.sampled_from(["arguments", "effects"]))
-def test_denying_changes_nothing_but_the_answer(calls: list[Program], mode: str) -> None:
+def test_denied_calls_change_only_their_answers(calls: list[Program], mode: str) -> None:
     transcript, state, numbers, published, logged = story(calls, mode, deny, "sync")
     _, before, untouched, _, _ = story([], None, None, "sync")
     assert (state, numbers, logged) == (before, untouched, [])
@@ -166,7 +166,7 @@ def test_denying_changes_nothing_but_the_answer(calls: list[Program], mode: str)
     called=programs((None,), resources=False),
     others=st.lists(programs((None,), resources=False), max_size=3),
 )
-def test_whatever_changes_meanwhile_a_call_changes_the_state_as_its_preview_says(
+def test_approved_call_changes_state_as_previewed_despite_other_changes(
     called: Program, others: list[Program]
 ) -> None:
     at, shown = session(), list[Preview]()
@@ -281,7 +281,7 @@ def patched(text: str, diff: str) -> str:
     others=st.lists(st.lists(FILE_OPS, max_size=2), max_size=3),
     denied=st.booleans(),
 )
-def test_files_change_as_the_preview_says_or_not_at_all(
+def test_approved_call_changes_files_as_previewed_and_denied_call_does_not(
     kind: str,
     start: list[FileOp],
     called: list[FileOp],
@@ -319,7 +319,7 @@ def test_files_change_as_the_preview_says_or_not_at_all(
             }
 
 
-def test_a_preview_reads_well() -> None:
+def test_preview_renders_as_text_and_markdown() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         files = context.resources.get(Filesystem)
         files.write_text("notes.md", "# Notes\n\nNew.\n")
@@ -340,7 +340,7 @@ def test_a_preview_reads_well() -> None:
     assert preview.omitted == ()
 
 
-def test_text_cannot_steer_the_terminal_or_leave_its_fence() -> None:
+def test_preview_escapes_control_characters_and_markdown_fences() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Filesystem).write_text("a", "\x1b[2J\u202e```zwölf\t12\n")
         context.session.dispatch(Note("zwölf"))
@@ -353,7 +353,7 @@ def test_text_cannot_steer_the_terminal_or_leave_its_fence() -> None:
     assert "\n````diff\n" in preview._repr_markdown_()
 
 
-def test_a_large_preview_is_cut_and_says_so() -> None:
+def test_large_preview_is_truncated_and_lists_omitted_parts() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         files = context.resources.get(Filesystem)
         for number in range(300):
@@ -380,7 +380,7 @@ def test_a_large_preview_is_cut_and_says_so() -> None:
         assert note.endswith(f" of {change.name}")
 
 
-def test_a_diff_and_an_answer_of_the_largest_size_are_shown_whole() -> None:
+def test_diff_and_answer_at_the_size_limit_are_not_truncated() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         head = len("--- a/f\n+++ b/f\n@@ -0,0 +1 @@\n+\n")
         context.resources.get(Filesystem).write_text("f", "x" * (20_000 - head) + "\n")
@@ -393,7 +393,7 @@ def test_a_diff_and_an_answer_of_the_largest_size_are_shown_whole() -> None:
 
 
 @pytest.mark.parametrize("data", [b"a\0b", b"\xff", b"x" * 500_001])
-def test_a_file_without_a_diff_is_shown_by_size_and_digest(data: bytes) -> None:
+def test_binary_or_large_file_is_previewed_by_size_and_digest(data: bytes) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Filesystem).write_bytes("new", data)
         context.resources.get(Filesystem).delete("old")
@@ -410,7 +410,7 @@ def test_a_file_without_a_diff_is_shown_by_size_and_digest(data: bytes) -> None:
     assert [change.diff for change in preview.changes] == ["", ""]
 
 
-def test_a_preview_shows_a_hundred_events_and_its_digest_covers_all() -> None:
+def test_preview_lists_100_events_and_its_digest_covers_all() -> None:
     digests: set[str] = set()
     for last in (149, 150):
 
@@ -431,7 +431,7 @@ class Stock:
     counts: dict[str, int]
 
 
-def test_the_order_of_a_mapping_in_the_state_does_not_make_an_approval_stale() -> None:
+def test_mapping_order_in_state_does_not_change_the_preview_digest() -> None:
     digests: set[str] = set()
     for names in ("ab", "ba"):
 
@@ -448,7 +448,7 @@ def test_the_order_of_a_mapping_in_the_state_does_not_make_an_approval_stale() -
 # who is asked, and for what
 
 
-def test_nobody_is_asked_about_a_mistake_of_the_model() -> None:
+def test_invalid_arguments_and_unknown_tools_are_not_sent_for_approval() -> None:
     shown: list[Preview] = []
     script = [call(("run", {"a": "x"}), ("walk", {})), say("done")]
     asked = prompt(asking(ok))
@@ -461,7 +461,7 @@ def test_nobody_is_asked_about_a_mistake_of_the_model() -> None:
     assert shown == []
 
 
-def test_a_call_that_forks_cannot_keep_apart_is_approved_by_its_arguments() -> None:
+def test_call_that_registers_a_reducer_is_approved_by_its_arguments() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         slices: Any = context.session  # whose protocol has no `register`
         slices[Note].register(int, lambda view, event: None)
@@ -496,7 +496,7 @@ def test_call_that_uses_a_fork_without_preview_is_approved_by_its_arguments() ->
         assert preview.reason.endswith("Silent has no preview().")
 
 
-def test_with_several_filesystems_each_path_says_in_which_it_is(tmp_path: Path) -> None:
+def test_preview_names_the_filesystem_of_each_path_if_there_are_several(tmp_path: Path) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(HostFilesystem).write_text("a.txt", "new\n")
         context.resources.get(InMemoryFilesystem).write_text("a.txt", "new\n")
@@ -510,7 +510,7 @@ def test_with_several_filesystems_each_path_says_in_which_it_is(tmp_path: Path) 
     assert {change.name for change in preview.changes} == names
 
 
-def test_replaced_arguments_run_and_the_model_reads_them() -> None:
+def test_replaced_arguments_are_used_and_reported_to_the_model() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(str(params.a)))
         return ToolResult(f"wrote {params.a}")
@@ -533,7 +533,7 @@ def test_replaced_arguments_run_and_the_model_reads_them() -> None:
         assert event.content == answer.content
 
 
-def test_replaced_arguments_that_need_no_preview_are_not_asked_about_again() -> None:
+def test_replaced_arguments_without_effects_approval_are_not_previewed_again() -> None:
     at, shown = Session(), list[Preview]()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -562,7 +562,7 @@ class WithoutForks:
         return self._session[slice_type]
 
 
-def test_a_session_that_cannot_fork_leaves_the_arguments() -> None:
+def test_call_in_a_session_without_fork_is_approved_by_its_arguments() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("x"))
         return ToolResult("ok")
@@ -575,7 +575,7 @@ def test_a_session_that_cannot_fork_leaves_the_arguments() -> None:
         assert preview.reason == "The effects cannot be shown: the session has no fork()."
 
 
-def test_the_event_of_a_decision_says_who_was_asked_what_and_the_answer() -> None:
+def test_approval_decided_event_records_preview_decision_and_reason() -> None:
     decisions: list[tuple[Decision, str, str]] = [
         (Approve(), "approve", ""),
         (Deny("not today"), "deny", "not today"),
@@ -591,7 +591,7 @@ def test_the_event_of_a_decision_says_who_was_asked_what_and_the_answer() -> Non
         assert event.seconds >= 0
 
 
-def test_a_selector_sees_params_session_and_context() -> None:
+def test_approval_selector_receives_params_session_and_context() -> None:
     def selector(params: Args, *, session: Any, context: ToolContext) -> Any:
         assert context.call_id
         return "arguments" if params.a > 1 and session[Note].latest() else None
@@ -607,7 +607,7 @@ def test_a_selector_sees_params_session_and_context() -> None:
     assert [json.loads(preview.arguments) for preview in asked] == [{"a": 2}]
 
 
-def test_a_selector_that_fails_lets_no_call_run() -> None:
+def test_call_does_not_run_if_its_approval_selector_fails() -> None:
     for selector in (lambda: 1 / 0, lambda: "sometimes"):
         at = Session()
 
@@ -620,32 +620,8 @@ def test_a_selector_that_fails_lets_no_call_run() -> None:
         assert answer.content.startswith("The call was not approved: ")
 
 
-def test_a_section_sets_the_approval_of_its_tools() -> None:
-    tools = [
-        asking(ok, None),
-        replace(asking(ok, None), name="own", approval="arguments"),
-        replace(asking(ok, None), name="reads", effect="pure"),
-    ]
-    section = MarkdownSection(title="Task", template="Do it.", tools=tools, approval="effects")
-    template = PromptTemplate(ns="tests", key="agent", sections=[section])
-    modes = {tool.name: tool.approval for tool in template.registry.sections[0].tools}
-    assert modes == {"run": "effects", "own": "arguments", "reads": None}
-
-
-@pytest.mark.parametrize(
-    "approval",
-    ["always", 3, lambda one, two: None, lambda *, prompt: None],
-    ids=["word", "number", "two params", "prompt"],
-)
-def test_what_is_no_approval_is_refused(approval: Any) -> None:
-    with pytest.raises(PromptValidationError, match="approval"):
-        asking(ok, approval)
-    with pytest.raises(PromptValidationError, match="approval"):
-        MarkdownSection(title="Task", template="Do it.", approval=approval)
-
-
 @pytest.mark.parametrize("effect", ["at_most_once", "transactional"])
-def test_a_call_that_runs_once_only_is_approved_by_its_arguments(effect: Any) -> None:
+def test_at_most_once_and_transactional_calls_are_approved_by_their_arguments(effect: Any) -> None:
     with pytest.raises(PromptValidationError, match="use approval='arguments'"):
         asking(ok, "effects", effect=effect)
     ran: list[int] = []
@@ -661,7 +637,7 @@ def test_a_call_that_runs_once_only_is_approved_by_its_arguments(effect: Any) ->
         assert preview.reason == f"The effects cannot be shown: the tool is {effect!r}."
 
 
-def test_a_stream_says_that_a_call_waits() -> None:
+def test_stream_yields_approval_requested_for_a_pending_call() -> None:
     at = Session()
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
     loop = MainLoop(adapter)
@@ -672,7 +648,7 @@ def test_a_stream_says_that_a_call_waits() -> None:
     assert (decided.name, decided.decision, decided.approval) == ("run", "approve", "effects")
 
 
-def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
+def test_failing_approver_ends_the_run_without_effects() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("x"))
         return ToolResult("ok")
@@ -698,12 +674,12 @@ def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
         assert [answer.unknown for answer in answers(saved[-1].messages)] == [False]
 
 
-def test_a_reason_is_words() -> None:
+def test_deny_reason_must_be_a_string() -> None:
     with pytest.raises(TypeError, match="reason of Deny must be a string for the model, got 3"):
         Deny(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def test_an_approver_returns_a_decision() -> None:
+def test_approver_must_be_callable_and_return_a_decision() -> None:
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
     # Any: what no checker lets through
     wrong: Any = lambda _: True  # noqa: E731
@@ -716,7 +692,7 @@ def test_an_approver_returns_a_decision() -> None:
         adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
 
 
-def test_what_an_approval_depends_on_is_shown_anew_with_why() -> None:
+def test_changed_approval_mode_is_previewed_again_with_the_reason() -> None:
     at, shown = Session(), list[Preview]()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -745,9 +721,7 @@ def test_what_an_approval_depends_on_is_shown_anew_with_why() -> None:
 
 
 @pytest.mark.parametrize("has_bus", [False, True])
-def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does(
-    *, has_bus: bool
-) -> None:
+def test_nested_run_in_a_previewed_call_publishes_only_after_approval(*, has_bus: bool) -> None:
     section = MarkdownSection(title="Task", template="Inner.")
     inner = PromptTemplate[str](ns="tests", key="inner", sections=[section])
 
@@ -767,7 +741,7 @@ def test_what_a_run_inside_a_previewed_call_publishes_counts_once_the_call_does(
         assert [event.key for event in events] == ["agent", *rendered]
 
 
-def test_a_selector_cannot_use_its_context_later() -> None:
+def test_selector_context_cannot_be_used_after_the_selector_returns() -> None:
     kept: list[ToolContext] = []
 
     def selector(params: Args, *, context: ToolContext) -> Any:
@@ -781,7 +755,7 @@ def test_a_selector_cannot_use_its_context_later() -> None:
         _ = context.session
 
 
-def test_an_interrupt_of_a_previewed_handler_ends_the_run_and_nobody_is_asked() -> None:
+def test_interrupt_in_a_previewed_handler_ends_the_run_without_asking() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("x"))
         raise KeyboardInterrupt
@@ -793,7 +767,7 @@ def test_an_interrupt_of_a_previewed_handler_ends_the_run_and_nobody_is_asked() 
     assert (shown, at[Note].all()) == ([], ())
 
 
-def test_replaced_arguments_read_as_a_person_wrote_them() -> None:
+def test_replaced_arguments_keep_non_ascii_characters() -> None:
     @dataclass(frozen=True)
     class Line:
         text: str
@@ -811,7 +785,7 @@ def test_replaced_arguments_read_as_a_person_wrote_them() -> None:
     assert answer.content == 'The arguments were replaced by {"text": "zwölf"}\n\nwrote zwölf'
 
 
-def test_a_preview_of_a_call_that_fails_shows_what_the_model_would_read() -> None:
+def test_preview_of_a_failing_call_contains_its_error_answer() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("x"))
         raise ValueError("no such account")
@@ -821,7 +795,7 @@ def test_a_preview_of_a_call_that_fails_shows_what_the_model_would_read() -> Non
     assert preview.answer == "no such account"
 
 
-def test_control_flow_that_a_previewed_handler_raises_counts_once_a_person_approves() -> None:
+def test_control_flow_of_a_previewed_handler_takes_effect_after_approval() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("x"))
         raise Redirect("elsewhere")
@@ -836,7 +810,7 @@ def test_control_flow_that_a_previewed_handler_raises_counts_once_a_person_appro
         assert [note.text for note in at[Note].all()] == ["x"] * ends
 
 
-def test_a_resource_that_the_call_makes_first_is_isolated() -> None:
+def test_resource_first_created_by_the_call_is_isolated() -> None:
     cell = ForkableCell()
     registry = ResourceRegistry.of(Binding(ForkableCell, lambda _: cell))
 
@@ -848,7 +822,7 @@ def test_a_resource_that_the_call_makes_first_is_isolated() -> None:
     assert (preview.approval, cell.numbers) == ("effects", [1])
 
 
-def test_calls_that_wait_for_approval_do_not_run_in_parallel() -> None:
+def test_calls_that_require_approval_are_previewed_in_order() -> None:
     asked: Prompt[Any] = prompt(asking(ok))
     adapter = ScriptedAdapter([call(("run", {}), ("run", {})), say("done")])
     shown: list[Preview] = []
@@ -860,7 +834,7 @@ def test_calls_that_wait_for_approval_do_not_run_in_parallel() -> None:
 # a model, files and approvers that do harm
 
 
-def test_arguments_are_shown_as_the_tool_reads_them() -> None:
+def test_preview_decodes_arguments_and_escapes_control_characters() -> None:
     @dataclass(frozen=True)
     class Command:
         line: str
@@ -882,7 +856,7 @@ def test_arguments_are_shown_as_the_tool_reads_them() -> None:
     assert shown[0].arguments == text
 
 
-def test_neither_an_answer_nor_a_name_can_imitate_another_part() -> None:
+def test_answer_or_file_name_cannot_forge_another_part_of_the_preview() -> None:
     name = "a\n+++ b/c\n-x\n\nChanges: none."
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -905,7 +879,7 @@ def test_neither_an_answer_nor_a_name_can_imitate_another_part() -> None:
     assert [line[:1] for line in change.diff.splitlines()] == ["-", "+", "@", "+"]
 
 
-def test_no_key_of_state_can_imitate_another_part() -> None:
+def test_state_key_cannot_forge_another_part_of_the_preview() -> None:
     @dataclass(frozen=True)
     class Labels:
         by_name: dict[str, int]
@@ -928,7 +902,7 @@ def test_no_key_of_state_can_imitate_another_part() -> None:
 
 
 @pytest.mark.parametrize("place", ["session", "slice", "files", "bus", "snapshot", "version"])
-def test_what_a_handler_kept_changes_nothing_after_the_preview(place: str) -> None:
+def test_objects_kept_by_a_handler_cannot_change_anything_after_the_preview(place: str) -> None:
     kept: dict[str, Callable[[], object]] = {}
     refused: list[BaseException] = []
     files, at = InMemoryFilesystem({"a": "old"}), Session()
@@ -986,7 +960,7 @@ def test_event_is_previewed_without_its_secrets() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"), [(None, "failed: out of order"), (3, "must return a string, got 3")]
 )
-def test_a_resource_that_cannot_say_what_would_change_leaves_the_arguments(
+def test_resource_with_a_failing_preview_is_approved_by_the_arguments(
     text: object, problem: str
 ) -> None:
     class Counter:
@@ -1019,16 +993,14 @@ def test_a_resource_that_cannot_say_what_would_change_leaves_the_arguments(
     for decision, count in ((Deny(), 0), (Approve(), 1)):
         [preview] = previews(asking(handler), Session(), decision, resources={Counter: counter})
         assert (preview.approval, counter.count) == ("arguments", count)
-        assert preview.reason.startswith(
-            "The effects cannot be shown: preview() of test_a_resource"
-        )
+        assert preview.reason.startswith("The effects cannot be shown: preview() of test_resource")
         assert preview.reason.endswith(f"Counter {problem}.")
 
 
 @pytest.mark.parametrize(
     "arguments", [[1], None, {"a": object()}, {"a": math.nan}, {3: {}, "b": {4}}]
 )
-def test_arguments_are_replaced_by_json(arguments: Any) -> None:
+def test_replaced_arguments_must_be_a_json_object(arguments: Any) -> None:
     at = Session()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -1057,7 +1029,7 @@ def soon(preview: Preview) -> Awaitable[Decision]:
 
 @pytest.mark.parametrize("approver", [Later(), soon], ids=["object", "function"])
 @pytest.mark.parametrize("where", ["sync", "async", "sync in a loop"])
-def test_whatever_an_approver_is_its_decision_is_awaited(approver: Any, where: str) -> None:
+def test_approver_that_returns_an_awaitable_is_awaited(approver: Any, where: str) -> None:
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
     at, asked = Session(), prompt(asking(ok))
 
@@ -1121,7 +1093,7 @@ def as_nothing(root: Path, outside: Path) -> None:
         (delete_d, as_linked_directory),
     ],
 )
-def test_files_that_are_replaced_while_a_person_decides_do_not_change_unseen(
+def test_files_replaced_during_approval_are_previewed_again_and_unchanged(
     write: Callable[[Filesystem], None],
     replace_by: Callable[[Path, Path], None],
     tmp_path: Path,
@@ -1159,7 +1131,7 @@ def test_files_that_are_replaced_while_a_person_decides_do_not_change_unseen(
     assert (outside / "secret.txt").read_text() == "s"
 
 
-def test_a_link_out_of_the_root_is_neither_followed_nor_shown(tmp_path: Path) -> None:
+def test_preview_does_not_follow_a_symlink_out_of_the_root(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "secret.txt").write_text("hunter2")
     (tmp_path / "root/link").symlink_to(tmp_path / "secret.txt")
@@ -1176,7 +1148,7 @@ def test_a_link_out_of_the_root_is_neither_followed_nor_shown(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("blocks", [False, True], ids=["async", "blocking"])
-def test_a_run_that_is_cancelled_while_a_person_decides_leaves_nothing(*, blocks: bool) -> None:
+def test_cancelling_a_run_during_approval_leaves_no_effects(*, blocks: bool) -> None:
     at, files = Session(), InMemoryFilesystem()
     released = threading.Event()
 
@@ -1232,7 +1204,7 @@ def interrupt(*_: object) -> Any:
         ("effects", "event", False),
     ],
 )
-def test_an_interrupt_leaves_only_a_call_that_may_count_with_an_unknown_outcome(
+def test_interrupted_call_is_unknown_only_if_it_may_have_taken_effect(
     approval: Any, where: str, *, unknown: bool
 ) -> None:
     at, saved, asked = Session(), list[Conversation](), list[Preview]()

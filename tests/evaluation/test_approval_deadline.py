@@ -65,7 +65,7 @@ def notes(session: Session) -> list[str]:
     ("decision", "noted"),
     [(Approve(), ["1"]), (ReplaceArguments({"a": 7}), ["7"]), (Deny("no"), [])],
 )
-def test_call_that_is_approved_after_the_deadline_does_not_run(
+def test_call_approved_after_the_deadline_does_not_run(
     way: Way, approval: str, decision: Decision, noted: list[str]
 ) -> None:
     clock, session = Time(), Session()
@@ -80,9 +80,7 @@ def test_call_that_is_approved_after_the_deadline_does_not_run(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("parallel", ["in_order", "isolated"])
-def test_call_inside_an_agent_that_is_approved_after_the_deadline_does_not_run(
-    way: Way, parallel: Any
-) -> None:
+def test_nested_call_approved_after_the_deadline_does_not_run(way: Way, parallel: Any) -> None:
     clock, session = Time(), Session()
     config = RunConfig(parallel_tool_calls=parallel)
     agent = Tool.from_prompt(prompt(asking()).template, name="agent")
@@ -96,7 +94,7 @@ def test_call_inside_an_agent_that_is_approved_after_the_deadline_does_not_run(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_call_of_a_resumed_run_that_is_approved_after_the_deadline_does_not_run(way: Way) -> None:
+def test_call_of_a_resumed_run_approved_after_the_deadline_does_not_run(way: Way) -> None:
     clock, session = Time(), Session()
     loop = MainLoop(ScriptedAdapter(TWO_CALLS, clock=clock), clock=clock)
     with pytest.raises(RunSuspended) as waiting:
@@ -136,7 +134,7 @@ def test_async_approver_is_cancelled_at_the_deadline(way: Way) -> None:
     assert (cancelled, notes(session)) == (["run"], [])
 
 
-def test_async_run_does_not_wait_for_a_plain_approver_after_the_deadline() -> None:
+def test_async_run_does_not_wait_for_a_sync_approver_after_the_deadline() -> None:
     answer, answered = Event(), Event()
 
     def decide(preview: Preview) -> Decision:
@@ -163,7 +161,7 @@ def test_async_run_does_not_wait_for_a_plain_approver_after_the_deadline() -> No
     assert notes(session) == []
 
 
-def test_time_out_of_the_approver_itself_is_not_the_deadline() -> None:
+def test_timeout_error_in_the_approver_is_not_a_deadline_error() -> None:
     def decide(preview: Preview) -> Decision:
         raise TimeoutError("the browser")
 
@@ -174,7 +172,7 @@ def test_time_out_of_the_approver_itself_is_not_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("approval", [None, "arguments", "effects"])
-def test_call_does_not_run_if_the_reader_of_the_stream_waits_past_the_deadline(
+def test_call_does_not_run_if_the_stream_consumer_passes_the_deadline(
     approval: Any,
 ) -> None:
     clock, session = Time(), Session()
@@ -196,7 +194,7 @@ def test_call_does_not_run_if_the_reader_of_the_stream_waits_past_the_deadline(
     assert notes(session) == ["1"]
 
 
-def test_call_does_not_run_if_the_budget_ends_while_a_person_decides() -> None:
+def test_call_does_not_run_if_the_budget_runs_out_during_approval() -> None:
     """Two agents run at once: the second one spends the tokens while the first one waits."""
     spent, session = Event(), Session()
 
@@ -225,7 +223,7 @@ def test_call_does_not_run_if_the_budget_ends_while_a_person_decides() -> None:
     assert notes(session) == []
 
 
-def test_refused_call_does_not_count_in_the_usage() -> None:
+def test_call_after_the_deadline_is_answered_as_not_run() -> None:
     clock, session = Time(), Session()
     calls: list[int] = []
 
@@ -248,7 +246,7 @@ def test_refused_call_does_not_count_in_the_usage() -> None:
     assert texts == ["ok", "Not run: the evaluation ended."]
 
 
-def test_parallel_call_that_gets_its_thread_after_the_deadline_does_not_run() -> None:
+def test_parallel_call_started_after_the_deadline_does_not_run() -> None:
     clock, session = Time(), Session()
 
     def slow(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -56,7 +56,7 @@ def suspended(tool: Tool[Any, Any], *more: Any) -> Suspension:
 
 
 @pytest.mark.claim("N-10")
-def test_undeclared_tool_with_effects_approval_is_rejected_with_both_ways_out() -> None:
+def test_effects_approval_of_an_undeclared_tool_is_rejected_with_both_fixes() -> None:
     undeclared = Tool[Args, Any](name="run", handler=ok)
     with pytest.raises(PromptValidationError, match=BOTH_WAYS):
         Tool[Args, Any](name="run", handler=ok, approval="effects")
@@ -75,15 +75,13 @@ def test_undeclared_tool_with_effects_approval_is_rejected_with_both_ways_out() 
         Tool.from_prompt(inner, name="agent", approval="effects")
 
 
-def test_agent_tool_with_tools_that_must_not_run_twice_cannot_be_previewed() -> None:
+def test_effects_approval_is_rejected_if_a_nested_tool_must_not_run_twice() -> None:
     inner = prompt(Tool[Args, Any](name="pay", handler=ok, effect="at_most_once")).template
     with pytest.raises(PromptValidationError, match="has tools that must not run twice; use "):
         Tool.from_prompt(inner, name="agent", effect="repeatable", approval="effects")
 
 
-def test_selector_that_returns_effects_does_not_run_an_undeclared_tool_before_its_approval() -> (
-    None
-):
+def test_selector_returning_effects_does_not_run_an_undeclared_tool() -> None:
     sent: list[int] = []
 
     def mail(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -253,7 +251,7 @@ def preview_of(handler: Callable[[ToolContext, int], ToolResult[object]], value:
         (write_true_for_one, "+ [0].value[0] = 0.0"),
     ],
 )
-def test_preview_shows_every_part_and_differs_for_different_effects(
+def test_preview_contains_each_effect_and_differs_for_different_effects(
     handler: Any, text: str
 ) -> None:
     first, same, other = (preview_of(handler, value) for value in (1, 1, 2))
@@ -271,7 +269,7 @@ def test_preview_shows_every_part_and_differs_for_different_effects(
         (publish_opaque_event, "cannot preview the event Opaque"),
     ],
 )
-def test_call_with_a_value_that_json_cannot_hold_is_approved_by_its_arguments(
+def test_call_with_effects_not_representable_in_json_is_approved_by_arguments(
     handler: Any, reason: str
 ) -> None:
     preview = preview_of(handler, 1)
@@ -279,7 +277,7 @@ def test_call_with_a_value_that_json_cannot_hold_is_approved_by_its_arguments(
     assert preview.reason.startswith(f"The effects cannot be shown: {reason}")
 
 
-def test_omitted_part_of_a_file_with_changes_in_its_name_is_named() -> None:
+def test_omitted_diff_is_reported_with_its_file_name() -> None:
     def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
         files = context.resources.get(Filesystem)
         files.write_text("a_changes.md", "x\n" * 30_000)
@@ -296,7 +294,7 @@ def test_omitted_part_of_a_file_with_changes_in_its_name_is_named() -> None:
     assert rest == "31 of 231 changes"
 
 
-def test_arguments_keep_the_digits_of_their_numbers() -> None:
+def test_preview_keeps_all_digits_of_numbers_in_arguments() -> None:
     amount = "100000000000000000000.01"
     text = f'{{"amount": "{amount}", "x": {amount}}}'
     preview = Preview(tool="pay", call_id="1", arguments=text, approval="arguments")
@@ -367,7 +365,7 @@ def test_changed_preview_in_a_stored_suspension_is_rejected(approval: str, name:
     assert session[Note].all() == ()
 
 
-def test_changed_preview_of_a_call_inside_an_agent_is_rejected() -> None:
+def test_changed_preview_of_a_nested_call_is_rejected() -> None:
     tool = asking(ok, "arguments")
     agent = Tool.from_prompt(prompt(tool).template, name="agent")
     replies = [call(("agent", {"message": "Go."})), call(("run", {"a": 1}))]
@@ -452,7 +450,7 @@ def test_malformed_decision_is_rejected_before_anything_runs(
     assert ran == [1, 2]
 
 
-def test_decisions_that_are_not_a_mapping_are_rejected_before_anything_runs() -> None:
+def test_decisions_must_be_a_mapping() -> None:
     suspension, wrong = suspended(asking(ok, "arguments")), [Approve()]
     decisions: Any = wrong
     with pytest.raises(TypeError, match=r"^decisions must be a mapping of call ids, got \["):
@@ -461,7 +459,7 @@ def test_decisions_that_are_not_a_mapping_are_rejected_before_anything_runs() ->
         )
 
 
-def test_replaced_arguments_that_the_tool_of_an_agent_cannot_take_are_rejected() -> None:
+def test_replaced_arguments_that_do_not_fit_a_nested_tool_are_rejected() -> None:
     agent = Tool.from_prompt(prompt(asking(ok, "arguments")).template, name="agent")
     replies = [call(("agent", {"message": "Go."})), call(("run", {"a": 1}))]
     session = Session()
@@ -478,7 +476,7 @@ def test_replaced_arguments_that_the_tool_of_an_agent_cannot_take_are_rejected()
         )
 
 
-def test_chat_that_has_gone_on_names_the_way_to_run_the_suspended_calls_again() -> None:
+def test_resume_error_of_a_continued_chat_explains_how_to_rerun_the_calls() -> None:
     ran: list[int] = []
 
     def note(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -124,7 +124,7 @@ def words(conversation: Conversation | None) -> list[str]:
 
 
 @any_mode
-def test_a_chat_goes_on_from_message_to_message(mode: Mode) -> None:
+def test_chat_continues_the_conversation_across_messages(mode: Mode) -> None:
     chat = chat_of(say("Hello."), OPEN, call(("pay", {"n": 1})), say("Paid."), say("Bye."))
     assert chat.conversation is None
     assert [mode(chat, message) for message in ("Hi", "Pay", "Thanks")] == [
@@ -135,7 +135,7 @@ def test_a_chat_goes_on_from_message_to_message(mode: Mode) -> None:
     assert words(chat.conversation) == ["Hi", "Hello.", "Pay", "", "", "Paid.", "Thanks", "Bye."]
 
 
-def test_the_session_has_one_conversation_however_long_the_chat_is() -> None:
+def test_session_keeps_only_the_latest_conversation_of_a_chat() -> None:
     chat = chat_of(*[say("Yes.")] * 5)
     for message in "abcde":
         chat.send(message)
@@ -153,7 +153,7 @@ def test_chats_with_different_prompts_share_a_session_without_mixing() -> None:
     assert words(other.conversation) == ["HI", "ONE", "SO", "TWO"]
 
 
-def test_a_snapshot_is_the_whole_chat_and_needs_no_types() -> None:
+def test_session_snapshot_restores_the_complete_chat_without_any_types() -> None:
     chat = chat_of(say("one"), OPEN, say("two"))
     chat.send("Hi")
     chat.send("So")
@@ -164,7 +164,7 @@ def test_a_snapshot_is_the_whole_chat_and_needs_no_types() -> None:
     assert later.send("And").text == "three"
 
 
-def test_restoring_an_earlier_snapshot_takes_turns_back() -> None:
+def test_restoring_an_earlier_snapshot_removes_later_turns() -> None:
     chat = chat_of(say("one"), say("two"), say("another two"))
     chat.send("Hi")
     before = chat.session.snapshot()
@@ -243,7 +243,7 @@ print(execution.text, [order.item for order in session[Order].all()])
 
 
 @pytest.mark.parametrize("form", ["sync", "async"])
-def test_each_message_is_answered_in_a_process_of_its_own(tmp_path: Path, form: str) -> None:
+def test_chat_continues_in_a_new_process_for_each_message(tmp_path: Path, form: str) -> None:
     (tmp_path / "turn.py").write_text(PROGRAM)
     messages = "Hello", "order tea", "order milk", "Thanks"
     answers: list[str] = []
@@ -278,7 +278,7 @@ def test_each_message_is_answered_in_a_process_of_its_own(tmp_path: Path, form: 
 
 
 @any_mode
-def test_after_an_error_the_chat_goes_on_from_what_was_done(mode: Mode) -> None:
+def test_chat_continues_from_the_partial_turn_after_an_error(mode: Mode) -> None:
     failure = PromptEvaluationError("busy", phase="request", code="overloaded")
     chat = chat_of(say("one"), OPEN, failure, say("three"))
     mode(chat, "Hi")
@@ -292,7 +292,7 @@ def test_after_an_error_the_chat_goes_on_from_what_was_done(mode: Mode) -> None:
 
 
 @any_mode
-def test_without_a_message_a_stopped_turn_goes_on(mode: Mode) -> None:
+def test_send_without_a_message_continues_a_stopped_turn(mode: Mode) -> None:
     failure = PromptEvaluationError("busy", phase="request", code="overloaded")
     chat = chat_of(failure, say("one"))
     with pytest.raises(PromptEvaluationError):
@@ -304,7 +304,7 @@ def test_without_a_message_a_stopped_turn_goes_on(mode: Mode) -> None:
 
 
 @any_mode
-def test_turn_that_ctrl_c_stops_in_a_tool_goes_on_and_the_tool_does_not_run_again(
+def test_turn_stopped_by_ctrl_c_in_a_tool_continues_without_rerunning_the_tool(
     mode: Mode,
 ) -> None:
     PAID.clear()
@@ -319,7 +319,7 @@ def test_turn_that_ctrl_c_stops_in_a_tool_goes_on_and_the_tool_does_not_run_agai
     assert PAID == [-1, 5]
 
 
-def test_a_cancelled_turn_is_kept_up_to_its_last_answer() -> None:
+def test_cancelled_turn_keeps_its_messages_and_the_chat_continues() -> None:
     begun = asyncio.Event()
 
     async def wait(params: Amount, *, context: ToolContext) -> ToolResult[str]:
@@ -348,7 +348,7 @@ def test_a_cancelled_turn_is_kept_up_to_its_last_answer() -> None:
     asyncio.run(cancel())
 
 
-def test_a_closed_stream_ends_the_turn_and_the_chat_goes_on() -> None:
+def test_closing_a_stream_ends_the_turn_and_the_chat_continues() -> None:
     chat = chat_of(OPEN, say("never read"), say("two"))
     events = chat.stream("Hi")
     next(events)
@@ -357,7 +357,7 @@ def test_a_closed_stream_ends_the_turn_and_the_chat_goes_on() -> None:
     assert chat.send("So?").text == "never read"
 
 
-def test_a_closed_async_stream_ends_the_turn_and_the_chat_goes_on() -> None:
+def test_closing_an_async_stream_ends_the_turn_and_the_chat_continues() -> None:
     chat = chat_of(OPEN, say("one"), say("two"))
 
     async def close_early() -> None:
@@ -374,7 +374,7 @@ def test_a_closed_async_stream_ends_the_turn_and_the_chat_goes_on() -> None:
 # turns do not overlap
 
 
-def test_a_second_message_during_a_turn_is_refused() -> None:
+def test_second_message_during_a_turn_raises_concurrent_run_error() -> None:
     asked, answer = Event(), Event()
 
     def slowly(seen: SeenRequest) -> AssistantMessage:
@@ -395,7 +395,7 @@ def test_a_second_message_during_a_turn_is_refused() -> None:
     assert chat.send("So").text == "two"
 
 
-def test_who_has_read_the_last_event_of_a_stream_may_send_the_next_message() -> None:
+def test_next_message_can_be_sent_as_soon_as_the_stream_yields_completed() -> None:
     chat = chat_of(say("one"), say("two"))
     events = chat.stream("Hi")
     while not isinstance(next(events), Completed):
@@ -416,14 +416,14 @@ def test_who_has_read_the_last_event_of_a_stream_may_send_the_next_message() -> 
 # options and adapters
 
 
-def test_the_options_of_a_turn_hold_for_that_turn() -> None:
+def test_turn_options_apply_only_to_their_turn() -> None:
     chat = chat_of(OPEN, say("one"))
     with pytest.raises(PromptEvaluationError):
         chat.send("Hi", budget=Budget(max_calls=1))
     assert chat.send("Go on").text == "one"
 
 
-def test_a_chat_streams_restarts() -> None:
+def test_chat_stream_yields_restarted() -> None:
     adapter = ScriptedAdapter([OPEN, say("one")], dynamic_tools=False)
     chat = Chat(MainLoop(adapter), template().bind(), session=Session())
     events = [*chat.stream("Hi")]
@@ -443,7 +443,7 @@ class Delegates(ProviderAdapter):
         return self.adapter.evaluate(prompt, **options)
 
 
-def test_a_chat_keeps_the_conversation_that_an_adapter_with_its_own_loop_returns() -> None:
+def test_chat_keeps_the_conversation_of_an_adapter_with_its_own_loop() -> None:
     adapter = Delegates(ScriptedAdapter([say("one"), say("two")]))
     section = MarkdownSection(title="Main", template="Be kind.")
     prompt = PromptTemplate[None](ns="tests", key="chat", sections=[section]).bind()
@@ -453,7 +453,7 @@ def test_a_chat_keeps_the_conversation_that_an_adapter_with_its_own_loop_returns
     assert words(chat.conversation) == ["Hi", "one", "So", "two"]
 
 
-def test_what_is_no_loop_and_no_prompt_is_refused() -> None:
+def test_chat_rejects_an_adapter_and_an_unbound_template() -> None:
     adapter: Any = ScriptedAdapter([])
     unbound: Any = template()
     with pytest.raises(TypeError, match=r"must get a loop, such as MainLoop\(adapter\), got"):

@@ -113,7 +113,7 @@ def _nothing_paid() -> None:
     PAID.clear()
 
 
-def test_each_snapshot_in_a_turn_goes_on_in_another_process_without_doing_anything_twice() -> None:
+def test_snapshots_within_a_turn_continue_elsewhere_without_repeating_calls() -> None:
     calls = call(("note", {"a": 1}), ("pay", {"a": 2})), call(("pay", {"a": 3}))
     chat, texts = chat_of(*calls, say("Done.")), list[str]()
     session = session_of(chat)
@@ -132,7 +132,7 @@ def test_each_snapshot_in_a_turn_goes_on_in_another_process_without_doing_anythi
         assert paid[max(done - 1, 0) :] == PAID
 
 
-def test_budget_of_a_turn_holds_across_a_stop() -> None:
+def test_turn_budget_applies_across_a_stop() -> None:
     budget = Budget(max_calls=1)
     chat = chat_of(call(("note", {"a": 1})))
     session_of(chat).bus.subscribe(ToolInvoked, stop)
@@ -144,7 +144,7 @@ def test_budget_of_a_turn_holds_across_a_stop() -> None:
     assert again.send().text == "Done."  # a turn that an error has ended counts from zero
 
 
-def test_answer_that_was_not_saved_is_returned_without_another_request() -> None:
+def test_unsaved_answer_is_returned_without_another_request() -> None:
     whole = chat_of(call(("note", {"a": 1})), say("Done."))
     whole.send("Go")
     chat = chat_of(call(("note", {"a": 1})), say("Done."))
@@ -158,7 +158,7 @@ def test_answer_that_was_not_saved_is_returned_without_another_request() -> None
 
 
 @pytest.mark.parametrize("copied", [deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
-def test_copies_of_a_snapshot_in_a_turn_go_on(copied: Callable[[object], Any]) -> None:
+def test_copied_snapshot_of_a_stopped_turn_continues(copied: Callable[[object], Any]) -> None:
     chat = stopped(call(("note", {"a": 1})))
     again = chat_of(say("Done."))
     session_of(again).restore(copied(session_of(chat).snapshot()))
@@ -166,7 +166,7 @@ def test_copies_of_a_snapshot_in_a_turn_go_on(copied: Callable[[object], Any]) -
     assert answers(again) == ["did 1"]
 
 
-def test_next_message_after_a_stop_goes_with_what_the_turn_had_done() -> None:
+def test_next_message_after_a_stop_keeps_the_results_of_the_stopped_turn() -> None:
     chat = stopped(call(("note", {"a": 1})))
     again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
     assert again.send("Go on").text == "Done."
@@ -174,7 +174,7 @@ def test_next_message_after_a_stop_goes_with_what_the_turn_had_done() -> None:
     assert again.session[ChatTurn].all() == ()
 
 
-def test_interrupted_payment_is_made_once_whoever_goes_on() -> None:
+def test_interrupted_at_most_once_call_is_not_repeated_when_the_chat_continues() -> None:
     chat = chat_of(call(("pay", {"a": -1}), ("note", {"a": 1})))
     with pytest.raises(KeyboardInterrupt):
         chat.send("Go")
@@ -187,7 +187,7 @@ def test_interrupted_payment_is_made_once_whoever_goes_on() -> None:
         assert "outcome is unknown" in answers(again)[0]
 
 
-def test_stopped_turn_ends_where_the_conversation_is_another() -> None:
+def test_stopped_turn_is_dropped_if_the_conversation_was_replaced() -> None:
     chat = stopped(call(("note", {"a": 1})))
     other = chat_of(say("Hello."))
     other.send("Hi")
@@ -196,7 +196,7 @@ def test_stopped_turn_ends_where_the_conversation_is_another() -> None:
     assert chat.conversation == other.conversation
 
 
-def test_stopped_chat_inside_a_call_goes_on_from_its_conversation() -> None:
+def test_stopped_chat_inside_a_call_continues_in_the_same_call() -> None:
     session = Session()
 
     def ask(params: NoParams, *, context: ToolContext) -> ToolResult[object]:
@@ -225,7 +225,7 @@ class Unreachable(ScriptedAdapter):
         return super().connect(rendered)
 
 
-def test_turn_that_cannot_begin_again_stays_as_it_was() -> None:
+def test_stopped_turn_is_unchanged_if_continuing_fails_to_connect() -> None:
     adapter = Unreachable([call(("pay", {"a": 2}), ("note", {"a": 1})), say("Done.")])
     chat = Chat(MainLoop(adapter), prompt(), session=Session())
     unsubscribe = session_of(chat).bus.subscribe(ToolInvoked, stop)
@@ -242,7 +242,7 @@ def test_turn_that_cannot_begin_again_stays_as_it_was() -> None:
     assert PAID == [2]
 
 
-def test_message_of_a_turn_that_had_not_begun_is_sent() -> None:
+def test_message_of_a_turn_stopped_before_its_first_request_is_sent_later() -> None:
     chat = chat_of(say("Done."))
     session_of(chat).bus.subscribe(PromptRendered, stop)
     with pytest.raises(KeyboardInterrupt):
@@ -253,7 +253,7 @@ def test_message_of_a_turn_that_had_not_begun_is_sent() -> None:
     assert again.conversation.messages[1].text.startswith("See this.")
 
 
-def test_turn_is_stored_whatever_a_message_or_a_price_contains() -> None:
+def test_turn_with_a_lone_surrogate_and_a_nan_price_is_stored() -> None:
     config = RunConfig(prices=lambda *_: float("nan"))
     adapter = ScriptedAdapter([call(("note", {"a": 1})), stop], config=config)
     chat = Chat(MainLoop(adapter), prompt(), session=Session())
@@ -268,7 +268,7 @@ class Live:
     connect: Callable[[], None]
 
 
-def test_run_inside_a_call_may_keep_state_that_is_no_json() -> None:
+def test_nested_run_can_keep_state_that_is_not_json_serializable() -> None:
     def keep(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Live(lambda: None))
         return ToolResult("kept")
@@ -283,7 +283,7 @@ def test_run_inside_a_call_may_keep_state_that_is_no_json() -> None:
     assert len(chat.session[Live]) == 1
 
 
-def test_interrupted_payment_by_a_tool_that_is_gone_stays_unknown() -> None:
+def test_interrupted_call_stays_unknown_if_its_tool_was_removed() -> None:
     chat = chat_of(call(("pay", {"a": -1})))
     with pytest.raises(KeyboardInterrupt):
         chat.send("Go")
@@ -294,7 +294,7 @@ def test_interrupted_payment_by_a_tool_that_is_gone_stays_unknown() -> None:
     assert "outcome is unknown" in answers(again)[0]
 
 
-def test_conversation_can_be_read_in_another_thread_at_any_time() -> None:
+def test_conversation_can_be_read_from_another_thread_during_a_turn() -> None:
     asking = Tool.from_prompt(prompt("inner").template, name="ask", description="a")
     script = [call(("ask", {"message": "x"})), say("In.")] * 30
     adapter = ScriptedAdapter([*script, say("Out.")])
@@ -309,7 +309,7 @@ def test_conversation_can_be_read_in_another_thread_at_any_time() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_restored_snapshot_of_a_turn_is_the_chat_at_that_moment(*, ends: bool) -> None:
+def test_restoring_a_snapshot_taken_within_a_turn_restores_the_chat(*, ends: bool) -> None:
     again = call(("note", {"a": 2}))
     last: Reply = say("Done.") if ends else stop
     chat = chat_of(call(("note", {"a": 1})), again, last, again, say("Done."))
@@ -326,7 +326,7 @@ def test_restored_snapshot_of_a_turn_is_the_chat_at_that_moment(*, ends: bool) -
     assert [item.text for item in session[Note]] == ["did 1", "did 2"]
 
 
-def test_snapshot_that_is_written_later_has_the_turn_of_its_moment() -> None:
+def test_snapshot_serialized_later_contains_the_turn_as_of_its_creation() -> None:
     chat = chat_of(call(("note", {"a": 1})), call(("note", {"a": 2})), say("Done."))
     snapshots: list[Any] = []
     session_of(chat).bus.subscribe(
@@ -341,7 +341,9 @@ def test_snapshot_that_is_written_later_has_the_turn_of_its_moment() -> None:
 
 @pytest.mark.parametrize("effect", ["undeclared", "repeatable"])
 @pytest.mark.parametrize("kind", [ToolInvoked, ProviderCalled, PromptExecuted])
-def test_snapshot_inside_a_call_has_nothing_of_it(kind: type[Event], effect: Any) -> None:
+def test_snapshot_during_a_nested_run_excludes_the_unfinished_call(
+    kind: type[Event], effect: Any
+) -> None:
     asking = Tool.from_prompt(prompt("inner").template, name="ask", description="a", effect=effect)
     outer = call(("note", {"a": 1})), call(("ask", {"message": "x"})), say("Out.")
     inner = call(("note", {"a": 2})), say("In.")
@@ -366,7 +368,7 @@ def test_snapshot_inside_a_call_has_nothing_of_it(kind: type[Event], effect: Any
         assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]
 
 
-def test_answer_is_in_the_log_before_anybody_hears_of_it() -> None:
+def test_reply_is_logged_before_provider_called_is_published() -> None:
     chat = chat_of(call(("note", {"a": 1})), say("Done."))
     unsubscribe = session_of(chat).bus.subscribe(ProviderCalled, stop)
     with pytest.raises(KeyboardInterrupt):
@@ -377,7 +379,7 @@ def test_answer_is_in_the_log_before_anybody_hears_of_it() -> None:
     assert answers(chat) == ["did 1"]
 
 
-def test_turn_whose_stream_is_closed_has_ended() -> None:
+def test_closing_a_stream_ends_the_turn_and_answers_its_open_calls() -> None:
     chat = chat_of(call(("note", {"a": 1}), ("note", {"a": 2})), say("Done."))
     with closing(chat.stream("Go")) as events:
         next(event for event in events if isinstance(event, ToolCallFinished))
@@ -386,7 +388,7 @@ def test_turn_whose_stream_is_closed_has_ended() -> None:
     assert answers(chat) == ["did 1", "Not run: the evaluation ended."]
 
 
-def test_parallel_calls_inside_a_call_see_what_the_call_has_done() -> None:
+def test_parallel_calls_of_a_nested_run_see_the_state_of_the_outer_call() -> None:
     def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(f"saw {len(context.session[Note])}")
 
@@ -457,7 +459,7 @@ def test_turn_survives_a_handler_that_restores_an_older_snapshot() -> None:
     assert "First" in str(chat.conversation.messages)
 
 
-def test_restore_in_a_turn_takes_the_turns_of_other_chats_back() -> None:
+def test_restore_within_a_turn_also_restores_the_turns_of_other_chats() -> None:
     def reset(params: Args, *, context: ToolContext) -> ToolResult[object]:
         session.restore(stopped_first if params.a else untouched)
         return ToolResult("reset")
@@ -481,7 +483,7 @@ def test_restore_in_a_turn_takes_the_turns_of_other_chats_back() -> None:
     assert len(session[Note]) == 1
 
 
-def test_turn_whose_end_is_interrupted_can_be_taken_back() -> None:
+def test_turn_interrupted_at_its_end_can_be_undone_by_restore() -> None:
     chat = chat_of(call(("note", {"a": 7})), say("Done."))
     before = session_of(chat).snapshot()
     session_of(chat).bus.subscribe(PromptExecuted, stop)
@@ -492,7 +494,7 @@ def test_turn_whose_end_is_interrupted_can_be_taken_back() -> None:
     assert chat.session[Note].all() == ()
 
 
-def test_error_that_was_not_seen_before_a_stop_is_raised_without_another_request() -> None:
+def test_output_error_hidden_by_a_stop_is_raised_without_another_request() -> None:
     section = MarkdownSection(title="Task", template="Count.")
     counting = PromptTemplate[Args](ns="tests", key="k", sections=[section])
     config = RunConfig(max_repairs=0)
@@ -507,7 +509,7 @@ def test_error_that_was_not_seen_before_a_stop_is_raised_without_another_request
     assert len(adapter.requests) == 1
 
 
-def test_nested_run_that_has_changed_leaves_no_mark_of_a_suspension() -> None:
+def test_changed_nested_run_leaves_no_suspended_run_in_the_session() -> None:
     def outer(key: str) -> Prompt[Any]:
         asking = Tool.from_prompt(prompt(key).template, name="ask", description="a")
         return prompt("outer", asking)
@@ -522,7 +524,7 @@ def test_nested_run_that_has_changed_leaves_no_mark_of_a_suspension() -> None:
     assert chat.session[SuspendedRun].all() == ()
 
 
-def test_answers_before_an_interrupt_are_counted_once() -> None:
+def test_usage_of_replies_before_an_interrupt_is_counted_once() -> None:
     cut = replace(say("Half"), finish="length")
     adapter = FallbackAdapter(
         ScriptedAdapter([cut]), ScriptedAdapter([say("Done.")]), on=("truncated",)

@@ -29,7 +29,7 @@ def cells(*, cut: bool) -> list[object]:
     return found
 
 
-def test_table_has_the_rows_that_are_tried() -> None:
+def test_table_rows_match_the_tested_shapes() -> None:
     assert [row.name for row in TABLE] == list(SHAPES)
     for row in TABLE:
         assert {*row.empty, *row.fault} <= {*WAYS}
@@ -37,14 +37,14 @@ def test_table_has_the_rows_that_are_tried() -> None:
 
 
 @pytest.mark.parametrize(("row", "way", "face"), cells(cut=False))
-def test_run_by_any_entry_point_ends_as_the_oracle(row: str, way: Way, face: Face) -> None:
+def test_run_by_any_entry_point_matches_the_oracle(row: str, way: Way, face: Face) -> None:
     for seed in runs(row):
         with outside() as out:
             assert play(seeded(SHAPES[row], seed), out, way=way, faces=[face]) == oracle(row, seed)
 
 
 @pytest.mark.parametrize(("row", "way", "face"), cells(cut=True))
-def test_run_that_is_suspended_ends_as_the_oracle(row: str, way: Way, face: Face) -> None:
+def test_suspended_run_matches_the_oracle(row: str, way: Way, face: Face) -> None:
     suspensions = 0
     for seed in runs(row):
         with outside() as out:
@@ -73,5 +73,5 @@ def test_run_that_is_suspended_ends_as_the_oracle(row: str, way: Way, face: Face
         ("skills", "Read the file."),
     ],
 )
-def test_runs_of_a_row_have_what_its_name_says(row: str, text: str) -> None:
+def test_runs_of_each_row_exercise_its_feature(row: str, text: str) -> None:
     assert any(text in str(oracle(row, seed)) for seed in runs(row))

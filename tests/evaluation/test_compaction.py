@@ -162,7 +162,7 @@ def open_topics(session: Session) -> set[int]:
 
 
 @pytest.mark.claim("N-04")
-def test_a_thousand_turns_stay_under_their_bound_with_the_same_tools_and_open_sections() -> None:
+def test_compacted_chat_stays_under_its_limit_and_keeps_tools_and_sections() -> None:
     session, bound, turns = Session(), 2_500, 1_000 if sizes.FULL else 250
     conversation: Conversation | None = None
     adapter = ScriptedAdapter([])
@@ -233,19 +233,19 @@ def users(execution: Execution[None]) -> list[str]:
     return [text_of(message.content) for message in messages if isinstance(message, UserMessage)]
 
 
-def test_without_a_summary_only_the_last_turns_stay() -> None:
+def test_compaction_without_a_summary_keeps_only_the_last_turns() -> None:
     execution = go_on(ScriptedAdapter([say("So.")]), Compaction(1_000, 2), long_chat(20))
     assert users(execution) == ["Question 18?", "Question 19?", "Now?"]
 
 
-def test_fewer_turns_stay_where_they_need_more_than_half_of_the_bound() -> None:
+def test_compaction_keeps_fewer_turns_if_they_exceed_half_of_the_limit() -> None:
     execution = go_on(ScriptedAdapter([say("So.")]), Compaction(2_000, 20), long_chat(30))
     assert 2 < len(users(execution)) < 12
     assert users(execution)[-2:] == ["Question 29?", "Now?"]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_summary_reads_the_older_turns_and_takes_their_place(*, is_async: bool) -> None:
+def test_summary_replaces_the_older_turns(*, is_async: bool) -> None:
     adapter = ScriptedAdapter([say("They asked.", usage=TokenUsage(7, 3)), say("So.")])
     loop = MainLoop(adapter, compaction=Compaction(1_000, 2, SUMMARIES))
     session, compactions = Session(), list[Compacted]()
@@ -275,7 +275,7 @@ def test_a_summary_reads_the_older_turns_and_takes_their_place(*, is_async: bool
 
 @pytest.mark.parametrize("code", ["connection", "context_length"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_summary_that_fails_leaves_the_conversation(code: str, *, is_async: bool) -> None:
+def test_failed_summary_leaves_the_conversation_unchanged(code: str, *, is_async: bool) -> None:
     failure = PromptEvaluationError("down", phase="request", code=code)
     adapter, conversation = ScriptedAdapter([failure]), long_chat(12)
     loop = MainLoop(adapter, compaction=Compaction(1_000, 2, SUMMARIES))
@@ -290,7 +290,7 @@ def test_a_summary_that_fails_leaves_the_conversation(code: str, *, is_async: bo
     assert len(adapter.requests) == 1  # what is too long for a summary is not tried again
 
 
-def test_a_conversation_becomes_shorter_only_above_the_bound_the_new_message_included() -> None:
+def test_compaction_starts_only_above_the_limit_including_the_new_message() -> None:
     conversation = long_chat(3)
     tokens = request_tokens((*conversation.messages, UserMessage("Now?")), conversation.tools)
     assert tokens > request_tokens(conversation.messages, conversation.tools)
@@ -299,7 +299,7 @@ def test_a_conversation_becomes_shorter_only_above_the_bound_the_new_message_inc
         assert len(users(execution)) == stay + 1
 
 
-def test_an_error_of_the_summary_has_the_usage_of_the_run_before_it() -> None:
+def test_summary_error_includes_the_usage_of_the_run() -> None:
     def note(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
         return ToolResult("noted")
 
@@ -364,7 +364,7 @@ class NoConversation(ProviderAdapter):
         )
 
 
-def test_an_adapter_needs_to_take_only_conversations() -> None:
+def test_compaction_requires_only_the_conversation_parameter_of_an_adapter() -> None:
     loop = MainLoop(FewArguments(ScriptedAdapter([say("So.")])), compaction=Compaction(1_000, 2))
     earlier = long_chat(20, asked=SUMMARIES.bind)
     execution = loop.execute(
@@ -386,7 +386,7 @@ def test_an_adapter_needs_to_take_only_conversations() -> None:
     assert len(adapter.requests) == 2
 
 
-def test_an_adapter_that_takes_no_conversation_is_asked_once() -> None:
+def test_adapter_without_a_conversation_parameter_is_called_once() -> None:
     refused = PromptEvaluationError("too long", phase="request", code="context_length")
     adapter = ScriptedAdapter([refused, say("So.")])
     loop = MainLoop(NoConversation(adapter), compaction=Compaction(1_000, 2))
@@ -395,7 +395,7 @@ def test_an_adapter_that_takes_no_conversation_is_asked_once() -> None:
     assert len(adapter.requests) == 1
 
 
-def test_a_run_that_waits_goes_on_with_the_conversation_that_it_made_shorter() -> None:
+def test_resumed_run_continues_with_its_compacted_conversation() -> None:
     def note(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
         return ToolResult("noted")
 
@@ -416,7 +416,7 @@ def test_a_run_that_waits_goes_on_with_the_conversation_that_it_made_shorter() -
 
 
 @pytest.mark.parametrize("compaction", [3, "soon", (1_000, 2)])
-def test_what_is_no_compaction_is_refused_when_the_loop_is_made(compaction: Any) -> None:
+def test_compaction_of_another_type_raises_type_error(compaction: Any) -> None:
     with pytest.raises(
         TypeError,
         match=r"^compaction must be a Compaction, such as Compaction\(at_tokens, keep.*, got",
@@ -447,7 +447,7 @@ PAYING = [*[call(("pay", {"number": number})) for number in range(30)], say("Pai
 
 
 @pytest.mark.parametrize("way", ["execute", "execute_async", "stream", "stream_async"])
-def test_within_a_turn_that_is_too_long_the_oldest_calls_go_and_a_note_names_them(way: str) -> None:
+def test_compaction_within_a_turn_drops_the_oldest_calls_and_adds_a_note(way: str) -> None:
     PAID.clear()
     adapter = ScriptedAdapter([counted(reply) for reply in PAYING])
     events = paying_run(adapter, way)
@@ -475,7 +475,7 @@ def test_within_a_turn_that_is_too_long_the_oldest_calls_go_and_a_note_names_the
         assert sum([event.dropped_calls for event in compacted]) == dropped
 
 
-def test_a_run_that_becomes_shorter_again_and_again_still_ends_at_its_limits() -> None:
+def test_repeatedly_compacted_run_still_ends_at_its_limits() -> None:
     PAID.clear()
     config = RunConfig(max_turns=20)
     with pytest.raises(TurnLimitError, match="after 20 turns"):
@@ -486,7 +486,7 @@ def test_a_run_that_becomes_shorter_again_and_again_still_ends_at_its_limits() -
     assert (caught.value.code, caught.value.turns) == ("budget", 12)
 
 
-def test_a_request_that_the_provider_refuses_as_too_long_is_made_shorter_once() -> None:
+def test_context_length_error_compacts_the_conversation_once() -> None:
     refused = PromptEvaluationError("too long", phase="request", code="context_length")
     conversation = long_chat(12)
     adapter = ScriptedAdapter([refused, say("So.")])
@@ -498,7 +498,7 @@ def test_a_request_that_the_provider_refuses_as_too_long_is_made_shorter_once() 
         go_on(ScriptedAdapter([refused, refused]), Compaction(100_000, 50), conversation)
 
 
-def test_a_call_whose_outcome_is_unknown_is_never_among_those_that_go() -> None:
+def test_compaction_keeps_calls_with_unknown_outcome() -> None:
     calls = [call(("pay", {"number": number})) for number in range(6)]
     execution = MainLoop(ScriptedAdapter([*map(counted, calls), say("So.")])).execute(
         prompt(), session=Session(), message="Pay."
@@ -541,7 +541,7 @@ def plan(at_tokens: int, keep_turns: int, *messages: Message) -> Plan | None:
     keep_turns=st.integers(1, 12),
     counted_as=st.sampled_from([1, 2, 8]),
 )
-def test_the_turns_that_stay_are_as_many_as_fit_half_of_the_room_whatever_a_token_is(
+def test_plan_keeps_the_most_turns_that_fit_half_of_the_room_at_any_token_scale(
     sizes: list[int], at_tokens: int, keep_turns: int, counted_as: int
 ) -> None:
     turns = [(UserMessage("Why?"), AssistantMessage(text="why " * size)) for size in sizes]
@@ -593,7 +593,7 @@ def a_round(number: int, size: int, *, unknown: bool = False, text: str = "") ->
     older_size=st.integers(1, 2_000),
 )
 @example([1] * 6 + [29, 60, 1, 1, 1, 1, 144, 300], set(), 1_367, 672)  # half a token decides
-def test_as_few_of_the_oldest_calls_go_as_let_the_last_turn_fit(
+def test_plan_drops_the_fewest_oldest_calls_that_let_the_last_turn_fit(
     sizes: list[int], unknown: set[int], at_tokens: int | None, older_size: int
 ) -> None:
     rounds = [a_round(at, size, unknown=at in unknown) for at, size in enumerate(sizes)]
@@ -633,7 +633,7 @@ def test_as_few_of_the_oldest_calls_go_as_let_the_last_turn_fit(
         assert sum(map(len, lines)) + 100 > max_note
 
 
-def test_without_older_turns_the_calls_alone_go() -> None:
+def test_plan_drops_only_calls_if_there_are_no_older_turns() -> None:
     turn = [message for number in range(9) for message in a_round(number, 100)]
     found = plan(1_000, 1, UserMessage("Look"), *turn)
     assert found is not None
@@ -641,7 +641,7 @@ def test_without_older_turns_the_calls_alone_go() -> None:
     assert found.dropped_calls > 1
 
 
-def test_a_second_note_has_the_calls_of_the_first() -> None:
+def test_second_note_includes_the_calls_of_the_first_note() -> None:
     rounds = [a_round(number, 1, text="word " * 200) for number in range(16)]
     turn = [UserMessage("Look"), *[message for made in rounds for message in made]]
     first = plan(4_000, 1, *turn[:25])
@@ -660,9 +660,7 @@ def test_a_second_note_has_the_calls_of_the_first() -> None:
     assert len(answers(messages)) == len(rounds) - dropped
 
 
-def test_the_tokens_of_a_request_are_what_the_provider_counted_and_an_estimate_of_the_rest() -> (
-    None
-):
+def test_request_tokens_adds_an_estimate_to_the_usage_of_the_provider() -> None:
     answer = AssistantMessage(text="x" * 999, usage=TokenUsage(100, 20))
     messages: list[Message] = [UserMessage("x" * 999), answer, UserMessage("ä" * 20)]
     assert request_tokens(messages, ()) == 130
@@ -675,13 +673,13 @@ def test_the_tokens_of_a_request_are_what_the_provider_counted_and_an_estimate_o
     assert request_tokens([], [tool]) == -(-(len("lookLooks up.") + len('{"type": "object"}')) // 4)
 
 
-def test_an_image_of_any_size_counts_the_same_and_text_that_utf_8_cannot_hold_counts_too() -> None:
+def test_request_tokens_ignores_image_size_and_accepts_lone_surrogates() -> None:
     small, large = Image.from_bytes(PNG), Image.from_bytes(PNG + b"\0" * 200_000)
     assert tokens(UserMessage((large,))) == tokens(UserMessage((small,)))
     assert tokens(UserMessage("\ud800" * 4)) == 1
 
 
-def test_the_tools_of_a_conversation_count_in_its_plan() -> None:
+def test_plan_includes_the_tokens_of_the_tools() -> None:
     conversation = long_chat(20)
     uncounted = [
         replace(message, usage=TokenUsage()) if isinstance(message, AssistantMessage) else message
@@ -697,7 +695,7 @@ def test_the_tools_of_a_conversation_count_in_its_plan() -> None:
     assert found.tokens_of(shorter) == pytest.approx(estimate, rel=0.02)
 
 
-def test_the_text_for_a_summary_names_calls_and_their_answers() -> None:
+def test_summary_input_contains_calls_and_their_answers() -> None:
     made = tuple([ToolCall(name, name, "{}") for name in ("look", "pay")])
     older: list[Message] = [
         UserMessage("Pay."),
@@ -720,14 +718,14 @@ def test_the_text_for_a_summary_names_calls_and_their_answers() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
-def test_numbers_below_one_are_refused_by_name(numbers: tuple[int, int]) -> None:
+def test_at_tokens_and_keep_turns_below_one_raise_value_error(numbers: tuple[int, int]) -> None:
     name = ("at_tokens", "keep_turns")[numbers.index(0)]
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0"):
         Compaction(*numbers)
 
 
 @pytest.mark.parametrize("number", [1.5, "3", True, None])
-def test_what_is_no_whole_number_is_refused_by_name(number: Any) -> None:
+def test_at_tokens_and_keep_turns_must_be_integers(number: Any) -> None:
     with pytest.raises(TypeError, match=r"^at_tokens must be an int, got"):
         Compaction(number, 1)
     with pytest.raises(TypeError, match=r"^keep_turns must be an int, got"):

@@ -118,18 +118,18 @@ def _rendered(prompt: Prompt[None], conversation: Conversation) -> str:
     return prompt.render(decisions=conversation.decisions_for(prompt)).text
 
 
-def test_with_a_message_the_prompt_is_instructions_and_the_words_of_the_user_stand_alone() -> None:
+def test_with_a_message_the_prompt_becomes_the_instructions() -> None:
     first, second = talk(say("Hello.")).messages[:2]
     assert first == Instructions(KIND.render().text)
     assert second == UserMessage("Hi")
 
 
-def test_without_a_message_the_prompt_is_the_message_of_the_user() -> None:
+def test_without_a_message_the_prompt_becomes_the_user_message() -> None:
     response = ScriptedAdapter([say("Hello.")]).evaluate(KIND, session=Session())
     assert response.transcript[0] == UserMessage(KIND.render().text)
 
 
-def test_json_with_a_call_without_an_answer_is_refused() -> None:
+def test_json_with_an_unanswered_call_raises_serde_error() -> None:
     asked = AssistantMessage(tool_calls=(ToolCall("c1", "pay", "{}"),))
     orphan = Conversation(ns="tests", key="chat", messages=(UserMessage("Hi"), asked))
     with pytest.raises(SerdeError, match="c1"):
@@ -143,7 +143,7 @@ def test_json_with_a_call_without_an_answer_is_refused() -> None:
         ((UserMessage("Hi"), ToolMessage("c1", "Done.")), "'c1' answers no call"),
     ],
 )
-def test_json_of_no_valid_conversation_is_refused(
+def test_json_of_an_invalid_conversation_raises_serde_error(
     messages: tuple[Message, ...], problem: str
 ) -> None:
     invalid = Conversation(ns="tests", key="chat", messages=messages)
@@ -151,14 +151,14 @@ def test_json_of_no_valid_conversation_is_refused(
         Conversation.from_json(invalid.to_json())
 
 
-def test_text_that_utf8_cannot_encode_does_not_keep_a_conversation_from_json() -> None:
+def test_conversation_with_lone_surrogates_round_trips_through_json() -> None:
     broken = AssistantMessage(tool_calls=(ToolCall("c1\ud800", "pay", '{"n": "\ud800"}'),))
     conversation = talk(broken, say("So \ud800."))
     assert Conversation.from_json(conversation.to_json()) == conversation
     assert conversation.messages[-1] == say("So ?.")
 
 
-def test_a_section_without_tools_that_the_model_has_read_is_told_again_when_it_changes() -> None:
+def test_changed_section_without_tools_is_sent_again_if_the_model_has_read_it() -> None:
     def notes(word: str) -> Prompt[None]:
         section = MarkdownSection[Manner](
             title="Notes", template="Be $word.", summary="More.", visibility=SUMMARY
@@ -182,7 +182,7 @@ def test_a_section_without_tools_that_the_model_has_read_is_told_again_when_it_c
         assert [record.full for record in second.sections] == ["## 1. Notes\n\nBe rude."]
 
 
-def test_an_answer_that_was_cut_off_is_given_again() -> None:
+def test_truncated_answer_is_replaced_when_the_run_continues() -> None:
     cut = AssistantMessage(text="So", finish="length")
     with pytest.raises(PromptEvaluationError) as caught:
         chat([cut], "Hi")
@@ -193,7 +193,7 @@ def test_an_answer_that_was_cut_off_is_given_again() -> None:
     assert kinds(tuple(response.transcript)) == ["instructions", "user", "assistant"]
 
 
-def test_a_changed_prompt_is_stated_anew_also_after_an_answer_that_was_cut_off() -> None:
+def test_restate_applies_to_a_changed_prompt_after_a_truncated_answer() -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         chat([AssistantMessage(text="So", finish="length")], "Hi")
     response = ScriptedAdapter([say("Whole.")]).evaluate(
@@ -206,14 +206,14 @@ def test_a_changed_prompt_is_stated_anew_also_after_an_answer_that_was_cut_off()
     assert "Be rude." in str(response.transcript[0])
 
 
-def test_more_turns_than_there_are_may_be_kept() -> None:
+def test_restated_accepts_keep_turns_above_the_number_of_turns() -> None:
     conversation = chat([say("one"), say("two")], "A", "B").conversation
     assert conversation is not None
     assert len(conversation.restated(KIND, keep_turns=9).turns) == 2
 
 
 @pytest.mark.parametrize("keep_turns", [None, 1, 3])
-def test_a_compaction_of_the_provider_passes_through_untouched(keep_turns: int | None) -> None:
+def test_restated_keeps_provider_compaction_items_unchanged(keep_turns: int | None) -> None:
     compacted = AssistantMessage(
         tool_calls=(ToolCall("c1", "read_section", '{"section_key": "payments"}'),),
         wire=({"type": "compaction", "encrypted_content": "…"}, {"type": "function_call"}),
@@ -235,14 +235,14 @@ def test_a_compaction_of_the_provider_passes_through_untouched(keep_turns: int |
         ({"on_change": "forget"}, "on_change must be 'append' or 'restate', got 'forget'"),
     ],
 )
-def test_an_empty_message_and_an_unknown_on_change_are_refused(
+def test_empty_message_and_unknown_on_change_raise_value_error(
     options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         ScriptedAdapter([]).evaluate(KIND, session=Session(), **options)
 
 
-def test_a_changed_section_is_told_alone_and_once() -> None:
+def test_only_the_changed_section_is_sent_and_only_once() -> None:
     loop, session = MainLoop(ScriptedAdapter([say("one"), say("two"), say("three")])), Session()
     rude = template().bind(Manner("rude"))
     first = loop.execute(KIND, session=session, message="Hi")
@@ -259,7 +259,7 @@ def test_a_changed_section_is_told_alone_and_once() -> None:
     ]
 
 
-def test_a_section_that_no_longer_applies_is_named() -> None:
+def test_disabled_section_is_reported_as_no_longer_applying() -> None:
     loop, session = MainLoop(ScriptedAdapter([say("one"), say("two")])), Session()
     first = loop.execute(KIND, session=session, message="Hi")
     without = template(enabled=False).bind(Manner("kind"))
@@ -269,7 +269,7 @@ def test_a_section_that_no_longer_applies_is_named() -> None:
     assert told == Instructions("These parts of your instructions no longer apply: 'last'.")
 
 
-def test_with_restate_a_changed_prompt_is_stated_anew() -> None:
+def test_on_change_restate_replaces_the_instructions_of_a_changed_prompt() -> None:
     first = talk(OPEN, call(("pay", {"n": 1})), say("one"))
     rude = template().bind(Manner("rude"))
     adapter = ScriptedAdapter([say("two")])
@@ -284,7 +284,7 @@ def test_with_restate_a_changed_prompt_is_stated_anew() -> None:
     assert {tool.name for tool in second.tools} == {"pay"}
 
 
-def test_a_closed_section_is_gone_from_a_restated_conversation() -> None:
+def test_closed_section_is_removed_from_a_restated_conversation() -> None:
     closable = template(closable=True).bind(Manner("kind"))
     close = call(("close_section", {"section_key": "payments"}))
     adapter, session = ScriptedAdapter([OPEN, close, say("one")]), Session()
@@ -296,7 +296,7 @@ def test_a_closed_section_is_gone_from_a_restated_conversation() -> None:
     assert kinds(anew.messages) == ["instructions", "user", "assistant"]
 
 
-def test_a_restated_conversation_tells_what_changed_in_a_section_that_was_only_read() -> None:
+def test_restated_reports_the_change_of_a_section_that_was_only_read() -> None:
     manner = MarkdownSection[Manner](title="Manner", key="manner", template="Be $word.")
     rules = MarkdownSection(
         title="Rules",
@@ -326,7 +326,7 @@ def test_a_restated_conversation_tells_what_changed_in_a_section_that_was_only_r
     assert third.messages == (*anew.messages, UserMessage("And?"), say("three"))
 
 
-def test_a_restated_conversation_keeps_the_last_turns() -> None:
+def test_restated_keeps_the_last_turns_after_the_summary() -> None:
     execution = chat([say("one"), say("two"), say("three")], "A", "B", "C")
     assert execution.conversation is not None
     anew = execution.conversation.restated(KIND, Session(), keep_turns=1, summary="A and B.")
@@ -336,7 +336,7 @@ def test_a_restated_conversation_keeps_the_last_turns() -> None:
     ]
 
 
-def test_another_prompt_takes_the_conversation_over() -> None:
+def test_conversation_can_continue_with_another_prompt() -> None:
     other = PromptTemplate(
         ns="tests",
         key="other",
@@ -351,14 +351,14 @@ def test_another_prompt_takes_the_conversation_over() -> None:
     assert adapter.requests[0].tool_names == ()
 
 
-def test_an_answered_conversation_needs_a_message() -> None:
+def test_continuing_an_answered_conversation_requires_a_message() -> None:
     answered = talk(say("one"))
     with pytest.raises(ValueError, match="pass the user's next message as message="):
         ScriptedAdapter([]).evaluate(KIND, session=Session(), conversation=answered)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_stream_of_the_loop_tells_a_restart(*, asynchronous: bool) -> None:
+def test_main_loop_stream_yields_restarted(*, asynchronous: bool) -> None:
     loop = MainLoop(ScriptedAdapter([OPEN, say("done")], dynamic_tools=False))
 
     async def collect() -> list[Any]:
@@ -434,7 +434,7 @@ def test_conversation_of_a_later_format_is_rejected() -> None:
         Conversation.from_json(conversation.to_json().replace('"version":2', '"version":3'))
 
 
-def test_a_broken_message_is_described_as_the_kind_that_it_says_it_is() -> None:
+def test_invalid_message_reports_only_issues_of_its_declared_kind() -> None:
     text = Conversation(ns="", key="", messages=(ToolMessage("call_1", "Done."),)).to_json()
     with pytest.raises(SerdeError) as caught:
         Conversation.from_json(text.replace('"content":"Done."', '"content":7'))

@@ -218,7 +218,9 @@ def idle(prompt: Prompt[Any], conversation: Conversation, session: Session) -> C
 
 @given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_the_model_has_read_last_what_each_visible_section_says_now(data: st.DataObject) -> None:
+def test_model_has_last_received_the_current_text_of_each_visible_section(
+    data: st.DataObject,
+) -> None:
     world, session = data.draw(worlds()), Session()
     conversation: Conversation | None = None
     for _ in range(data.draw(st.integers(1, 4))):
@@ -245,7 +247,7 @@ def test_the_model_has_read_last_what_each_visible_section_says_now(data: st.Dat
 @pytest.mark.claim("N-02")
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_while_nothing_changes_a_turn_adds_the_two_messages_alone(data: st.DataObject) -> None:
+def test_unchanged_turn_adds_only_the_user_message_and_the_answer(data: st.DataObject) -> None:
     world, session = data.draw(worlds()), Session()
     prompt, conversation = drawn_chat(data, world, session)
     # the first idle turn may tell of sections that the last turn opened around others
@@ -259,7 +261,7 @@ def test_while_nothing_changes_a_turn_adds_the_two_messages_alone(data: st.DataO
 @pytest.mark.claim("N-01")
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_json_holds_the_whole_conversation(data: st.DataObject) -> None:
+def test_json_round_trip_preserves_the_complete_conversation(data: st.DataObject) -> None:
     world, session = data.draw(worlds()), Session()
     prompt, conversation = drawn_chat(data, world, session)
     copy = Conversation.from_json(conversation.to_json())
@@ -272,7 +274,7 @@ def test_json_holds_the_whole_conversation(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_restated_conversation_has_the_same_tools_open_sections_and_state(
+def test_restated_conversation_keeps_tools_open_sections_and_state(
     data: st.DataObject,
 ) -> None:
     world, session = data.draw(worlds()), Session()
@@ -299,7 +301,7 @@ def test_a_restated_conversation_has_the_same_tools_open_sections_and_state(
 
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_all_ways_to_run_a_turn_come_to_the_same_conversation(data: st.DataObject) -> None:
+def test_all_entry_points_produce_the_same_conversation(data: st.DataObject) -> None:
     world, session = data.draw(worlds()), Session()
     prompt, conversation = drawn_chat(data, world, session)
     calls = data.draw(turns(world))
@@ -439,7 +441,7 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 @pytest.mark.parametrize("message", [None, "Go on."])
-def test_a_stream_closed_at_any_event_leaves_a_conversation_that_goes_on(
+def test_stream_closed_at_any_event_leaves_a_conversation_that_can_continue(
     dynamic: bool, parallel: str, message: str | None
 ) -> None:
     for count in range(1, 40):
@@ -457,7 +459,7 @@ def test_a_stream_closed_at_any_event_leaves_a_conversation_that_goes_on(
 @pytest.mark.claim("N-03")
 @WAYS
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_cancellation_at_any_await_leaves_a_conversation_that_goes_on(
+def test_cancellation_at_any_await_leaves_a_conversation_that_can_continue(
     dynamic: bool, parallel: str, streamed: bool
 ) -> None:
     async def cancelled_after(count: int, bank: Bank, save: Callable[[Conversation], None]) -> bool:
@@ -494,7 +496,7 @@ def test_a_cancellation_at_any_await_leaves_a_conversation_that_goes_on(
 
 @WAYS
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_interrupted_call_is_not_made_again(dynamic: bool, parallel: str, number: int) -> None:
+def test_interrupted_call_is_not_repeated(dynamic: bool, parallel: str, number: int) -> None:
     bank, saved = Bank(), list[Conversation]()
     bank.interrupts.add(number)
     loop = banker(dynamic=dynamic, parallel=parallel)
@@ -504,7 +506,7 @@ def test_an_interrupted_call_is_not_made_again(dynamic: bool, parallel: str, num
 
 
 @WAYS
-def test_a_limit_at_any_step_leaves_a_conversation_that_goes_on(
+def test_limit_at_any_step_leaves_a_conversation_that_can_continue(
     dynamic: bool, parallel: str
 ) -> None:
     for budget in [
@@ -519,7 +521,7 @@ def test_a_limit_at_any_step_leaves_a_conversation_that_goes_on(
         goes_on(bank, caught.value.conversation)
 
 
-def test_a_run_that_fails_before_its_first_request_leaves_the_conversation_as_it_was() -> None:
+def test_conversation_can_continue_after_its_first_request_failed() -> None:
     bank, saved = Bank(), list[Conversation]()
     failing = ScriptedAdapter([PromptEvaluationError("down", phase="request", code="connection")])
     with pytest.raises(PromptEvaluationError) as caught:
@@ -528,7 +530,7 @@ def test_a_run_that_fails_before_its_first_request_leaves_the_conversation_as_it
     goes_on(bank, saved[-1])
 
 
-def test_the_session_keeps_the_sections_that_a_stopped_conversation_has_open() -> None:
+def test_session_keeps_the_sections_opened_in_a_stopped_conversation() -> None:
     bank, session, saved = Bank(), Session(), list[Conversation]()
     bank.interrupts.add(2)
     with pytest.raises(KeyboardInterrupt):

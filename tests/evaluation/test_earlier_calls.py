@@ -47,7 +47,7 @@ def take(calls: EarlierCalls, name: str, a: int) -> str | None:
 
 
 @given(made=CALLS, from_json=st.booleans())
-def test_equal_calls_match_in_order_also_those_of_a_record(
+def test_equal_calls_match_in_order_including_logged_calls(
     made: list[tuple[str, str, bool]], *, from_json: bool
 ) -> None:
     entries: list[Entry] = [Rendered()]
@@ -67,7 +67,7 @@ def test_equal_calls_match_in_order_also_those_of_a_record(
 
 
 @given(CALLS)
-def test_calls_that_are_not_repeated_become_messages(
+def test_unrepeated_calls_are_returned_as_messages(
     made: list[tuple[str, str, bool]],
 ) -> None:
     entries = [called(number, *call[:2]) for number, call in enumerate(made)]
@@ -78,17 +78,17 @@ def test_calls_that_are_not_repeated_become_messages(
     assert {*messages[1:]} == {entry.outcome.message for entry in kept}
 
 
-def test_calls_before_a_compaction_are_in_the_conversation() -> None:
+def test_calls_before_a_compaction_are_not_matched() -> None:
     entries: list[Entry] = [called(1, "pay", '{"a": 1}'), Rendered(cause="compaction")]
     assert take(earlier(entries), "pay", 1) is None
 
 
-def test_refused_and_repeated_calls_do_not_count() -> None:
+def test_calls_that_did_not_run_are_not_matched() -> None:
     refused = called(1, "pay", '{"a": 1}')._replace(has_run=False)
     assert take(earlier([refused]), "pay", 1) is None
 
 
-def test_calls_of_the_conversation_are_unknown_and_not_said_again() -> None:
+def test_unknown_calls_of_the_conversation_match_but_are_not_in_rest() -> None:
     calls = earlier([], [ToolCall("call_1", "mail", '{"a": 1}')])
     assert take(calls, "mail", 1) == UNKNOWN.message
     calls = earlier([], [ToolCall("call_1", "mail", '{"a": 1}')])
@@ -111,7 +111,7 @@ def key(params: object, arguments: str = "{}") -> str:
     return call_key(ToolCall("call_1", "run", arguments), params)
 
 
-def test_calls_are_equal_if_their_params_are() -> None:
+def test_calls_with_equal_params_have_the_same_key() -> None:
     assert key(Login("ada", "x"), "{}") == key(Login("ada", "x"), "other words")
     assert key(Login("ada", "x")) != key(Login("ada", "y"))  # which no repr shows
     assert key({"a": 1, "b": 2}) == key({"b": 2, "a": 1}) != key({"a": 1, "b": 3})
@@ -127,7 +127,7 @@ def test_calls_are_equal_if_their_params_are() -> None:
         ("no JSON", "other", False),
     ],
 )
-def test_where_json_cannot_hold_the_params_calls_are_equal_if_their_arguments_are(
+def test_calls_with_unserializable_params_are_compared_by_their_arguments(
     one: str, other: str, *, are_equal: bool
 ) -> None:
     params = Unwritable("ada", object())

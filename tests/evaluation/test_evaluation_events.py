@@ -143,7 +143,7 @@ def with_usage(reply: Any) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ENDINGS)
-def test_an_evaluation_without_a_response_says_why(way: str, name: str) -> None:
+def test_evaluation_without_a_response_publishes_one_stopped_event(way: str, name: str) -> None:
     ending, session = ENDINGS[name], Session()
     replies = [with_usage(reply) for reply in ending.replies]
     adapter = ScriptedAdapter(replies, dynamic_tools=name != "expansions")
@@ -163,7 +163,7 @@ def test_an_evaluation_without_a_response_says_why(way: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_control_flow_is_no_end_and_a_response_is_its_own_end(way: str) -> None:
+def test_restarted_run_with_a_response_publishes_no_stopped_event(way: str) -> None:
     session = Session()
     kinds: list[type[Event]] = []
     session.bus.subscribe(Event, lambda event: kinds.append(type(event)))
@@ -178,7 +178,7 @@ def test_control_flow_is_no_end_and_a_response_is_its_own_end(way: str) -> None:
     ]
 
 
-def test_a_run_inside_a_call_says_how_it_ended_before_the_call_does() -> None:
+def test_nested_evaluation_stopped_is_published_before_tool_invoked() -> None:
     session = Session()
     kinds: list[tuple[str, str]] = []
     session.bus.subscribe(
@@ -192,7 +192,7 @@ def test_a_run_inside_a_call_says_how_it_ended_before_the_call_does() -> None:
     assert [stopped.prompt_name for stopped in ends(session)] == ["inner"]
 
 
-def test_a_stream_that_its_reader_leaves_was_cancelled() -> None:
+def test_closed_stream_is_reported_as_cancelled() -> None:
     session = Session()
     events = MainLoop(ScriptedAdapter([say("One two.")])).stream(template().bind(), session=session)
     next(events)
@@ -201,7 +201,7 @@ def test_a_stream_that_its_reader_leaves_was_cancelled() -> None:
     assert (stopped.reason, stopped.error) == ("cancelled", "GeneratorExit")
 
 
-def test_a_decision_keeps_what_the_person_was_shown() -> None:
+def test_approval_decided_contains_the_text_of_the_preview() -> None:
     session, shown = Session(), list[str]()
 
     def approver(preview: Any) -> Approve:
@@ -215,7 +215,7 @@ def test_a_decision_keeps_what_the_person_was_shown() -> None:
     assert '+ [0] = {"tea": "Assam"}' in decided.preview
 
 
-def test_what_a_conversation_tells_the_model_anew_is_in_the_event() -> None:
+def test_prompt_rendered_contains_the_changes_sent_to_the_model() -> None:
     def agent(text: str) -> PromptTemplate[None]:
         section = MarkdownSection(title="Task", template=text)
         return PromptTemplate(ns="tests", key="agent", sections=[section])

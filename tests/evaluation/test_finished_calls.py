@@ -77,7 +77,7 @@ def evaluate(
 @pytest.mark.parametrize("ending", [True, False, ValueError])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_thread_that_outlives_its_call_is_refused_and_changes_nothing(
+def test_thread_that_outlives_its_call_cannot_use_the_context(
     what: str,
     ending: Any,
     count: int,
@@ -104,7 +104,7 @@ def test_a_thread_that_outlives_its_call_is_refused_and_changes_nothing(
     assert (session.snapshot().slices, session[ToolsInjected].all()) == before
 
 
-def test_a_task_that_outlives_its_call_is_refused() -> None:
+def test_task_that_outlives_its_call_cannot_use_the_context() -> None:
     session = Session()
 
     async def main() -> BaseException | None:
@@ -129,7 +129,7 @@ def test_a_task_that_outlives_its_call_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_resources_kept_from_a_call_make_nothing_after_it(count: int) -> None:
+def test_resources_kept_from_a_call_create_nothing_after_it(count: int) -> None:
     made: list[object] = []
     kept: list[Any] = []
 
@@ -161,7 +161,7 @@ def evaluate_open(asked: Prompt[Any], count: int) -> None:
     adapter.evaluate(asked, session=Session())
 
 
-def test_a_context_serves_nested_evaluations_until_its_own_call_is_over() -> None:
+def test_context_works_in_nested_evaluations_until_its_own_call_ends() -> None:
     session, contexts = Session(), list[ToolContext]()
 
     def inner(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -189,7 +189,7 @@ def test_a_context_serves_nested_evaluations_until_its_own_call_is_over() -> Non
             _ = context.session
 
 
-def test_a_finished_context_still_tells_what_it_was_of() -> None:
+def test_expired_context_still_returns_its_call_id_and_prompt() -> None:
     kept: list[ToolContext] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -206,7 +206,7 @@ def test_a_finished_context_still_tells_what_it_was_of() -> None:
         _ = unknown.sesion
 
 
-def test_what_was_read_during_the_call_stays_readable() -> None:
+def test_state_read_during_the_call_remains_readable_after_it() -> None:
     read: list[tuple[Note, ...]] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -220,7 +220,7 @@ def test_what_was_read_during_the_call_stays_readable() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_event_of_a_call_has_the_seconds_that_it_took(count: int) -> None:
+def test_tool_invoked_event_contains_the_duration_of_the_call(count: int) -> None:
     def probe(_: Args, *, context: ToolContext) -> ToolResult[None]:
         return ToolResult("ok")
 

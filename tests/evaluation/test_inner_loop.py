@@ -188,7 +188,7 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
 
 
 @given(script=TURNS, config=CONFIGS, typed=st.booleans(), batch=st.integers(1, 4))
-def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_each_step(
+def test_every_run_ends_answers_each_call_and_can_be_pickled_at_each_step(
     script: list[AssistantMessage], config: RunConfig, *, typed: bool, batch: int
 ) -> None:
     straight = run(machine(config, typed=typed), script, batch, pickled=False)
@@ -221,7 +221,7 @@ def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_
 
 
 @given(script=TURNS, config=CONFIGS, batch=st.integers(2, 4))
-def test_outcomes_submitted_together_or_one_by_one_come_to_the_same(
+def test_submitting_outcomes_in_batches_or_singly_gives_the_same_result(
     script: list[AssistantMessage], config: RunConfig, batch: int
 ) -> None:
     unlimited = replace(config, deadline=None, budget=None)
@@ -238,7 +238,7 @@ def start(loop: InnerLoop) -> ProviderRequest:
     return step
 
 
-def test_outcomes_of_other_calls_are_refused_by_name() -> None:
+def test_submit_rejects_the_outcome_of_another_call() -> None:
     loop = machine()
     start(loop)
     loop.receive(asks("known", "known"))
@@ -249,7 +249,7 @@ def test_outcomes_of_other_calls_are_refused_by_name() -> None:
         loop.submit([outcome(ToolCall("call_1", "known", "{}"))])
 
 
-def test_outcomes_after_the_last_call_are_refused() -> None:
+def test_submit_without_pending_calls_raises_value_error() -> None:
     loop = machine()
     start(loop)
     with pytest.raises(ValueError, match="the pending calls are 'none'"):
@@ -260,7 +260,7 @@ def test_outcomes_after_the_last_call_are_refused() -> None:
     ("finish", "code"),
     [("length", "truncated"), ("content_filter", "content_filter"), ("refusal", "refused")],
 )
-def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(
+def test_truncated_or_refused_answer_ends_the_run_with_every_call_answered(
     finish: Finish, code: str
 ) -> None:
     loop = machine()
@@ -271,7 +271,7 @@ def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(
     check_answered(caught.value.transcript)
 
 
-def test_calls_are_run_even_if_the_provider_says_stop() -> None:
+def test_tool_calls_run_even_if_the_finish_reason_is_stop() -> None:
     loop = machine()
     start(loop)
     assert isinstance(loop.receive(asks("known", finish="stop")), ToolCalls)
@@ -280,7 +280,7 @@ def test_calls_are_run_even_if_the_provider_says_stop() -> None:
 @pytest.mark.parametrize(
     ("expired", "seconds"), [(False, -1), (True, 1)], ids=["passed", "while-somebody-waited"]
 )
-def test_a_call_after_the_deadline_is_refused_and_counts_no_more(
+def test_call_after_the_deadline_raises_and_releases_its_reservation(
     seconds: int, *, expired: bool
 ) -> None:
     loop = machine(RunConfig(deadline=Deadline(NOW + timedelta(seconds=seconds))))
@@ -300,7 +300,7 @@ def test_a_call_after_the_deadline_is_refused_and_counts_no_more(
         (Budget(max_tool_calls=0), "max_tool_calls=0"),
     ],
 )
-def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
+def test_exhausted_budget_rejects_the_next_call_and_names_the_limit(
     budget: Budget, bound: str
 ) -> None:
     loop = machine(RunConfig(budget=budget))
@@ -318,7 +318,7 @@ def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
         (Budget(max_cost=1), None, "pass prices that know it to RunConfig"),
     ],
 )
-def test_the_remedy_of_a_spent_budget_names_prices_only_where_they_are_missing(
+def test_budget_remedy_mentions_prices_only_if_a_price_is_missing(
     budget: Budget, price: float | None, remedy: str
 ) -> None:
     limits = limits_of(machine(RunConfig(budget=budget, prices=lambda usage, model: price)))
@@ -329,7 +329,7 @@ def test_the_remedy_of_a_spent_budget_names_prices_only_where_they_are_missing(
     assert caught.value.remedy == remedy
 
 
-def test_the_final_text_has_what_was_said_before_its_pauses_and_no_earlier_answer() -> None:
+def test_final_text_joins_paused_parts_and_excludes_earlier_answers() -> None:
     loop = machine()
     start(loop)
     step = loop.receive(replace(asks("known"), text="Let me see. "))
@@ -340,7 +340,7 @@ def test_the_final_text_has_what_was_said_before_its_pauses_and_no_earlier_answe
     assert loop.receive(says("three.")) == Finished("One, two, three.", None)
 
 
-def test_tools_that_the_model_does_not_have_are_not_removed() -> None:
+def test_closing_a_section_removes_only_tools_that_the_model_has() -> None:
     loop = machine()
     start(loop)
     step = loop.receive(asks("known"))
@@ -350,7 +350,7 @@ def test_tools_that_the_model_does_not_have_are_not_removed() -> None:
     assert loop.transcript[-1] == ToolsRemoved(("known",))
 
 
-def test_several_requests_for_sections_are_one_that_names_all() -> None:
+def test_several_section_requests_are_merged_into_one_restart() -> None:
     loop = machine()
     start(loop)
     step = loop.receive(asks("open_sections", "open_sections"))
@@ -375,7 +375,7 @@ def test_several_requests_for_sections_are_one_that_names_all() -> None:
     assert set(request.requested_overrides) == {("one",), ("two",)}
 
 
-def test_a_budget_over_tool_calls_reserves_as_many_as_it_has_room_for() -> None:
+def test_reserve_calls_reserves_only_as_many_as_the_budget_allows() -> None:
     calls = tuple([ToolCall(f"call_{number}", "known", "{}") for number in range(3)])
     limits = limits_of(machine(RunConfig(budget=Budget(max_tool_calls=2))))
     assert limits.reserve_calls(calls) == calls[:2]
@@ -384,7 +384,7 @@ def test_a_budget_over_tool_calls_reserves_as_many_as_it_has_room_for() -> None:
     limits.reserve_request(1)  # the model may still answer
 
 
-def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
+def test_repair_lists_all_issues_and_exhausted_repairs_raise_an_error() -> None:
     loop = machine(RunConfig(max_repairs=1), typed=True)
     start(loop)
     step = loop.receive(says('{"n": "x", "extra": 1}'))
@@ -401,7 +401,7 @@ def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
     assert caught.value.__cause__.raw_response == "still wrong"
 
 
-def test_a_repair_stays_short_however_much_is_wrong() -> None:
+def test_repair_message_is_limited_in_length() -> None:
     loop = machine(typed=True)
     start(loop)
     loop.receive(says(json.dumps({f"extra{number}": 1 for number in range(10_000)})))
@@ -409,7 +409,7 @@ def test_a_repair_stays_short_however_much_is_wrong() -> None:
     assert text_of(loop.transcript[-1]).endswith("Answer again with the corrected JSON alone.")
 
 
-def test_a_repaired_answer_is_taken() -> None:
+def test_repaired_answer_is_accepted() -> None:
     loop = machine(typed=True)
     start(loop)
     loop.receive(says("no json"))
@@ -426,7 +426,7 @@ def test_a_repaired_answer_is_taken() -> None:
         '```\n[{"n": 1}, {"n": 2}]\n```',
     ],
 )
-def test_an_array_is_taken_with_or_without_its_wrapping_and_fence(text: str) -> None:
+def test_array_output_is_accepted_with_or_without_wrapper_and_code_fence(text: str) -> None:
     loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(list[Answer]))
     request = start(loop)
     assert request.output is not None
@@ -465,7 +465,7 @@ def test_null_for_a_required_field_is_repaired() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"items": ' * 50_000, "```\n" + "{" * 50_000, '{"items": 1}', "null"]
 )
-def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
+def test_malformed_final_text_requests_a_repair(text: str) -> None:
     loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(list[Answer]))
     start(loop)
     assert isinstance(loop.receive(says(text)), ProviderRequest)
@@ -482,7 +482,7 @@ def steps_of(turns: int, tools: int) -> Iterator[Action]:
             step = loop.receive(asks(*["known"] * tools) if step.turn <= turns else says("done"))
 
 
-def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
+def test_requests_share_one_transcript_and_the_first_tools() -> None:
     requests = [step for step in steps_of(20, 2) if isinstance(step, ProviderRequest)]
     assert len(requests) == 21
     assert all(request.transcript is requests[0].transcript for request in requests)
@@ -490,7 +490,7 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
 
 
 @pytest.mark.parametrize("word", [True, False, "parallel"])
-def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
+def test_unknown_parallel_tool_calls_mode_raises_value_error(word: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"^parallel_tool_calls must be 'in_order' or 'isolated', got {word!r}"
     ):
@@ -507,7 +507,7 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
         (-1, ValueError, "must not be negative, got -1"),
     ],
 )
-def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
+def test_run_config_limits_must_be_non_negative_integers(
     name: str, count: Any, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=f"{name} {message}"):
@@ -515,7 +515,7 @@ def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
 
 
 @pytest.mark.parametrize("name", ["deadline", "budget"])
-def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
+def test_run_config_deadline_and_budget_must_not_be_plain_numbers(name: str) -> None:
     limits: dict[str, Any] = {name: 30}
     with pytest.raises(TypeError, match=f"{name} must be a {name.title()}, such as .*, got 30"):
         RunConfig(**limits)

@@ -163,7 +163,7 @@ AFTER = [("b/c", b"changed"), ("d/e", b"new")]
     ("sort", "ending"),
     [("memory", ValueError), ("memory", False), ("memory", True), ("host", ValueError)],
 )
-def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
+def test_interrupt_at_any_event_of_a_call_commits_it_or_rolls_it_back(
     sort: str, ending: Any, tmp_path: Path
 ) -> None:
     runs = 0
@@ -236,7 +236,7 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: bool) -> None:
+def test_interrupt_while_entering_or_exiting_resources_leaves_none_open(*, fails: bool) -> None:
     def once(interrupter: Interrupter) -> None:
         opened: list[Tracked] = []
         registry = ResourceRegistry.of(
@@ -265,7 +265,9 @@ def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: b
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_interrupt_at_any_moment_of_a_transaction_leaves_it_whole(*, fails: bool) -> None:
+def test_interrupt_at_any_event_of_a_transaction_commits_it_or_rolls_it_back(
+    *, fails: bool
+) -> None:
     def once(interrupter: Interrupter) -> None:
         opened: list[Tracked] = []
         session, files, tracked = Session(), InMemoryFilesystem(dict(BEFORE)), Tracked(opened)
@@ -294,7 +296,7 @@ def test_an_interrupt_at_any_moment_of_a_transaction_leaves_it_whole(*, fails: b
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_real_ctrl_c_at_any_moment_of_a_call_leaves_state_and_files_whole(
+def test_ctrl_c_at_any_time_in_a_call_leaves_state_and_files_consistent(
     seed: int, tmp_path: Path
 ) -> None:
     done = subprocess.run(

@@ -141,7 +141,7 @@ def story(
     budget=st.none()
     | st.builds(Budget, max_tool_calls=st.integers(0, 5), max_tokens=st.integers(0, 200)),
 )
-def test_the_synchronous_and_the_asynchronous_performer_tell_the_same_story(
+def test_sync_and_async_performers_produce_the_same_result_and_events(
     replies: list[Any], *, dynamic: bool, config: RunConfig, budget: Budget | None
 ) -> None:
     sync, later = (
@@ -159,7 +159,9 @@ def test_the_synchronous_and_the_asynchronous_performer_tell_the_same_story(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchronous: bool) -> None:
+def test_tools_of_a_section_that_was_read_are_added_to_the_running_conversation(
+    asynchronous: bool,
+) -> None:
     session = Session()
     read = ("read_section", {"section_key": "more"})
     adapter = ScriptedAdapter(
@@ -201,7 +203,7 @@ def test_tools_are_added_after_all_answers_of_the_turn() -> None:
     assert [spec.name for spec in added.tools] == ["late"]
 
 
-def test_a_script_may_decide_by_the_request() -> None:
+def test_scripted_reply_can_depend_on_the_request() -> None:
     def reply(request: SeenRequest) -> AssistantMessage:
         return say(f'{{"a": {request.request.turn}}}')
 
@@ -210,7 +212,7 @@ def test_a_script_may_decide_by_the_request() -> None:
 
 
 @pytest.mark.parametrize("reply", [say(Args()), ValueError("no")], ids=["answered", "failed"])
-def test_a_request_is_published_before_its_operation_ends(reply: Reply) -> None:
+def test_provider_called_is_published_before_the_request_operation_ends(reply: Reply) -> None:
     seen: list[str] = []
 
     def listen(operation: Operation) -> None:
@@ -226,7 +228,7 @@ def test_a_request_is_published_before_its_operation_ends(reply: Reply) -> None:
 
 @pytest.mark.parametrize("model", ["", "m-2"])
 @pytest.mark.parametrize("failure", [None, ValueError("no")])
-def test_a_request_says_who_was_asked_and_what_its_answer_cost(
+def test_provider_called_contains_adapter_model_usage_and_cost(
     failure: ValueError | None, model: str
 ) -> None:
     session, paid = Session(), list[tuple[TokenUsage, str]]()
@@ -258,7 +260,7 @@ def test_a_request_says_who_was_asked_and_what_its_answer_cost(
         assert ends == [("request", failure), ("evaluation", failure)]
 
 
-def test_prices_and_rules_may_be_changed_and_need_no_hash() -> None:
+def test_prices_can_be_unhashable_and_replaced_between_runs() -> None:
     @dataclass
     class Prices:
         dollars: float

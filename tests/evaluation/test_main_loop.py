@@ -148,7 +148,7 @@ def opened_with(adapter: ScriptedAdapter) -> list[str]:
     ],
     ids=["static read", "static open", "dynamic open", "dynamic split"],
 )
-def test_the_section_asked_for_is_open_when_evaluation_starts_again(
+def test_requested_section_is_open_after_the_restart(
     run: Run, adapter: Callable[[], ScriptedAdapter], disclosure: Disclosure, reason: str
 ) -> None:
     scripted, session = adapter(), Session()
@@ -175,7 +175,7 @@ def test_the_section_asked_for_is_open_when_evaluation_starts_again(
 
 
 @pytest.mark.claim("PD-27")
-def test_sections_asked_for_together_open_together() -> None:
+def test_sections_requested_together_open_in_one_restart() -> None:
     adapter, session = dynamic(opening("more", "prose"), say("done")), Session()
     execution = execute(adapter, manual(disclosure=Disclosure.OPEN), session)
     assert execution.restarts == 1
@@ -184,7 +184,7 @@ def test_sections_asked_for_together_open_together() -> None:
 
 
 @pytest.mark.claim("C-09", "C-19", "PD-26", "PR-18")
-def test_what_the_model_opens_wins_over_what_the_caller_passed_and_over_the_session() -> None:
+def test_section_opened_by_the_model_overrides_the_caller_and_the_session() -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("more",), visibility=FULL))
     adapter = static(read("more"), say("done"))
@@ -194,7 +194,7 @@ def test_what_the_model_opens_wins_over_what_the_caller_passed_and_over_the_sess
     assert ("All about more." in before, "All about more." in after) == (False, True)
 
 
-def test_what_the_caller_passes_holds_over_restarts_and_is_not_kept() -> None:
+def test_visibility_overrides_apply_across_restarts_and_are_not_stored() -> None:
     adapter, session = static(read("rest"), say("done")), Session()
     given = {("more",): FULL}
     execute(adapter, manual(), session, visibility_overrides=given)
@@ -204,7 +204,7 @@ def test_what_the_caller_passes_holds_over_restarts_and_is_not_kept() -> None:
 
 
 @pytest.mark.claim("C-19", "DT-23")
-def test_what_was_opened_stays_open_in_the_session() -> None:
+def test_opened_section_stays_open_in_the_session() -> None:
     session = Session()
     execute(static(read("more"), say("done")), manual(), session)
     adapter = static(say("again"))
@@ -213,7 +213,7 @@ def test_what_was_opened_stays_open_in_the_session() -> None:
 
 
 @pytest.mark.parametrize("dynamic_tools", [False, True])
-def test_what_the_model_closed_stays_closed_when_another_section_opens(dynamic_tools: bool) -> None:
+def test_closed_section_stays_closed_when_another_section_opens(dynamic_tools: bool) -> None:
     close = call(("close_section", {"section_key": "more"}))
     adapter = ScriptedAdapter(
         [read("more"), close, read("rest"), say("done")], dynamic_tools=dynamic_tools
@@ -225,7 +225,7 @@ def test_what_the_model_closed_stays_closed_when_another_section_opens(dynamic_t
     assert own == ["last"]
 
 
-def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again() -> None:
+def test_section_closed_by_the_model_overrides_the_caller_after_a_restart() -> None:
     session = Session()
     session[VisibilityOverrides].seed(VisibilityOverrides({("more",): FULL}))
     adapter = static(call(("close_section", {"section_key": "more"})), read("rest"), say("done"))
@@ -238,7 +238,7 @@ def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again()
 
 
 @pytest.mark.claim("C-15", "PD-25")
-def test_the_loop_written_by_hand_comes_to_the_same() -> None:
+def test_handwritten_expansion_loop_gives_the_same_result() -> None:
     prompt, session = manual(disclosure=Disclosure.OPEN), Session()
     adapter = dynamic(opening("more"), say("done"))
     given: dict[tuple[str, ...], SectionVisibility] = {}
@@ -269,7 +269,7 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
         ({"budget": 1000}, r"budget must be a Budget, such as Budget.*, got 1000"),
     ],
 )
-def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(
+def test_plain_number_as_a_limit_raises_type_error_with_a_remedy(
     run: Run, given: Any, message: str
 ) -> None:
     adapter = dynamic()
@@ -327,7 +327,7 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
         (manual(), Session, r"session must be a Session object, got <class .*Session'>"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
+def test_invalid_prompt_or_session_raises_type_error_with_a_remedy(
     way: Any, prompt: Any, session: Any, message: str
 ) -> None:
     adapter = dynamic()
@@ -337,20 +337,20 @@ def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
 
 
 @pytest.mark.parametrize("count", ["3", None])
-def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
+def test_max_expansions_must_be_an_integer(count: Any) -> None:
     with pytest.raises(TypeError, match=f"max_expansions must be an int, got {count!r}"):
         MainLoop(dynamic(), max_expansions=count)
 
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
-def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
+def test_main_loop_rejects_an_adapter_of_another_type(adapter: Any) -> None:
     with pytest.raises(
         TypeError, match=r"MainLoop must get an adapter, such as OpenAIAdapter.*, got"
     ):
         MainLoop(adapter)
 
 
-def test_another_adapter_and_another_bus_may_be_given_for_one_call() -> None:
+def test_execute_accepts_another_adapter_and_bus() -> None:
     own, other = dynamic(), static(read("more"), say("done"))
     bus, session = InProcessEventBus(), Session()
     expanded = recorded(bus, VisibilityExpanded)
@@ -360,7 +360,7 @@ def test_another_adapter_and_another_bus_may_be_given_for_one_call() -> None:
     assert [event.session_id for event in expanded] == [session.session_id]
 
 
-def test_the_typed_output_comes_through() -> None:
+def test_typed_output_is_returned_after_a_restart() -> None:
     prompt = Prompt[Note](ns="tests", key="typed", sections=[summarized("more", tool(name="late"))])
     execution = MainLoop(static(read("more"), say(Note("hi")))).execute(prompt, session=Session())
     assert execution.output == Note("hi")
@@ -386,7 +386,7 @@ def deeper(number: int) -> str:
 
 @pytest.mark.claim("PD-28", "U-16")
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_endless_expansion_ends_in_a_typed_error_that_says_what_was_spent(limit: int) -> None:
+def test_endless_expansion_raises_expansion_limit_error_with_the_usage(limit: int) -> None:
     adapter, session = endless(deeper), Session()
     with pytest.raises(
         ExpansionLimitError,
@@ -403,7 +403,7 @@ def test_endless_expansion_ends_in_a_typed_error_that_says_what_was_spent(limit:
 
 
 @pytest.mark.claim("PD-28", "U-16")
-def test_ten_expansions_are_allowed_by_default_and_fewer_than_none_refused() -> None:
+def test_max_expansions_defaults_to_ten_and_must_not_be_negative() -> None:
     adapter = endless(deeper)
     with pytest.raises(ExpansionLimitError, match="after 10 expansions"):
         MainLoop(adapter).execute(nested(12), session=Session())
@@ -422,9 +422,7 @@ def test_ten_expansions_are_allowed_by_default_and_fewer_than_none_refused() -> 
         (Budget(max_output_tokens=10), "max_output_tokens"),
     ],
 )
-def test_one_budget_holds_for_all_evaluations_together(
-    run: Run, budget: Budget, bound: str
-) -> None:
+def test_budget_applies_to_all_evaluations_together(run: Run, budget: Budget, bound: str) -> None:
     adapter = static(read("more"), read("rest"), say("never"))
     with pytest.raises(BudgetExceededError, match=bound) as caught:
         run(adapter, manual(), Session(), budget=budget)
@@ -433,7 +431,7 @@ def test_one_budget_holds_for_all_evaluations_together(
 
 
 @drivers
-def test_so_does_the_budget_of_the_adapter(run: Run) -> None:
+def test_adapter_budget_applies_to_all_evaluations_together(run: Run) -> None:
     replies = [read("more"), say("Done.")]
     for calls, fits in ((2, True), (1, False)):
         config = RunConfig(budget=Budget(max_calls=calls))
@@ -445,7 +443,7 @@ def test_so_does_the_budget_of_the_adapter(run: Run) -> None:
                 run(adapter, manual(), Session())
 
 
-def test_tool_calls_count_over_restarts() -> None:
+def test_max_tool_calls_applies_across_restarts() -> None:
     adapter = static(
         call(("probe", {})), read("more"), call(("probe", {"a": 4})), call(("probe", {"a": 5}))
     )
@@ -479,7 +477,7 @@ class Watch:
 
 
 @pytest.mark.parametrize("how", ["deadline", "max_seconds"])
-def test_one_deadline_holds_for_all_evaluations_together(how: str) -> None:
+def test_deadline_applies_to_all_evaluations_together(how: str) -> None:
     watch = Watch()
     adapter = ScriptedAdapter(
         [watch.then(6, read("more")), watch.then(6, read("rest")), say("never")],
@@ -501,7 +499,7 @@ def test_one_deadline_holds_for_all_evaluations_together(how: str) -> None:
 
 
 @drivers
-def test_a_failure_after_a_restart_says_what_all_evaluations_took(run: Run) -> None:
+def test_error_after_a_restart_contains_the_usage_of_all_evaluations(run: Run) -> None:
     failing = PromptEvaluationError("the provider is down", phase="request", code="down")
     with pytest.raises(PromptEvaluationError) as caught:
         run(static(read("more"), failing), manual(), Session())
@@ -555,7 +553,7 @@ def told(adapter: ScriptedAdapter) -> list[str]:
 
 
 @drivers
-def test_a_call_made_before_the_restart_is_answered_from_the_record(run: Run) -> None:
+def test_at_most_once_call_is_replayed_after_a_restart(run: Run) -> None:
     paid: list[int] = []
     session = Session()
     pay = call(("pay", {"a": 7}))
@@ -570,7 +568,7 @@ def test_a_call_made_before_the_restart_is_answered_from_the_record(run: Run) ->
     assert {event.result.value for event in events} == {Note("value 1")}
 
 
-def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
+def test_repeated_equal_calls_are_replayed_in_order_and_further_ones_run() -> None:
     paid: list[int] = []
     pay = call(("pay", {"a": 7}))
     adapter = static(pay, pay, read("more"), pay, pay, pay, say("done"))
@@ -586,7 +584,7 @@ def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     assert events == [False, False, True, True, False]
 
 
-def test_repeatable_tools_run_again() -> None:
+def test_repeatable_tools_run_again_after_a_restart() -> None:
     ran: list[int] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -598,7 +596,7 @@ def test_repeatable_tools_run_again() -> None:
     assert ran == [3, 3]
 
 
-def test_the_record_ends_with_the_execution() -> None:
+def test_calls_of_an_earlier_execution_are_not_replayed() -> None:
     paid: list[int] = []
     session, prompt = Session(), manual(paying(paid))
     for _ in range(2):
@@ -606,7 +604,7 @@ def test_the_record_ends_with_the_execution() -> None:
     assert paid == [3, 3]
 
 
-def test_a_failure_is_replayed_as_a_failure() -> None:
+def test_failed_call_is_replayed_as_a_failure() -> None:
     ran: list[int] = []
 
     def failing(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -624,7 +622,7 @@ def test_a_failure_is_replayed_as_a_failure() -> None:
     ]
 
 
-def test_a_refused_call_is_no_call() -> None:
+def test_call_with_invalid_arguments_is_not_recorded() -> None:
     paid: list[int] = []
     wrong = call(("pay", {"a": "seven"}))
     execute(
@@ -635,7 +633,7 @@ def test_a_refused_call_is_no_call() -> None:
     assert paid == [3]
 
 
-def test_a_call_that_began_and_never_answered_has_an_unknown_outcome_and_is_not_run_again() -> None:
+def test_call_without_an_answer_has_unknown_outcome_and_is_not_run_again() -> None:
     began: list[int] = []
 
     def pay_then_ask(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -655,7 +653,7 @@ def test_a_call_that_began_and_never_answered_has_an_unknown_outcome_and_is_not_
     assert not session[ToolInvoked].all()[-1].success
 
 
-def test_params_that_json_cannot_hold_are_known_by_the_model_s_own_text() -> None:
+def test_unserializable_params_are_matched_by_their_raw_arguments() -> None:
     ran: list[object] = []
 
     def handler(params: Free, *, context: ToolContext) -> ToolResult[object]:
@@ -682,7 +680,7 @@ class Addressed:
         object.__setattr__(self, "receiver", to)
 
 
-def test_params_that_json_would_not_tell_apart_are_calls_of_their_own() -> None:
+def test_calls_with_equal_json_but_different_params_both_run() -> None:
     ran: list[object] = []
 
     def handler(params: Addressed, *, context: ToolContext) -> ToolResult[object]:
@@ -720,9 +718,7 @@ class SeedSignature(ProviderAdapter):
         )
 
 
-def test_a_tool_that_must_not_run_twice_keeps_an_adapter_with_its_own_loop_from_restarting() -> (
-    None
-):
+def test_at_most_once_call_prevents_restarts_of_an_adapter_with_its_own_loop() -> None:
     probe = call(("probe", {}))
     script = [probe, read("more"), probe, say("done")]
     loop = MainLoop(SeedSignature(static(*script)))
@@ -736,7 +732,7 @@ def test_a_tool_that_must_not_run_twice_keeps_an_adapter_with_its_own_loop_from_
     assert len(paid) == 2
 
 
-def test_an_adapter_that_counts_in_no_meter_spends_one_budget_over_restarts() -> None:
+def test_adapter_with_its_own_loop_spends_one_budget_across_restarts() -> None:
     script = [read("more"), read("rest"), say("done")]
     loop = MainLoop(SeedSignature(static(*script)))
     execution = loop.execute(manual(), session=Session(), budget=Budget(max_calls=3))
@@ -751,7 +747,7 @@ def test_an_adapter_that_counts_in_no_meter_spends_one_budget_over_restarts() ->
 
 
 @pytest.mark.parametrize(("max_calls", "inside"), [(1, 0), (2, 1)])
-def test_an_adapter_that_counts_in_no_meter_ends_by_the_budget_of_its_caller(
+def test_nested_adapter_with_its_own_loop_is_limited_by_the_callers_budget(
     max_calls: int, inside: int
 ) -> None:
     inner = Prompt(
@@ -771,7 +767,7 @@ def test_an_adapter_that_counts_in_no_meter_ends_by_the_budget_of_its_caller(
     assert len(asked.requests) == inside
 
 
-def test_the_adapter_of_a_handler_says_of_itself_what_the_callers_says() -> None:
+def test_nested_adapter_has_the_capabilities_and_budget_of_the_callers_adapter() -> None:
     seen: list[tuple[object, ...]] = []
 
     def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -799,7 +795,7 @@ class Counter:
 
 
 @pytest.mark.parametrize("way", ["execute", "execute_async", "stream", "stream_async"])
-def test_resources_stay_open_from_the_first_evaluation_to_the_last(way: str) -> None:
+def test_resources_stay_open_across_restarts(way: str) -> None:
     def use(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Counter)
         return ToolResult("used")
@@ -827,7 +823,7 @@ def test_resources_stay_open_from_the_first_evaluation_to_the_last(way: str) -> 
     assert Counter.made == 1
 
 
-def test_a_call_of_an_evaluation_before_the_one_that_waits_is_not_run_after_it() -> None:
+def test_call_before_a_restart_is_not_repeated_after_a_suspension() -> None:
     paid: list[int] = []
     waits = replace(tool(ok, name="wait"), approval="arguments")
     asked = manual(paying(paid), waits)
@@ -842,7 +838,7 @@ def test_a_call_of_an_evaluation_before_the_one_that_waits_is_not_run_after_it()
     assert paid == [3]
 
 
-def test_the_visibility_that_was_decided_before_the_wait_holds_in_evaluations_after_it() -> None:
+def test_visibility_decided_before_a_suspension_applies_after_it() -> None:
     now = [True]
 
     def asked() -> Prompt[Any]:
@@ -873,7 +869,7 @@ def test_the_visibility_that_was_decided_before_the_wait_holds_in_evaluations_af
     assert ["It is now." in text for text in opened_with(adapter)] == [True, True]
 
 
-def test_outside_a_main_loop_nothing_is_recorded() -> None:
+def test_equal_calls_both_run_without_a_main_loop() -> None:
     paid: list[int] = []
     pay = call(("pay", {}))
     dynamic(pay, pay, say("done")).evaluate(manual(paying(paid), tool(ok)), session=Session())
@@ -895,7 +891,9 @@ class OwnError(PromptEvaluationError, OSError):
 
 
 @pytest.mark.parametrize("script", [[], [read("more")]], ids=["first", "restarted"])
-def test_an_error_with_its_own_constructor_keeps_what_it_says(script: list[Reply]) -> None:
+def test_error_with_its_own_constructor_keeps_its_attributes_and_context(
+    script: list[Reply],
+) -> None:
     raised = OwnError(place="here")
 
     def fail(seen: SeenRequest) -> AssistantMessage:

@@ -48,12 +48,12 @@ LOOK, PAY = [ToolCall(name, name, '{"a": 1}') for name in ("look", "pay")]
         (ToolsRemoved(("a", "b")), "**Tools withdrawn**: ` a `, ` b `"),
     ],
 )
-def test_each_message_says_who_says_what(message: Message, shown: str) -> None:
+def test_each_message_kind_renders_as_markdown(message: Message, shown: str) -> None:
     assert messages_markdown([message]) == shown
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 51, 60])
-def test_the_prompt_and_the_last_fifty_messages_are_shown(count: int) -> None:
+def test_markdown_contains_the_instructions_and_the_last_fifty_messages(count: int) -> None:
     later = [UserMessage(f"Number {n}.") for n in range(count)]
     messages: list[Message] = [Instructions("Help."), *later]
     first, *rest = messages_markdown(messages).split("\n\n**User**\n\n")

@@ -102,7 +102,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.claim("N-05")
 @pytest.mark.parametrize("way", WAYS)
-def test_media_reach_the_model_and_nothing_that_is_written_has_their_bytes(way: str) -> None:
+def test_media_reach_the_model_and_only_references_are_stored(way: str) -> None:
     adapter = ScriptedAdapter([call(("find", {})), say("Both are nice.")])
     session, log = Session(), StringIO()
     write_events(session.bus, log)
@@ -135,7 +135,7 @@ def test_media_reach_the_model_and_nothing_that_is_written_has_their_bytes(way: 
     assert invoked.result.media == (DOG,)
 
 
-def test_the_prompt_alone_is_the_message_of_the_user_with_its_media() -> None:
+def test_prompt_without_a_message_becomes_a_user_message_with_its_media() -> None:
     adapter = ScriptedAdapter([say("Nice.")])
     adapter.evaluate(template().bind(Photo(CAT)), session=Session())
     [user] = adapter.requests[0].messages
@@ -151,7 +151,7 @@ class Shelf(TypedDict):
     papers: tuple[Document, ...]
 
 
-def test_params_of_every_kind_hold_lists_of_media_and_only_what_the_text_names_is_shown() -> None:
+def test_params_can_contain_lists_of_media_and_only_rendered_media_are_sent() -> None:
     album = MarkdownSection[Album](title="Album", template="See $photos")
     shelf = MarkdownSection[Shelf](title="Shelf", template="Read $papers")
     prompt = PromptTemplate(ns="tests", key="album", sections=[album, shelf]).bind(
@@ -170,7 +170,7 @@ def test_params_of_every_kind_hold_lists_of_media_and_only_what_the_text_names_i
     ]
 
 
-def test_text_alone_is_written_as_before() -> None:
+def test_text_only_message_is_serialized_as_a_string() -> None:
     adapter = ScriptedAdapter([say("Hi.")])
     prompt = PromptTemplate(ns="tests", key="plain").bind()
     response = adapter.evaluate(prompt, session=Session(), message=["Hello", "there"])
@@ -184,7 +184,7 @@ def test_text_alone_is_written_as_before() -> None:
     }
 
 
-def test_a_section_that_is_read_shows_its_image() -> None:
+def test_read_section_answer_contains_its_image() -> None:
     adapter = ScriptedAdapter([call(("read_section", {"section_key": "pet"})), say("Nice.")])
     prompt = template(visibility=SectionVisibility.SUMMARY).bind(Photo(CAT))
     adapter.evaluate(prompt, session=(session := Session()), message="Look.")
@@ -195,7 +195,7 @@ def test_a_section_that_is_read_shows_its_image() -> None:
     assert session.content.load(CAT.reference) == PNG
 
 
-def test_a_later_turn_shows_a_changed_image_and_earlier_messages_stay() -> None:
+def test_changed_image_is_sent_in_a_later_turn_and_earlier_messages_stay() -> None:
     adapter = ScriptedAdapter([say("A cat."), say("A dog.")])
     session = Session()
     first = adapter.evaluate(template().bind(Photo(CAT)), session=session, message="Who?")
@@ -215,7 +215,7 @@ def test_a_later_turn_shows_a_changed_image_and_earlier_messages_stay() -> None:
     assert session.content.load(changed.reference) == png(red=7)
 
 
-def test_the_media_of_a_later_message_are_stored_and_the_conversation_has_references() -> None:
+def test_media_of_a_later_message_are_stored_as_references() -> None:
     loop, session = MainLoop(ScriptedAdapter([say("A cat."), say("A dog.")])), Session()
     prompt = template().bind(Photo(CAT))
     first = loop.execute(prompt, session=session, message="Who is this?").response
@@ -229,7 +229,7 @@ def test_the_media_of_a_later_message_are_stored_and_the_conversation_has_refere
     assert [item.data for item in media] == [None] * len(media)
 
 
-def test_a_restated_conversation_has_the_media_of_the_prompt_and_of_its_turns() -> None:
+def test_restated_conversation_keeps_the_media_of_its_prompt_and_turns() -> None:
     adapter = ScriptedAdapter([call(("find", {})), say("Yes."), say("Yes again.")])
     session, prompt = Session(), template().bind(Photo(CAT))
     first = adapter.evaluate(prompt, session=session, message=["Which is it?", PAPER])
@@ -243,7 +243,7 @@ def test_a_restated_conversation_has_the_media_of_the_prompt_and_of_its_turns() 
     no_bytes(response.conversation.to_json())
 
 
-def test_a_chat_goes_on_in_another_process_that_shares_the_folder(tmp_path: Path) -> None:
+def test_chat_with_media_continues_in_another_process_with_the_same_folder(tmp_path: Path) -> None:
     session = Session(content=FolderContentStore(tmp_path))
     chat = Chat(
         MainLoop(ScriptedAdapter([say("A cat.")])), template().bind(Photo(CAT)), session=session
@@ -265,7 +265,7 @@ def test_a_chat_goes_on_in_another_process_that_shares_the_folder(tmp_path: Path
     ]
 
 
-def test_forks_share_the_store_and_parallel_calls_show_their_media() -> None:
+def test_forks_share_the_content_store_and_parallel_calls_return_media() -> None:
     pure = PromptTemplate(
         ns="tests",
         key="parallel",
@@ -290,7 +290,7 @@ def test_forks_share_the_store_and_parallel_calls_show_their_media() -> None:
 
 
 @pytest.mark.parametrize("approval", ["effects", "arguments"])
-def test_an_approved_call_shows_its_media_and_a_run_that_waits_has_references(
+def test_approved_call_returns_media_and_the_suspension_has_references(
     approval: Any,
 ) -> None:
     tool = Tool(name="find", handler=find, approval=approval, effect="repeatable")
@@ -312,7 +312,7 @@ def test_an_approved_call_shows_its_media_and_a_run_that_waits_has_references(
     assert [later.content.load(item) for item in media] == [PNG, png(red=7)]
 
 
-def test_a_result_with_other_things_than_media_is_a_failed_call() -> None:
+def test_tool_result_with_invalid_media_fails_the_call() -> None:
     def broken(params: Find, *, context: ToolContext) -> ToolResult[None]:
         return ToolResult("Here.", media=[PNG])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
@@ -327,7 +327,7 @@ def test_a_result_with_other_things_than_media_is_a_failed_call() -> None:
     assert "ToolResult.media" in answer.content
 
 
-def test_a_store_that_cannot_write_fails_the_call_and_rolls_it_back() -> None:
+def test_content_store_write_error_fails_the_call() -> None:
     class Full(MemoryContentStore):
         def write(self, digest: str, data: bytes) -> None:
             raise OSError("no space left")
@@ -342,7 +342,7 @@ def test_a_store_that_cannot_write_fails_the_call_and_rolls_it_back() -> None:
 
 
 @given(st.lists(st.sampled_from([CAT, DOG, PAPER, "text", "[image cat.png]"]), min_size=1))
-def test_conversations_with_media_survive_json(message: list[Any]) -> None:
+def test_conversation_with_media_round_trips_through_json(message: list[Any]) -> None:
     adapter = ScriptedAdapter([call(("find", {})), say("Yes.")])
     response = adapter.evaluate(template().bind(Photo(CAT)), session=Session(), message=message)
     assert response.conversation is not None
@@ -351,7 +351,7 @@ def test_conversations_with_media_survive_json(message: list[Any]) -> None:
     no_bytes(text)
 
 
-def test_media_count_in_the_estimate_of_a_request() -> None:
+def test_request_tokens_includes_media() -> None:
     def tokens(*media: Image | Document) -> int:
         return request_tokens([UserMessage(("Hi", *media))], ())
 
@@ -363,7 +363,7 @@ def test_media_count_in_the_estimate_of_a_request() -> None:
     assert 20_000 <= tokens(large) < 20_100
 
 
-def test_missing_bytes_are_named_with_their_digest() -> None:
+def test_missing_content_raises_content_error_with_the_digest() -> None:
     session = Session()
     with pytest.raises(ContentError, match=CAT.digest):
         session.content.load(CAT.reference)

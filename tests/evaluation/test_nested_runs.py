@@ -176,7 +176,7 @@ def within(paths: list[str], path: str) -> int:
 
 @pytest.mark.claim("N-14")
 @given(root=RUNS, way=st.sampled_from(WAYS), parallel=st.sampled_from(["in_order", "isolated"]))
-def test_no_budget_is_exceeded_anywhere_and_all_usage_counts(
+def test_no_nested_run_exceeds_a_budget_and_all_usage_is_counted(
     root: Run, way: Way, parallel: Any
 ) -> None:
     tree = Tree(root)
@@ -229,7 +229,7 @@ def ask_inner(params: Args, *, context: ToolContext) -> ToolResult[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sections_that_a_nested_run_requests_open_inside_it(way: Way) -> None:
+def test_sections_requested_by_a_nested_run_open_in_that_run(way: Way) -> None:
     session = Session()
     adapter = ScriptedAdapter([call(("delegate", {})), OPEN, say("lore"), say("done")])
     response = evaluate(adapter, outer(ask_inner), session, way)
@@ -245,7 +245,7 @@ def test_sections_that_a_nested_run_requests_open_inside_it(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_handler_runs_a_prompt_in_every_way(way: Way) -> None:
+def test_handler_can_evaluate_a_prompt_by_every_entry_point(way: Way) -> None:
     def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
         nested: Any = context.adapter  # Any: an adapter with the ways of `ScriptedAdapter`
         session: Any = context.session
@@ -257,7 +257,7 @@ def test_a_handler_runs_a_prompt_in_every_way(way: Way) -> None:
     assert (response.text, response.usage) == ("done", TokenUsage(40, 20))
 
 
-def test_a_loop_of_the_handler_s_own_is_a_part_of_the_call_too() -> None:
+def test_main_loop_in_a_handler_spends_the_budget_of_the_parent_run() -> None:
     def run_loop(params: Args, *, context: ToolContext) -> ToolResult[str]:
         adapter: Any = context.adapter
         execution = MainLoop(adapter).execute(inner(), session=context.session)
@@ -271,7 +271,7 @@ def test_a_loop_of_the_handler_s_own_is_a_part_of_the_call_too() -> None:
     assert caught.value.turns == 1
 
 
-def test_a_failing_call_undoes_what_its_nested_runs_did() -> None:
+def test_failed_call_rolls_back_its_nested_runs() -> None:
     def note(params: Args, *, context: ToolContext) -> ToolResult[str]:
         context.session.dispatch(Note("inside"))
         return ToolResult("noted")
@@ -291,7 +291,7 @@ def test_a_failing_call_undoes_what_its_nested_runs_did() -> None:
     assert session.snapshot().to_json() == before.to_json()
 
 
-def test_the_cost_of_nested_runs_counts_in_the_budget() -> None:
+def test_cost_of_nested_runs_is_charged_to_the_budget() -> None:
     config = RunConfig(prices=lambda usage, model: 1.0)
     adapter = ScriptedAdapter(
         [call(("delegate", {})), say("in"), call(("delegate", {})), say("in"), say("done")],
@@ -352,7 +352,7 @@ def delegating(*tools: Tool[Any, Any]) -> Prompt[Any]:
     return template.bind(resources={Filesystem: InMemoryFilesystem()})
 
 
-def test_a_prompt_is_a_tool_with_its_params_and_its_output() -> None:
+def test_tool_from_prompt_takes_its_params_and_returns_its_output() -> None:
     tool = Tool.from_prompt(RESEARCH, name="research", description="Research a topic.")
     assert (tool.params_type, tool.result_type, tool.effect) == (Topic, Summary, "repeatable")
     session, prompt = Session(), delegating(tool)
@@ -375,7 +375,7 @@ def test_a_prompt_is_a_tool_with_its_params_and_its_output() -> None:
     assert response.usage == TokenUsage(40, 20)
 
 
-def test_a_prompt_without_params_takes_a_message_and_answers_with_text() -> None:
+def test_tool_from_prompt_without_params_takes_a_message_and_returns_text() -> None:
     section = MarkdownSection(title="Task", key="task", template="You answer in verse.")
     poet = PromptTemplate(ns="tests", key="poet", sections=[section])
     tool = Tool.from_prompt(poet, name="poet")
@@ -390,7 +390,7 @@ def test_a_prompt_without_params_takes_a_message_and_answers_with_text() -> None
     assert hash(tool) == hash(Tool.from_prompt(poet, name="poet"))
 
 
-def test_a_prompt_that_must_not_run_twice_or_needs_two_types_says_so() -> None:
+def test_tool_from_prompt_inherits_the_effect_and_rejects_two_params_types() -> None:
     once = Tool[Args, str](name="pay", description="x", effect="at_most_once")
     section = MarkdownSection(title="Pay", key="pay", template="Pay.", tools=[once])
     payer = PromptTemplate(ns="tests", key="payer", sections=[section])
@@ -408,7 +408,7 @@ def test_a_prompt_that_must_not_run_twice_or_needs_two_types_says_so() -> None:
         Tool.from_prompt(two, name="two")
 
 
-def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
+def test_parallel_calls_of_a_prompt_run_on_forks_and_merge_their_state() -> None:
     tool = Tool.from_prompt(RESEARCH, name="research")
     both, barrier = asyncio.Barrier(2), list[int]()
 
@@ -446,7 +446,9 @@ def test_parallel_calls_of_a_prompt_run_on_forks_with_its_state() -> None:
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failing_call_is_as_if_nothing_had_happened(way: Way, *, asynchronous: bool) -> None:
+def test_failed_call_rolls_back_state_and_files_of_its_nested_run(
+    way: Way, *, asynchronous: bool
+) -> None:
     def fail(params: Args, *, context: ToolContext) -> ToolResult[str]:
         files = context.resources.get(Filesystem)
         prompt = RESEARCH.bind(Topic("tea"), resources={Filesystem: files})
@@ -480,7 +482,7 @@ def test_a_failing_call_is_as_if_nothing_had_happened(way: Way, *, asynchronous:
     assert response.usage == TokenUsage(40, 20)
 
 
-def test_another_adapter_asks_another_model_within_the_same_budget() -> None:
+def test_nested_run_with_another_adapter_shares_the_budget() -> None:
     cheap = ScriptedAdapter([say("cheap")])
 
     def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
@@ -494,7 +496,7 @@ def test_another_adapter_asks_another_model_within_the_same_budget() -> None:
     assert (len(adapter.requests), len(cheap.requests)) == (1, 1)
 
 
-def test_a_loop_of_the_handler_s_own_that_asks_another_model_counts_too() -> None:
+def test_main_loop_in_a_handler_with_another_adapter_shares_the_budget() -> None:
     def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
         loop = MainLoop(nested_adapter(context))
         return ToolResult(loop.execute(prompt(), session=context.session, adapter=other).text)
@@ -508,7 +510,7 @@ def test_a_loop_of_the_handler_s_own_that_asks_another_model_counts_too() -> Non
     assert len(adapter.requests) + len(other.requests) == 2
 
 
-def test_a_nested_run_ends_by_the_deadline_of_its_caller() -> None:
+def test_nested_run_ends_at_the_deadline_of_its_parent_run() -> None:
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
 
     def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
@@ -524,7 +526,7 @@ def test_a_nested_run_ends_by_the_deadline_of_its_caller() -> None:
     assert "deadline" in event.content
 
 
-def test_a_nested_run_takes_its_time_from_the_clock_of_its_caller() -> None:
+def test_nested_run_uses_the_clock_of_its_parent_run() -> None:
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
 
     def open_slowly(request: SeenRequest) -> AssistantMessage:
@@ -541,7 +543,7 @@ def test_a_nested_run_takes_its_time_from_the_clock_of_its_caller() -> None:
     assert "the deadline 2026-01-01T00:01:00+00:00 has passed" in event.content
 
 
-def test_the_approver_of_the_caller_decides_in_nested_runs_too() -> None:
+def test_approver_of_the_parent_run_decides_in_nested_runs() -> None:
     def note(params: Args, *, context: ToolContext) -> ToolResult[str]:
         context.session.dispatch(Note("paid"))
         return ToolResult("noted")
@@ -562,7 +564,7 @@ def test_the_approver_of_the_caller_decides_in_nested_runs_too() -> None:
     assert session[Note].all() == ()
 
 
-def test_a_chat_on_a_falling_back_adapter_counts_nested_runs_of_each_turn() -> None:
+def test_chat_usage_with_a_fallback_adapter_includes_nested_runs() -> None:
     down = PromptEvaluationError("down", phase="request", code="server_error")
     second = ScriptedAdapter([say("inside"), say("first"), say("second")])
     loop = MainLoop(FallbackAdapter(ScriptedAdapter([call(("delegate", {})), down, down]), second))
@@ -578,7 +580,7 @@ def test_a_chat_on_a_falling_back_adapter_counts_nested_runs_of_each_turn() -> N
 @pytest.mark.parametrize("is_rendered", [False, True])
 @pytest.mark.parametrize("parallel", ["in_order", "isolated"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_run_of_a_handler_finds_the_callers_resources_as_an_agent_tool_does(
+def test_nested_run_in_a_handler_uses_the_resources_of_the_parent_run(
     is_rendered: bool, parallel: Any, is_async: bool
 ) -> None:
     see_it = Tool(name="see", description="x", handler=see, effect="repeatable")
@@ -653,7 +655,7 @@ def test_recursion_without_limits_ends_at_the_default_max_depth() -> None:
     assert len(adapter.requests) == 2 * (RunConfig().max_depth + 1)
 
 
-def test_strictest_max_depth_of_the_runs_around_a_run_applies() -> None:
+def test_strictest_max_depth_of_all_parent_runs_applies() -> None:
     inner = recursing()
     inner.config = RunConfig(max_depth=50)
 
@@ -665,7 +667,7 @@ def test_strictest_max_depth_of_the_runs_around_a_run_applies() -> None:
     assert len(inner.requests) == 2 * 2
 
 
-def test_handler_can_catch_the_error_of_a_run_that_is_nested_too_deep() -> None:
+def test_handler_can_catch_depth_limit_error() -> None:
     caught: list[DepthLimitError] = []
 
     def delegate(_: Args, *, context: ToolContext) -> ToolResult[object]:

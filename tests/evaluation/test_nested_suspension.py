@@ -188,7 +188,7 @@ class Office:
     patience=st.lists(st.booleans(), max_size=6),
     effect=st.sampled_from(["repeatable", "undeclared"]),
 )
-def test_a_tree_of_runs_that_waits_comes_to_what_an_approver_comes_to(
+def test_suspended_tree_of_runs_gives_the_same_result_as_with_an_approver(
     root: Agent, way: Way, patience: list[bool], effect: Effect
 ) -> None:
     def outcome(*, waits: bool) -> tuple[object, list[object]]:
@@ -231,7 +231,7 @@ ASK_TWICE = [
 ]
 
 
-def test_a_nested_run_waits_with_its_root_run_and_nothing_has_happened() -> None:
+def test_nested_run_suspends_its_root_run_without_effects() -> None:
     asked = prompt(delegating(agent(tool(write_note, name="free"), asking(write_note))))
     adapter, at = ScriptedAdapter(ASK_TWICE), Session()
     suspension = suspended(MainLoop(adapter), asked, at)
@@ -257,7 +257,7 @@ def test_a_nested_run_waits_with_its_root_run_and_nothing_has_happened() -> None
     assert read == ["wrote 1", "wrote 2", "A person denied this call. not 3"]
 
 
-def test_an_agent_as_a_tool_goes_on_though_its_calls_must_not_run_twice() -> None:
+def test_tool_from_prompt_with_at_most_once_calls_can_be_resumed() -> None:
     paid: list[int] = []
 
     def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -283,7 +283,7 @@ def test_an_agent_as_a_tool_goes_on_though_its_calls_must_not_run_twice() -> Non
     assert execution.usage == TokenUsage(50, 25)
 
 
-def test_a_handler_that_must_not_run_twice_fails_its_call_in_clear_words() -> None:
+def test_pending_approval_inside_an_at_most_once_handler_fails_its_call() -> None:
     asked = prompt(delegating(agent(asking(write_note)), effect="at_most_once"))
     script = [call(("delegate", {})), call(("run", {"a": 1})), say("stopped")]
     at = Session()
@@ -294,7 +294,7 @@ def test_a_handler_that_must_not_run_twice_fails_its_call_in_clear_words() -> No
     assert notes(at) == []
 
 
-def test_a_call_that_cannot_be_repeated_and_has_changed_files_keeps_runs_from_waiting() -> None:
+def test_nested_run_is_not_suspended_after_an_at_most_once_call_changed_files() -> None:
     def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Filesystem).write_text("receipt.txt", "paid")
         return ToolResult("paid")
@@ -314,7 +314,7 @@ def test_a_call_that_cannot_be_repeated_and_has_changed_files_keeps_runs_from_wa
     assert "a call of 'pay', which must not run twice, has changed files" in answer.content
 
 
-def test_files_that_a_nested_run_has_written_come_with_its_call() -> None:
+def test_files_written_by_a_nested_run_are_committed_with_its_call() -> None:
     def edit(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.resources.get(Filesystem).write_text(f"{params.a}.txt", "hunter2\n")
         return ToolResult("ok")
@@ -340,7 +340,7 @@ def test_files_that_a_nested_run_has_written_come_with_its_call() -> None:
     assert tree(files) == {"1.txt": "hunter2\n", "2.txt": "hunter2\n"}
 
 
-def test_an_approval_of_arguments_around_a_nested_run_is_asked_for_once() -> None:
+def test_arguments_approval_around_a_nested_run_is_requested_once() -> None:
     inner = agent(asking(write_note, "arguments"))
     asked = prompt(delegating(inner, approval="arguments"))
     script = [call(("delegate", {"a": 7})), call(("run", {"a": 1})), say("inside"), say("done")]
@@ -357,7 +357,7 @@ def test_an_approval_of_arguments_around_a_nested_run_is_asked_for_once() -> Non
         assert notes(at) == [begins, "1"]
 
 
-def test_a_call_that_cannot_be_made_again_fails_the_nested_run_in_clear_words() -> None:
+def test_nested_run_fails_if_a_repeated_call_no_longer_succeeds() -> None:
     failures = iter(["", "the service is gone"])
 
     def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -377,7 +377,7 @@ def test_a_call_that_cannot_be_made_again_fails_the_nested_run_in_clear_words() 
     assert notes(at) == []
 
 
-def test_budgets_hold_for_what_was_spent_inside_before_the_wait() -> None:
+def test_budget_includes_nested_usage_before_the_suspension() -> None:
     asked = prompt(
         delegating(agent(tool(write_note, name="free"), asking(write_note, "arguments")))
     )
@@ -393,7 +393,7 @@ def test_budgets_hold_for_what_was_spent_inside_before_the_wait() -> None:
         assert text in found
 
 
-def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> None:
+def test_usage_of_a_nested_run_is_kept_if_its_handler_does_not_start_it_again() -> None:
     inner = agent(tool(write_note, name="free"), asking(write_note))
     script = [
         call(("fickle", {"a": 7})),
@@ -426,7 +426,7 @@ def test_what_a_run_has_used_counts_also_if_its_handler_begins_it_no_more() -> N
             assert resume().usage == TokenUsage(60, 30)
 
 
-def test_of_two_runs_that_a_handler_began_the_one_it_repeats_counts_once() -> None:
+def test_usage_of_two_nested_runs_is_counted_once_if_only_one_is_repeated() -> None:
     first, second = agent(key="first"), agent(asking(write_note))
     script = [call(("fickle", {})), say("one"), call(("run", {"a": 2})), say("done")]
     for max_calls, reached in ((4, ""), (3, "max_calls=3 reached")):
@@ -449,7 +449,7 @@ def test_of_two_runs_that_a_handler_began_the_one_it_repeats_counts_once() -> No
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_what_runs_inside_cost_before_the_wait_counts_once(*, repeats: bool) -> None:
+def test_cost_of_nested_runs_before_a_suspension_is_counted_once(*, repeats: bool) -> None:
     inner = agent(tool(write_note, name="free"), asking(write_note))
     after = [call(("free", {"a": 3})), say("done")]
     script = [
@@ -479,7 +479,7 @@ def test_what_runs_inside_cost_before_the_wait_counts_once(*, repeats: bool) -> 
                 resume()
 
 
-def test_a_nested_call_that_would_do_something_else_now_is_asked_about_again() -> None:
+def test_changed_nested_call_is_previewed_again() -> None:
     def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(f"note {len(context.session[Note])}"))
         return ToolResult("ok")
@@ -499,7 +499,7 @@ def test_a_nested_call_that_would_do_something_else_now_is_asked_about_again() -
     assert notes(at) == ["meanwhile", "note 1"]
 
 
-def test_a_summary_that_a_nested_run_made_before_the_wait_is_not_made_again() -> None:
+def test_summary_of_a_nested_run_is_not_requested_again_after_a_resume() -> None:
     inner, summaries = agent(asking(write_note)), agent(key="summary", text="Sum up.")
     long = [say(text * 4_000, usage=TokenUsage(900, 900)) for text in "xy"]
     loop, earlier = MainLoop(ScriptedAdapter(long)), None
@@ -536,7 +536,7 @@ def test_a_summary_that_a_nested_run_made_before_the_wait_is_not_made_again() ->
     assert ended(at) == ended(straight)
 
 
-def test_what_each_evaluation_has_used_is_the_same_when_a_shorter_one_waits() -> None:
+def test_compacted_nested_run_reports_the_same_usage_with_a_suspension() -> None:
     def read(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("word " * 2_000)
 
@@ -603,7 +603,7 @@ def provider_errors() -> st.SearchStrategy[PromptEvaluationError]:
 
 
 @given(provider_errors())
-def test_a_failed_request_comes_back_from_its_record_as_it_was(
+def test_provider_failure_record_restores_the_same_error(
     error: PromptEvaluationError,
 ) -> None:
     text = serde.dump_json_lossless(ProviderFailure, ProviderFailure.of(error))
@@ -617,7 +617,7 @@ def test_a_failed_request_comes_back_from_its_record_as_it_was(
 # ids
 
 
-def test_calls_with_one_id_are_told_apart_everywhere() -> None:
+def test_calls_with_one_id_are_distinguished_across_turns_and_nested_runs() -> None:
     """A provider gives every call the same id: in a turn, in later turns and inside calls."""
 
     def same_ids(seen: SeenRequest) -> AssistantMessage:
@@ -651,7 +651,7 @@ def test_calls_with_one_id_are_told_apart_everywhere() -> None:
     assert {name for name, _ in shown} == {"id/1/id", "id/1/id#2", "id#2", "id#3"}
 
 
-def test_a_decision_of_a_turn_does_not_count_for_a_later_call_with_the_same_id() -> None:
+def test_decision_does_not_apply_to_a_later_call_with_the_same_id() -> None:
     modes = iter(["arguments", None, "arguments"])  # the call that waited needs no approval later
     asked = prompt(asking(write_note, lambda params: next(modes)))
     same = replace(call(("run", {"a": 1})), tool_calls=(call(("run", {"a": 1})).tool_calls[0],))
@@ -667,7 +667,7 @@ def test_a_decision_of_a_turn_does_not_count_for_a_later_call_with_the_same_id()
 # refusals
 
 
-def test_changed_agents_and_unknown_calls_are_refused_and_the_run_waits_on() -> None:
+def test_resume_rejects_changed_nested_prompts_and_unknown_call_ids() -> None:
     def asked(inner: PromptTemplate[str], *, by_hand: bool) -> Prompt[Any]:
         return prompt(delegating(inner) if by_hand else Tool.from_prompt(inner, name="delegate"))
 
@@ -699,7 +699,7 @@ def test_changed_agents_and_unknown_calls_are_refused_and_the_run_waits_on() -> 
             loop.resume(asked(inner, by_hand=by_hand), suspension, decisions, session=at)
 
 
-def test_a_changed_agent_is_refused_before_calls_beside_it_go_on() -> None:
+def test_changed_nested_prompt_is_rejected_before_sibling_calls_resume() -> None:
     def asked(*descriptions: str) -> Prompt[Any]:
         inner = [agent(replace(asking(write_note), description=text)) for text in descriptions]
         names = zip(inner, ("first", "second"), strict=True)
@@ -725,7 +725,7 @@ def test_a_changed_agent_is_refused_before_calls_beside_it_go_on() -> None:
     assert (execution.text, notes(at)) == ("out", ["1", "1"])
 
 
-def test_text_whose_nested_calls_do_not_fit_is_refused() -> None:
+def test_suspension_json_with_mismatched_nested_calls_raises_serde_error() -> None:
     asked = prompt(delegating(agent(asking(write_note))))
     script = [call(("delegate", {"a": 7})), call(("run", {"a": 1}))]
     suspension = suspended(MainLoop(ScriptedAdapter(script)), asked, Session())
@@ -739,7 +739,7 @@ def test_text_whose_nested_calls_do_not_fit_is_refused() -> None:
             Suspension.from_json(text.replace(old, new, 1))
 
 
-def test_approved_payment_inside_an_agent_is_not_repeated_when_a_later_one_waits() -> None:
+def test_approved_nested_call_is_not_repeated_if_a_later_call_is_suspended() -> None:
     paid: list[int] = []
 
     def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -40,7 +40,7 @@ def script(numbers: list[int]) -> ScriptedAdapter:
         st.lists(st.integers(0, 999), min_size=1, max_size=4), min_size=THREADS, max_size=THREADS
     )
 )
-def test_runs_of_32_threads_on_one_session_equal_some_sequence_of_them(
+def test_runs_of_32_threads_on_one_session_are_serialized(
     scripts: list[list[int]],
 ) -> None:
     session, together = Session(), Barrier(THREADS)
@@ -87,7 +87,7 @@ def waiting(started: Event, release: Event) -> Callable[..., ToolResult[object]]
 
 
 @pytest.mark.claim("N-16")
-def test_the_second_run_is_refused_with_the_remedy_and_the_first_goes_on() -> None:
+def test_second_run_on_a_session_raises_concurrent_run_error_with_a_remedy() -> None:
     session, started, release = Session(session_id="s"), Event(), Event()
     loop = MainLoop(ScriptedAdapter([call(("note", {"a": 1})), say("done")]))
     first = prompt(tool(waiting(started, release), name="note"))
@@ -115,7 +115,7 @@ def test_the_second_run_is_refused_with_the_remedy_and_the_first_goes_on() -> No
     assert MainLoop(second).execute(prompt(), session=session).text == "no"
 
 
-def test_the_pair_of_runs_that_lost_a_payment_does_not_any_more() -> None:
+def test_concurrent_payment_is_rejected_instead_of_being_rolled_back() -> None:
     """One run pays; the failing call of the other began before and ends after the payment."""
 
     async def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -141,7 +141,7 @@ def test_the_pair_of_runs_that_lost_a_payment_does_not_any_more() -> None:
 
 
 @pytest.mark.parametrize("ending", ["close", "drop"])
-def test_a_stream_that_its_reader_leaves_frees_the_session(ending: str) -> None:
+def test_closed_or_dropped_stream_releases_the_session(ending: str) -> None:
     session, adapter = Session(), script([1])
     events = MainLoop(adapter).stream(prompt(tool(note, name="note")), session=session)
     next(events)
@@ -155,7 +155,7 @@ def test_a_stream_that_its_reader_leaves_frees_the_session(ending: str) -> None:
     assert ScriptedAdapter([say("yes")]).evaluate(prompt(), session=session).text == "yes"
 
 
-def test_a_run_that_fails_before_its_first_request_frees_the_session() -> None:
+def test_run_that_fails_at_its_start_releases_the_session() -> None:
     session, three = Session(), cast("Any", 3)
     kept = list[BaseException]()  # whose tracebacks hold the frames of the run
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_a_run_that_fails_before_its_first_request_frees_the_session() -> None:
     assert ScriptedAdapter([say("yes")]).evaluate(prompt(), session=session).text == "yes"
 
 
-def test_a_handler_may_nest_runs_one_after_another_and_chat_in_a_session_of_its_own() -> None:
+def test_handler_can_evaluate_nested_runs_and_a_chat_in_its_own_session() -> None:
     def nest(params: Args, *, context: ToolContext) -> ToolResult[object]:
         """Asks others."""
         adapter = context.adapter
@@ -193,7 +193,7 @@ def test_a_handler_may_nest_runs_one_after_another_and_chat_in_a_session_of_its_
     assert len(session[Note].all()) == 2
 
 
-def test_a_prompt_with_resources_serves_one_run_at_a_time() -> None:
+def test_prompt_with_resources_allows_only_one_run_at_a_time() -> None:
     """Else the failing call of one run takes back what the other has changed in a resource."""
 
     class Cell:
@@ -215,7 +215,7 @@ def test_a_prompt_with_resources_serves_one_run_at_a_time() -> None:
     events.close()
 
 
-def test_the_order_in_which_runs_end_does_not_matter() -> None:
+def test_run_stack_accepts_runs_that_end_in_any_order() -> None:
     stack = RunStack("it", "wait")
     outer = RunToken("outer")
     inner = RunToken("inner", outer)
@@ -232,7 +232,7 @@ def test_the_order_in_which_runs_end_does_not_matter() -> None:
 
 @pytest.mark.parametrize("parallel", ["in_order", "isolated"])
 @pytest.mark.parametrize("approval", [None, "effects"])
-def test_handler_cannot_begin_a_run_of_another_adapter_on_the_session_of_its_call(
+def test_handler_cannot_run_another_adapter_on_the_session_of_its_call(
     parallel: Any, approval: Any
 ) -> None:
     other = ScriptedAdapter([say("never")] * 4)

@@ -150,7 +150,7 @@ ENDINGS = (None, None, None, None, False, ValueError, Redirect, KeyboardInterrup
     foreign=st.booleans(),
     later=st.booleans(),
 )
-def test_side_by_side_comes_to_what_in_order_comes_to(
+def test_parallel_calls_give_the_same_result_as_calls_in_order(
     turns: list[list[Program]], **drawn: Any
 ) -> None:
     wanted = story(turns, RunConfig(), evaluate, **drawn)
@@ -178,7 +178,7 @@ def meet(barrier: Barrier, *, later: bool) -> Callable[..., Any]:
 
 @drivers
 @pytest.mark.parametrize(("count", "later"), [(2, False), (4, True), (16, False)])
-def test_calls_of_one_turn_run_at_once_and_count_in_their_order(
+def test_calls_of_one_turn_run_concurrently_and_are_committed_in_order(
     driver: Evaluate, count: int, later: bool
 ) -> None:
     """On few cores, too: the event loop's own pool of threads may be smaller."""
@@ -191,7 +191,7 @@ def test_calls_of_one_turn_run_at_once_and_count_in_their_order(
 
 
 @drivers
-def test_forks_of_a_resource_are_used_at_once(driver: Evaluate) -> None:
+def test_forks_of_a_resource_are_used_concurrently(driver: Evaluate) -> None:
     barrier, cell = Barrier(3), ForkableCell()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -204,7 +204,7 @@ def test_forks_of_a_resource_are_used_at_once(driver: Evaluate) -> None:
     assert (cell.numbers, barrier.broken) == ([1, 2, 3], False)
 
 
-def test_tool_calls_run_in_order_unless_the_config_says_isolated() -> None:
+def test_calls_run_in_order_by_default() -> None:
     together: list[int] = []
     running, lock = [0], Lock()
 
@@ -224,7 +224,7 @@ def test_tool_calls_run_in_order_unless_the_config_says_isolated() -> None:
 @pytest.mark.parametrize(
     "stranger", [("once", {}), ("nobody", {}), ("read_section", {"section_key": "x"})]
 )
-def test_a_call_that_must_not_be_repeated_parts_those_before_it_from_those_after_it(
+def test_non_repeatable_call_separates_groups_of_parallel_calls(
     stranger: tuple[str, Any],
 ) -> None:
     before, after = Barrier(2), Barrier(2)
@@ -273,7 +273,9 @@ def reads_and_writes(context: ToolContext) -> object:
 
 
 @drivers
-def test_a_call_that_read_what_an_earlier_one_changed_is_run_again_once(driver: Evaluate) -> None:
+def test_call_that_read_a_value_changed_by_an_earlier_call_runs_again_once(
+    driver: Evaluate,
+) -> None:
     counting, ran = counted(reads_and_writes)
     at = Session()
     assert twice(counting, at, driver) == ["0", "1"]
@@ -291,7 +293,7 @@ def test_calls_that_only_write_are_not_run_again() -> None:
     assert sorted(ran) == ["call_1", "call_2"]
 
 
-def test_a_failed_call_leaves_nothing_that_a_later_one_must_be_run_again_for() -> None:
+def test_failed_call_does_not_make_later_calls_run_again() -> None:
     def handler(context: ToolContext) -> object:
         seen = reads_and_writes(context)
         if context.call_id == "call_1":
@@ -333,7 +335,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_isolated_is_run_by_itself_even_if_the_handler_swallows_the_refusal(
+def test_call_that_cannot_be_isolated_runs_in_order_even_if_it_hides_errors(
     asked: str,
 ) -> None:
     answers = [
@@ -353,7 +355,7 @@ def in_order(adapter: ScriptedAdapter) -> ScriptedAdapter:
     return adapter
 
 
-def test_a_predicate_that_looks_at_the_values_has_read_them() -> None:
+def test_predicate_of_clear_is_tracked_as_a_read() -> None:
     def handler(context: ToolContext) -> object:
         seen: list[Note] = []
 
@@ -370,7 +372,7 @@ def test_a_predicate_that_looks_at_the_values_has_read_them() -> None:
     assert sorted(ran) == ["call_1", "call_2", "call_2"]
 
 
-def test_a_predicate_is_asked_no_more_when_the_call_is_over() -> None:
+def test_predicate_of_clear_is_not_called_after_the_call() -> None:
     def handler(context: ToolContext) -> object:
         unwanted = "a"
         context.session[Note].clear(lambda note: note.text == unwanted)
@@ -385,7 +387,7 @@ def test_a_predicate_is_asked_no_more_when_the_call_is_over() -> None:
     assert sorted(ran) == ["call_1", "call_2", "call_2"]
 
 
-def test_a_reducer_that_fails_only_after_the_calls_before_is_met_by_the_handler() -> None:
+def test_reducer_error_caused_by_earlier_calls_is_raised_in_the_handler() -> None:
     at = Session()
 
     def one_at_most(view: Any, event: Note) -> Any:
@@ -406,7 +408,7 @@ def test_a_reducer_that_fails_only_after_the_calls_before_is_met_by_the_handler(
     assert twice(counting, at) == ["written", "full"]
 
 
-def test_a_dispatch_that_fails_only_without_the_calls_before_is_made_after_them() -> None:
+def test_dispatch_that_fails_only_without_earlier_calls_runs_after_them() -> None:
     at = Session()
     at[Note].append(Note("old"))
 
@@ -448,7 +450,7 @@ class Forgetful(ForkableCell):
 
 
 @pytest.mark.parametrize("at", ["fork", "merge"])
-def test_a_resource_that_fails_to_fork_or_to_merge_is_used_in_order(at: str) -> None:
+def test_resource_that_fails_to_fork_or_merge_is_used_in_order(at: str) -> None:
     cell = Forgetful(at)
 
     def handler(context: ToolContext) -> object:
@@ -460,7 +462,7 @@ def test_a_resource_that_fails_to_fork_or_to_merge_is_used_in_order(at: str) -> 
     assert cell.numbers == [1, 1]
 
 
-def test_one_resource_bound_for_two_types_is_forked_once() -> None:
+def test_resource_bound_to_two_types_is_forked_once() -> None:
     cell = ForkableCell()
 
     def handler(context: ToolContext) -> object:
@@ -474,7 +476,7 @@ def test_one_resource_bound_for_two_types_is_forked_once() -> None:
     ]
 
 
-def test_resources_of_a_call_are_closed_whether_the_call_counts_or_is_run_again() -> None:
+def test_resources_of_a_call_are_closed_even_if_the_call_runs_again() -> None:
     closed: list[str] = []
 
     class Handle:
@@ -491,7 +493,7 @@ def test_resources_of_a_call_are_closed_whether_the_call_counts_or_is_run_again(
     assert len(closed) == len(ran) == 3
 
 
-def test_a_resource_that_is_first_asked_for_in_a_failing_call_is_closed_and_forgotten() -> None:
+def test_resource_created_in_a_failing_call_is_closed_and_discarded() -> None:
     made: list[str] = []
 
     class Handle:
@@ -513,7 +515,7 @@ def test_a_resource_that_is_first_asked_for_in_a_failing_call_is_closed_and_forg
     assert made == ["made", "closed"] * 2
 
 
-def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> None:
+def test_nested_runs_of_parallel_calls_run_concurrently_on_their_forks() -> None:
     """Each call's bus gets its events at once, the session's bus in the order of the calls."""
     barrier = Barrier(2)
 
@@ -541,7 +543,7 @@ def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> No
     )
 
 
-def test_a_block_of_the_handler_s_own_over_all_resources_is_undone_as_it_is_in_order() -> None:
+def test_transaction_of_a_handler_over_all_resources_is_rolled_back() -> None:
     cell = ForkableCell()
 
     def handler(context: ToolContext) -> object:
@@ -557,7 +559,7 @@ def test_a_block_of_the_handler_s_own_over_all_resources_is_undone_as_it_is_in_o
     assert cell.numbers == []
 
 
-def test_a_sub_agent_on_the_very_same_prompt_is_run_by_itself() -> None:
+def test_recursive_run_of_the_same_prompt_rolls_back_its_failed_calls() -> None:
     cell = ForkableCell()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -590,7 +592,7 @@ _NAME: ContextVar[str] = ContextVar("name", default="unset")
 
 
 @drivers
-def test_handlers_see_the_caller_s_context_variables(driver: Evaluate) -> None:
+def test_handlers_see_the_context_variables_of_the_caller(driver: Evaluate) -> None:
     token = _NAME.set("mine")
     try:
         assert twice(counted(lambda context: _NAME.get())[0], Session(), driver) == ["mine", "mine"]
@@ -598,7 +600,7 @@ def test_handlers_see_the_caller_s_context_variables(driver: Evaluate) -> None:
         _NAME.reset(token)
 
 
-def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budget() -> None:
+def test_calls_before_a_redirect_are_answered_and_charged_to_the_budget() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(context.call_id))
         if params.a == 2:
@@ -628,7 +630,7 @@ def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budg
 @pytest.mark.parametrize(
     ("config", "count"), [(RunConfig(), 3), (ISOLATED, 4)], ids=["in order", "isolated"]
 )
-def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_have_run(
+def test_restart_within_a_turn_reports_the_number_of_calls_that_ran(
     config: RunConfig, count: int, driver: Evaluate
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -644,7 +646,7 @@ def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_have_run(
     assert caught.value.run_usage.tool_calls == count
 
 
-def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:
+def test_cancellation_waits_for_all_calls_and_leaves_no_effects() -> None:
     started, release, ended = Barrier(3), asyncio.Event(), list[str]()
     cell = ForkableCell()
 
@@ -682,7 +684,7 @@ def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:
     assert (at[Note].all(), cell.numbers, len(at[ToolInvoked])) == ((), [], 0)
 
 
-def test_a_cancellation_begins_no_call_that_waits_for_a_thread() -> None:
+def test_cancellation_does_not_start_calls_queued_for_a_thread() -> None:
     running, release, begun = Barrier(17), Flag(), list[str]()
 
     def in_thread(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -733,7 +735,7 @@ def wait_for_main(*, cancelled: bool) -> None:
         sleep(0.01)
 
 
-def test_a_real_interrupt_waits_for_the_calls_that_run_and_none_of_them_counts() -> None:
+def test_sigint_waits_for_running_calls_and_commits_none() -> None:
     running, ended = Barrier(2), list[str]()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -756,7 +758,7 @@ def test_a_real_interrupt_waits_for_the_calls_that_run_and_none_of_them_counts()
     assert (sorted(ended), at[Note].all(), len(at[ToolInvoked])) == (["call_1", "call_2"], (), 0)
 
 
-def test_a_real_interrupt_begins_no_call_that_waits_for_a_thread() -> None:
+def test_sigint_does_not_start_calls_queued_for_a_thread() -> None:
     running, interrupted, begun = Barrier(16), Flag(), list[str]()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -789,7 +791,7 @@ def test_a_real_interrupt_begins_no_call_that_waits_for_a_thread() -> None:
 
 @drivers
 @pytest.mark.parametrize("failure", FAILURES)
-def test_whatever_a_call_raises_those_before_it_count_and_it_does_not(
+def test_calls_before_a_failing_call_are_committed_whatever_it_raises(
     driver: Evaluate, failure: type[BaseException]
 ) -> None:
     programs = [
@@ -805,7 +807,7 @@ def test_whatever_a_call_raises_those_before_it_count_and_it_does_not(
 
 
 @drivers
-def test_no_more_calls_run_at_once_than_the_budget_has_room_for(driver: Evaluate) -> None:
+def test_no_more_calls_run_than_the_tool_call_budget_allows(driver: Evaluate) -> None:
     counting, ran = counted(lambda context: "ok")
     adapter = ScriptedAdapter([call(*[("count", {})] * 4)], config=ISOLATED)
     with pytest.raises(BudgetExceededError) as caught:
@@ -819,13 +821,13 @@ def test_no_more_calls_run_at_once_than_the_budget_has_room_for(driver: Evaluate
     ]
 
 
-def test_main_loop_runs_calls_side_by_side_when_the_adapter_s_config_says_so() -> None:
+def test_main_loop_runs_calls_in_parallel_if_the_adapter_config_allows_it() -> None:
     adapter = ScriptedAdapter([call(("meet", {}), ("meet", {})), say("done")], config=ISOLATED)
     asked = prompt(named("meet", meet(Barrier(2), later=False)))
     assert MainLoop(adapter).execute(asked, session=Session()).text == "done"
 
 
-def test_arguments_that_do_not_fit_are_answered_in_their_place() -> None:
+def test_invalid_arguments_are_answered_in_call_order() -> None:
     adapter = ScriptedAdapter(
         [call(("probe", {}), ("probe", {"a": "x"}), ("probe", {})), say("done")], config=ISOLATED
     )
@@ -836,7 +838,7 @@ def test_arguments_that_do_not_fit_are_answered_in_their_place() -> None:
 # --- Keys
 
 
-def test_a_call_that_runs_again_by_itself_has_its_key_again_and_no_other_call_has_it() -> None:
+def test_call_that_runs_again_keeps_its_unique_idempotency_key() -> None:
     keys: list[str] = []
 
     def listens(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -858,7 +860,7 @@ def test_a_call_that_runs_again_by_itself_has_its_key_again_and_no_other_call_ha
 # what a call on forks receives
 
 
-def test_only_calls_that_may_be_made_again_unasked_run_on_forks() -> None:
+def test_only_repeatable_calls_without_approval_run_on_forks() -> None:
     at, forked = Session(), list[tuple[int, bool]]()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -879,7 +881,7 @@ def test_only_calls_that_may_be_made_again_unasked_run_on_forks() -> None:
 
 
 @drivers
-def test_parallel_calls_have_the_keys_of_calls_one_after_the_other(driver: Evaluate) -> None:
+def test_parallel_calls_have_the_same_idempotency_keys_as_calls_in_order(driver: Evaluate) -> None:
     def keys(config: RunConfig) -> list[str]:
         found: dict[int, str] = {}
 
@@ -900,7 +902,7 @@ def test_parallel_calls_have_the_keys_of_calls_one_after_the_other(driver: Evalu
     assert keys(ISOLATED) == keys(RunConfig())
 
 
-def test_parallel_calls_of_a_run_that_cannot_wait_have_keys_of_their_own() -> None:
+def test_nested_parallel_calls_of_two_turns_have_unique_idempotency_keys() -> None:
     keys: list[str] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -924,7 +926,7 @@ def test_parallel_calls_of_a_run_that_cannot_wait_have_keys_of_their_own() -> No
     assert len(set(keys)) == 4
 
 
-def test_the_prompts_of_a_parallel_call_have_the_resources_of_its_fork() -> None:
+def test_prompts_of_a_parallel_call_use_the_resources_of_its_fork() -> None:
     files, seen = InMemoryFilesystem(), list[bool]()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -945,7 +947,7 @@ def test_the_prompts_of_a_parallel_call_have_the_resources_of_its_fork() -> None
     assert [item.path for item in files.list()] == ["1.txt", "2.txt"]
 
 
-def test_the_time_of_a_parallel_call_is_that_of_its_handler_at_least() -> None:
+def test_duration_of_a_parallel_call_is_at_least_that_of_its_handler() -> None:
     took: dict[int, float] = {}
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -964,7 +966,7 @@ def test_the_time_of_a_parallel_call_is_that_of_its_handler_at_least() -> None:
 
 
 @drivers
-def test_an_interrupt_leaves_parallel_calls_that_are_not_merged_with_an_unknown_outcome(
+def test_interrupt_leaves_unmerged_parallel_calls_with_unknown_outcome(
     driver: Evaluate,
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -980,7 +982,7 @@ def test_an_interrupt_leaves_parallel_calls_that_are_not_merged_with_an_unknown_
     assert [answer.unknown for answer in answers(saved[-1].messages)] == [False, True]
 
 
-def test_parallel_calls_inside_a_call_that_must_not_run_twice_have_keys_of_their_own() -> None:
+def test_nested_parallel_calls_of_one_turn_have_unique_idempotency_keys() -> None:
     keys: list[str] = []
 
     def inside(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -36,7 +36,7 @@ def pairs(conversation: Conversation) -> list[tuple[str, str]]:
     ]
 
 
-def test_limit_between_two_calls_of_one_id_leaves_an_answer_for_each() -> None:
+def test_limit_between_two_calls_with_one_id_leaves_an_answer_for_each() -> None:
     adapter = ScriptedAdapter([twice()])
     with pytest.raises(BudgetExceededError) as caught:
         adapter.evaluate(
@@ -88,7 +88,7 @@ def test_unknown_calls_are_those_whose_own_answer_is_unknown() -> None:
         ("{", "{"),
     ],
 )
-def test_arguments_are_unwrapped_where_an_object_was_encoded_twice(text: str, plain: str) -> None:
+def test_arguments_encoded_twice_as_json_are_unwrapped(text: str, plain: str) -> None:
     assert unwrap_arguments(text) == plain
 
 

@@ -118,7 +118,7 @@ some_ways = st.sampled_from(["MainLoop", "Chat"])
 
 @law
 @given(tree=trees(SUSPENDED), way=some_ways, faces=some_faces, decides_all=st.booleans())
-def test_suspended_run_ends_as_one_that_was_never_cut(
+def test_suspended_run_ends_like_an_uninterrupted_run(
     tree: Tree, way: Way, faces: list[Face], *, decides_all: bool
 ) -> None:
     cut, _ = suspended(tree, way, faces, decides_all=decides_all)
@@ -127,9 +127,7 @@ def test_suspended_run_ends_as_one_that_was_never_cut(
 
 @law
 @given(tree=trees(SUSPENDED), faces=some_faces)
-def test_suspended_run_sends_no_request_and_pays_nothing_twice(
-    tree: Tree, faces: list[Face]
-) -> None:
+def test_suspended_run_repeats_no_request_or_payment(tree: Tree, faces: list[Face]) -> None:
     cut, out = suspended(tree, faces=faces)
     requests = [place for place in out.asked if place != "summary"]
     assert len({*requests}) == len(requests)
@@ -138,7 +136,7 @@ def test_suspended_run_sends_no_request_and_pays_nothing_twice(
 
 @law
 @given(tree=trees(SUSPENDED), suspends=st.booleans())
-def test_denied_calls_and_replaced_arguments_leave_no_trace(tree: Tree, *, suspends: bool) -> None:
+def test_denied_calls_and_replaced_arguments_have_no_effects(tree: Tree, *, suspends: bool) -> None:
     with outside() as out:
         end = play(tree, out, suspends=suspends)
     done = [*end.state, *end.files.get("log.txt", b"").decode().splitlines()]
@@ -148,13 +146,13 @@ def test_denied_calls_and_replaced_arguments_leave_no_trace(tree: Tree, *, suspe
 
 @law
 @given(tree=trees(RESTARTED), faces=some_faces)
-def test_run_suspended_after_a_restart_ends_as_one_that_was_never_cut(
+def test_run_suspended_after_a_restart_ends_like_an_uninterrupted_run(
     tree: Tree, faces: list[Face]
 ) -> None:
     assert suspended(tree, faces=faces)[0] == uncut(tree)
 
 
-def test_chat_suspended_after_a_restart_ends_as_one_that_was_never_cut() -> None:
+def test_chat_suspended_after_a_restart_ends_like_an_uninterrupted_chat() -> None:
     tree = Tree((scripted("open", "ask"),), frozenset({"restart"}))
     assert suspended(tree, "Chat")[0] == uncut(tree)
 
@@ -170,7 +168,7 @@ def test_decision_is_not_applied_to_a_call_that_opens_a_section() -> None:
     assert suspended(tree)[0] == uncut(tree)
 
 
-def test_run_suspended_after_a_fallback_stays_at_the_provider() -> None:
+def test_run_suspended_after_a_fallback_stays_with_the_fallback_provider() -> None:
     shape = Shape(("note", "ask"), always=(("ask",),), certain=("fallback",))
     for tree in drawn(shape, 10):
         assert suspended(tree)[0] == uncut(tree)
@@ -206,7 +204,7 @@ def moments(tree: Tree) -> list[str]:
 
 @law
 @given(tree=trees(INTERRUPTED_ANYHOW), data=st.data())
-def test_interrupted_chat_ends_as_one_that_was_never_cut(tree: Tree, data: st.DataObject) -> None:
+def test_interrupted_chat_ends_like_an_uninterrupted_chat(tree: Tree, data: st.DataObject) -> None:
     known = [
         number for number, name in enumerate(moments(tree), 1) if not name.startswith("call of pay")
     ]
@@ -216,16 +214,14 @@ def test_interrupted_chat_ends_as_one_that_was_never_cut(tree: Tree, data: st.Da
 
 @law
 @given(tree=trees(replace(INTERRUPTED, tools=TOOLS)), data=st.data())
-def test_interrupted_chat_sends_no_request_and_pays_nothing_twice(
-    tree: Tree, data: st.DataObject
-) -> None:
+def test_interrupted_chat_repeats_no_request_or_payment(tree: Tree, data: st.DataObject) -> None:
     at = data.draw(st.integers(1, len(moments(tree))))
     cut, out = interrupted(tree, at, data.draw(a_face))
     assert len({*out.asked}) == len(out.asked)
     assert len({*cut.facts}) == len(cut.facts)
 
 
-def test_interrupted_nested_run_pays_nothing_twice() -> None:
+def test_interrupted_nested_run_repeats_no_payment() -> None:
     inner = Step("delegate", 0, Script(((Step("pay", 1),), (Step("note", 2),))))
     tree = Tree((Script(((inner,),)),))
     for at in range(1, len(moments(tree)) + 1):
@@ -238,13 +234,13 @@ def test_interrupted_nested_run_pays_nothing_twice() -> None:
 
 @law
 @given(tree=trees(SIBLINGS), way=some_ways, faces=some_faces, decides_all=st.booleans())
-def test_parallel_nested_runs_that_are_suspended_end_as_ones_that_were_never_cut(
+def test_suspended_parallel_nested_runs_end_like_uninterrupted_runs(
     tree: Tree, way: Way, faces: list[Face], *, decides_all: bool
 ) -> None:
     assert suspended(tree, way, faces, decides_all=decides_all)[0] == uncut(tree)
 
 
-def test_parallel_nested_runs_that_conflict_send_no_request_twice() -> None:
+def test_conflicting_parallel_nested_runs_repeat_no_request() -> None:
     for tree in drawn(replace(SIBLINGS, tools=NESTING), 10):
         with outside() as out:
             play(tree, out)
@@ -253,7 +249,7 @@ def test_parallel_nested_runs_that_conflict_send_no_request_twice() -> None:
 
 @law
 @given(tree=trees(replace(SIBLINGS, features=("coroutines",))))
-def test_run_whose_nested_tool_has_changed_is_refused_and_resumes_with_the_old_code(
+def test_changed_nested_tool_is_rejected_and_the_run_resumes_with_the_old_code(
     tree: Tree,
 ) -> None:
     refusals = 0
@@ -280,7 +276,7 @@ def test_run_whose_nested_tool_has_changed_is_refused_and_resumes_with_the_old_c
 
 @law
 @given(tree=trees(SUSPENDED), way=some_ways, faces=some_faces)
-def test_usage_is_the_sum_of_all_answers_after_any_suspensions(
+def test_usage_of_a_suspended_run_is_the_sum_of_all_replies(
     tree: Tree, way: Way, faces: list[Face]
 ) -> None:
     cut, out = suspended(tree, way, faces)
@@ -289,7 +285,7 @@ def test_usage_is_the_sum_of_all_answers_after_any_suspensions(
 
 @law
 @given(tree=trees(INTERRUPTED), data=st.data())
-def test_usage_of_a_chat_is_the_sum_of_all_answers_after_an_interrupt(
+def test_usage_of_an_interrupted_chat_is_the_sum_of_all_replies(
     tree: Tree, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(1, len(moments(tree))))
@@ -310,7 +306,7 @@ def test_no_request_is_sent_once_the_budget_is_spent(tree: Tree, faces: list[Fac
 
 @law
 @given(tree=trees(replace(SUSPENDED, certain=("chat",))), faces=some_faces)
-def test_fork_after_a_message_equals_the_chat_and_asks_only_what_comes_later(
+def test_fork_after_a_message_equals_the_chat_and_sends_only_later_requests(
     tree: Tree, faces: list[Face]
 ) -> None:
     with outside() as out:
@@ -319,7 +315,7 @@ def test_fork_after_a_message_equals_the_chat_and_asks_only_what_comes_later(
 
 @law
 @given(tree=trees(ONE_MESSAGE))
-def test_two_forks_of_a_suspended_run_equal_the_runs_with_their_decisions(tree: Tree) -> None:
+def test_forks_of_a_suspended_run_match_runs_with_the_same_decision(tree: Tree) -> None:
     with outside() as out:
         suspension = suspend(tree, out)
         for decision in (Approve(), Deny("no")):

@@ -67,7 +67,7 @@ def seen_by_model(adapter: ScriptedAdapter) -> str:
     return str(adapter.requests[-1].messages)
 
 
-def test_message_during_a_wait_reaches_a_model_that_knows_the_suspended_turn() -> None:
+def test_message_during_a_suspension_follows_the_suspended_turn() -> None:
     turns = [call(("book", {"a": 4})), call(("pay", {"a": 9})), say("Seat 4.")]
     adapter = ScriptedAdapter(turns)
     chat = Chat(MainLoop(adapter), book_and_pay(), session=Session())
@@ -78,7 +78,7 @@ def test_message_during_a_wait_reaches_a_model_that_knows_the_suspended_turn() -
     assert "did 4" in seen_by_model(adapter)
 
 
-def test_chat_resumes_a_call_that_waits_after_a_restart() -> None:
+def test_chat_resumes_a_call_suspended_after_a_restart() -> None:
     opening = call(("open_sections", {"section_keys": ["money"], "reason": "r"}))
     adapter = ScriptedAdapter([opening, call(("pay", {"a": 5})), say("Done.")])
     chat = Chat(MainLoop(adapter), book_and_pay(hidden=True), session=Session())
@@ -89,7 +89,7 @@ def test_chat_resumes_a_call_that_waits_after_a_restart() -> None:
     assert chat.resume(suspension, decisions).text == "Done."
 
 
-def test_text_that_the_user_has_read_before_a_stop_is_in_the_next_request() -> None:
+def test_text_streamed_before_a_stop_is_in_the_next_request() -> None:
     class Words(ScriptedAdapter):
         """Its first answer comes word by word."""
 
@@ -170,21 +170,21 @@ def delegating(approval: Any = None) -> Prompt[Any]:
     return prompt(agent)
 
 
-def test_requests_inside_a_denied_preview_are_among_the_events_of_the_session() -> None:
+def test_requests_in_a_denied_preview_are_recorded_in_the_session() -> None:
     adapter = ScriptedAdapter([call(("agent", {})), say("Inner."), say("Done.")])
     session = Session()
     MainLoop(adapter).execute(delegating("effects"), session=session, approver=lambda _: Deny("no"))
     assert len(session[ProviderCalled]) == len(adapter.requests) == 3
 
 
-def test_requests_inside_an_approved_call_are_among_the_events_of_the_session_once() -> None:
+def test_requests_in_an_approved_call_are_recorded_once() -> None:
     adapter = ScriptedAdapter([call(("agent", {})), say("Inner."), say("Done.")])
     session = Session()
     MainLoop(adapter).execute(delegating("effects"), session=session, approver=lambda _: Approve())
     assert len(session[ProviderCalled]) == len(adapter.requests) == 3
 
 
-def test_requests_inside_a_call_that_resumes_are_among_the_events_of_the_session_once() -> None:
+def test_requests_in_a_resumed_call_are_recorded_once() -> None:
     adapter = ScriptedAdapter([call(("agent", {})), say("Inner."), say("Done.")])
     session, asked = Session(), delegating("effects")
     loop = MainLoop(adapter)
@@ -196,7 +196,7 @@ def test_requests_inside_a_call_that_resumes_are_among_the_events_of_the_session
     assert len(session[ProviderCalled]) == len(adapter.requests) == 3
 
 
-def test_requests_inside_a_call_that_waits_are_among_the_events_of_the_session() -> None:
+def test_requests_in_a_suspended_call_are_recorded_in_the_session() -> None:
     adapter = ScriptedAdapter([call(("agent", {})), say("Inner.")])
     session = Session()
     with pytest.raises(RunSuspended):
@@ -204,7 +204,7 @@ def test_requests_inside_a_call_that_waits_are_among_the_events_of_the_session()
     assert len(session[ProviderCalled]) == len(adapter.requests) == 2
 
 
-def test_requests_inside_parallel_calls_that_conflict_are_among_the_events_of_the_session() -> None:
+def test_requests_in_conflicting_parallel_calls_are_recorded_in_the_session() -> None:
     inner = prompt(text="Inner.")
 
     def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:

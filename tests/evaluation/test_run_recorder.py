@@ -72,7 +72,7 @@ def resumed(loop: MainLoop, asked: Prompt[Any], at: Session) -> Execution[Any]:
 
 
 @pytest.mark.parametrize("change", [spend, clear, note, nothing])
-def test_what_a_call_that_runs_once_changed_in_the_session_comes_back_after_the_wait(
+def test_state_changed_by_an_at_most_once_call_is_restored_after_a_resume(
     change: Callable[[ToolContext, int], None],
 ) -> None:
     paid: list[int] = []
@@ -102,7 +102,7 @@ def test_what_a_call_that_runs_once_changed_in_the_session_comes_back_after_the_
     assert paid == [5, 5]  # once in each run
 
 
-def test_what_a_call_that_runs_once_changed_comes_back_in_a_preview_too() -> None:
+def test_state_changed_by_an_at_most_once_call_is_restored_in_a_preview() -> None:
     paid: list[int] = []
     inner = agent(paying(spend, paid), asking(write_note, "arguments"))
     asked = prompt(delegating(inner, approval="effects"))
@@ -127,7 +127,7 @@ def test_what_a_call_that_runs_once_changed_comes_back_in_a_preview_too() -> Non
     assert (at[Balance].latest(), notes(at), paid) == (Balance(95), ["delegates 7", "2"], [5])
 
 
-def test_the_model_reads_after_the_wait_what_it_has_read_before() -> None:
+def test_model_sees_the_same_answers_after_a_resume() -> None:
     numbers = iter(range(9))
 
     def count(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -149,7 +149,7 @@ def test_the_model_reads_after_the_wait_what_it_has_read_before() -> None:
     ]
 
 
-def test_a_call_that_cannot_be_made_again_fails_the_nested_run_as_its_response() -> None:
+def test_nested_run_raises_not_repeated_if_a_repeated_call_fails() -> None:
     failures, caught = iter(["", "the service is gone"]), list[PromptEvaluationError]()
 
     def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -178,7 +178,7 @@ def test_a_call_that_cannot_be_made_again_fails_the_nested_run_as_its_response()
     assert error.message.endswith("the service is gone")
 
 
-def test_a_limit_that_a_nested_run_reached_before_the_wait_is_not_reached_again() -> None:
+def test_limit_error_of_a_nested_run_is_not_replayed_after_a_resume() -> None:
     first, second = agent(key="first", text="First."), agent(asking(write_note))
 
     def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -256,7 +256,7 @@ def ask_for_ledger(context: ToolContext) -> None:
         (ask_for_ledger, use_nothing, False),  # it cannot tell whether it has changed
     ],
 )
-def test_a_run_waits_after_a_call_that_runs_once_unless_that_may_have_changed_resources(
+def test_run_is_suspended_unless_an_at_most_once_call_may_change_resources(
     before: Callable[[ToolContext], None], use: Callable[[ToolContext], None], *, waits: bool
 ) -> None:
     ledger = Ledger()

@@ -123,7 +123,7 @@ def test_handler_that_closes_its_own_stream_stops_the_run(start: Start) -> None:
 
 
 @every_stream
-def test_stream_that_was_closed_before_it_was_read_runs_nothing(start: Start) -> None:
+def test_stream_closed_before_the_first_read_runs_nothing(start: Start) -> None:
     adapter = ScriptedAdapter([say("Never.")])
     events = start(adapter, prompt(), Session())
     events.close()
@@ -141,7 +141,7 @@ def test_exception_thrown_into_a_stream_ends_the_run(start: Start) -> None:
 
 
 @pytest.mark.parametrize("start", [loop_stream, adapter_stream])
-def test_message_during_an_open_stream_is_told_to_close_it(start: Start) -> None:
+def test_run_during_an_open_stream_raises_concurrent_run_error(start: Start) -> None:
     session = Session()
     events = start(ScriptedAdapter([say("One two.")]), prompt(), session)
     next(events)
@@ -150,7 +150,7 @@ def test_message_during_an_open_stream_is_told_to_close_it(start: Start) -> None
     events.close()
 
 
-def test_message_after_break_is_told_to_close_the_stream_of_the_chat() -> None:
+def test_chat_message_after_break_raises_concurrent_run_error_until_aclose() -> None:
     chat = Chat(MainLoop(ScriptedAdapter([say("One."), say("Two.")])), prompt(), session=Session())
 
     async def run() -> str:
@@ -165,7 +165,7 @@ def test_message_after_break_is_told_to_close_the_stream_of_the_chat() -> None:
     assert asyncio.run(run()) == "Two."
 
 
-def test_run_beside_another_one_of_a_handler_is_told_to_take_its_own_session() -> None:
+def test_concurrent_nested_run_error_suggests_its_own_session() -> None:
     async def fan_out(_: Args, *, context: ToolContext) -> ToolResult[object]:
         runs = [context.evaluate_async(prompt()) for _ in range(2)]
         results = await asyncio.gather(*runs, return_exceptions=True)

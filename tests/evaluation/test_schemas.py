@@ -36,7 +36,9 @@ def params(draw: st.DrawFn) -> tuple[Kind, Any]:
 
 
 @given(params())
-def test_a_strict_schema_obeys_the_profile_and_fits_every_value(drawn: tuple[Kind, Any]) -> None:
+def test_strict_tool_schema_fits_the_profile_and_accepts_every_value(
+    drawn: tuple[Kind, Any],
+) -> None:
     kind, value = drawn
     spec = sent_tool(tool(params=kind.of))
     if not spec.strict:
@@ -49,7 +51,7 @@ def test_a_strict_schema_obeys_the_profile_and_fits_every_value(drawn: tuple[Kin
 
 @pytest.mark.claim("TL-26")
 @given(params(), st.data())
-def test_arguments_with_nulls_for_what_is_left_out_give_the_defaults(
+def test_null_arguments_for_omitted_fields_use_the_defaults(
     drawn: tuple[Kind, Any], data: st.DataObject
 ) -> None:
     kind, value = drawn
@@ -128,7 +130,7 @@ class Tagged:
         ),
     ],
 )
-def test_a_strict_model_can_leave_out_fields_of_the_members_of_a_union(
+def test_strict_schema_allows_omitting_fields_of_union_members(
     of: Any, sent: object, read: object
 ) -> None:
     spec = sent_tool(tool(params=of))
@@ -156,7 +158,7 @@ class Either:
     one: First | Second
 
 
-def test_nulls_do_not_turn_one_member_of_a_union_into_another() -> None:
+def test_nulls_do_not_change_the_selected_union_member() -> None:
     read = partial(serde.parse_json, Either)
     assert read_without_nulls(read, '{"one": {"left": null, "middle": null}}')[0] == Either(
         Second(None)
@@ -176,7 +178,7 @@ class Third:
     wide: int = 0
 
 
-def test_a_null_that_alone_told_a_union_s_member_is_not_taken_out() -> None:
+def test_null_that_selects_a_union_member_is_not_removed() -> None:
     read = partial(serde.parse_json, tuple[First | Third, ...])
     assert read_without_nulls(read, '[{"left": null}, {"wide": 2}]')[0] == (First(), Third(2))
     with pytest.raises(SerdeError, match="wide"):
@@ -215,7 +217,7 @@ class Rich:
 
 
 @pytest.mark.claim("TL-27")
-def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None:
+def test_rich_type_is_strict_and_describes_unsupported_keywords() -> None:
     spec = sent_tool(tool(params=Rich))
     assert spec.strict
     check_root(spec.parameters)
@@ -244,7 +246,7 @@ def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None
 @pytest.mark.parametrize(
     "of", [dict[str, int], dict[str, Any], Any, object, list[Any], tuple[int, str]], ids=str
 )
-def test_what_strict_cannot_say_is_sent_as_it_is(of: Any) -> None:
+def test_types_unsupported_by_strict_mode_are_sent_unchanged(of: Any) -> None:
     description = field(metadata={"description": "Whatever it is."})
     for holder in (
         make_dataclass("Holder", [("value", of)]),
@@ -257,7 +259,7 @@ def test_what_strict_cannot_say_is_sent_as_it_is(of: Any) -> None:
         check_plain(spec.plain)
 
 
-def test_a_type_that_holds_itself_is_an_object_at_its_root() -> None:
+def test_recursive_type_has_an_object_at_the_root() -> None:
     @dataclass
     class Holder:
         tree: Tree
@@ -279,7 +281,7 @@ class Chain:
 
 
 @pytest.mark.claim("C-32")
-def test_an_overridden_description_replaces_one_text_and_leaves_the_shared_schema_alone() -> None:
+def test_overridden_description_replaces_one_text_and_keeps_the_shared_schema() -> None:
     plain = sent_tool(tool(params=Rich))
     other = sent_tool(tool(params=Rich), {"entity": "Other words", "nope": "x"})
     assert other.parameters["properties"]["entity"]["description"] == "Other words"
@@ -290,9 +292,7 @@ def test_an_overridden_description_replaces_one_text_and_leaves_the_shared_schem
     assert sent_tool(tool(params=Rich)) == plain
 
 
-def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_providers_take_it() -> (
-    None
-):
+def test_overridden_description_keeps_the_rest_of_an_external_schema() -> None:
     parameters: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -312,7 +312,7 @@ def test_an_overridden_description_leaves_the_rest_of_a_foreign_schema_as_provid
     }
 
 
-def test_a_tool_without_params_is_an_empty_closed_object() -> None:
+def test_tool_without_params_has_an_empty_closed_object_schema() -> None:
     nothing = make_dataclass("Nothing", [])
     spec = sent_tool(tool(params=nothing))
     assert spec.strict
@@ -330,7 +330,7 @@ def test_a_tool_without_params_is_an_empty_closed_object() -> None:
 # --- Outputs
 
 
-def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> None:
+def test_array_output_is_wrapped_in_an_object_with_definitions_at_the_root() -> None:
     spec = sent_output(StructuredOutputConfig(list[Rich]))
     assert (spec.strict, spec.name) == (True, "Rich")
     check_root(spec.parameters)
@@ -342,13 +342,13 @@ def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> Non
 @pytest.mark.parametrize(
     ("name", "sent"), [("Réponse", "R_ponse"), ("A" * 80, "A" * 64), ("My_Answer2", "My_Answer2")]
 )
-def test_an_output_s_name_is_one_that_providers_take(name: str, sent: str) -> None:
+def test_output_name_is_sanitized_for_providers(name: str, sent: str) -> None:
     made: Any = make_dataclass(name, [("n", int)])
     assert sent_output(StructuredOutputConfig(made)).name == sent
 
 
 @given(dataclass_kinds(depth=1))
-def test_a_strict_output_obeys_the_profile_too(kind: Kind) -> None:
+def test_strict_output_schema_fits_the_profile(kind: Kind) -> None:
     for of in (kind.of, list[kind.of]):  # type: ignore[name-defined]
         spec = sent_output(StructuredOutputConfig(of))
         assert spec.strict is sent_tool(tool(params=kind.of)).strict
@@ -368,7 +368,7 @@ def test_a_strict_output_obeys_the_profile_too(kind: Kind) -> None:
         ("[" * 100_000, "[" * 100_000),
     ],
 )
-def test_only_an_object_of_nothing_but_items_is_unwrapped(text: str, unwrapped: str) -> None:
+def test_unwrap_requires_an_object_with_items_as_its_only_key(text: str, unwrapped: str) -> None:
     assert unwrap(text, "items") == unwrapped
 
 

@@ -92,7 +92,7 @@ def assert_served_alone(prompts: Sequence[str], user: str, other: str) -> None:
 
 
 @pytest.mark.claim("PS-04", "N-17")
-def test_a_restart_keeps_the_params_of_the_run_when_the_prompt_is_bound_again() -> None:
+def test_restart_keeps_the_params_of_the_run_if_the_prompt_is_bound_again() -> None:
     prompt = shared()
     adapter = ScriptedAdapter([binding(prompt, "bob", OPEN), say("Done.")])
     MainLoop(adapter).execute(prompt.bind(User("ann")), session=Session())
@@ -100,7 +100,7 @@ def test_a_restart_keeps_the_params_of_the_run_when_the_prompt_is_bound_again() 
     assert "The secret of ann." in texts(adapter)[-1]
 
 
-def test_a_restart_does_not_take_params_that_were_unbound_when_the_run_began() -> None:
+def test_restart_ignores_params_bound_after_the_run_started() -> None:
     prompt = PromptTemplate(
         ns="tests",
         key="plans",
@@ -124,7 +124,7 @@ def test_a_restart_does_not_take_params_that_were_unbound_when_the_run_began() -
     assert ["Plan standard." in text for text in texts(adapter)] == [True, True]
 
 
-def test_a_rendered_prompt_keeps_its_params_when_it_is_evaluated_later() -> None:
+def test_rendered_prompt_keeps_its_params_if_the_prompt_is_bound_again() -> None:
     prompt = shared()
     rendered = prompt.bind(User("ann")).render()
     prompt.bind(User("bob"))
@@ -133,7 +133,7 @@ def test_a_rendered_prompt_keeps_its_params_when_it_is_evaluated_later() -> None
     assert_served_alone(texts(adapter), "ann", "bob")
 
 
-def test_coroutines_of_one_prompt_keep_the_params_of_their_calls() -> None:
+def test_coroutines_of_one_prompt_keep_their_params() -> None:
     prompt = shared()
     adapters = {name: ScriptedAdapter([OPEN, say("Done.")]) for name in ("ann", "bob")}
     direct = {name: ScriptedAdapter([say("Done.")]) for name in adapters}
@@ -157,7 +157,7 @@ def test_coroutines_of_one_prompt_keep_the_params_of_their_calls() -> None:
 
 
 @pytest.mark.parametrize("through_loop", [True, False])
-def test_streams_of_one_prompt_keep_the_params_of_their_calls(*, through_loop: bool) -> None:
+def test_streams_of_one_prompt_keep_their_params(*, through_loop: bool) -> None:
     prompt = shared()
     ann, bob = (ScriptedAdapter([say("Done.")]) for _ in range(2))
 
@@ -175,7 +175,7 @@ def test_streams_of_one_prompt_keep_the_params_of_their_calls(*, through_loop: b
     assert_served_alone(texts(bob), "bob", "eve")
 
 
-def test_runs_inside_a_call_keep_the_params_of_their_calls() -> None:
+def test_nested_runs_of_one_prompt_keep_their_params() -> None:
     inner = shared()
 
     async def ask(_: NoParams, *, context: ToolContext) -> ToolResult[None]:
@@ -196,7 +196,7 @@ def test_runs_inside_a_call_keep_the_params_of_their_calls() -> None:
     assert [m.content for m in response.conversation.messages if m.kind == "tool"] == ["ann bob"]
 
 
-def test_a_handler_sees_the_params_of_its_run_and_cannot_change_them_for_others() -> None:
+def test_handler_sees_the_params_of_its_run_and_cannot_rebind_the_prompt() -> None:
     seen: list[object] = []
 
     def look(_: NoParams, *, context: ToolContext) -> ToolResult[None]:
@@ -256,7 +256,7 @@ def test_chats_of_one_prompt_keep_their_own_params_and_resources() -> None:
     assert_served_alone(texts(adapters["bob"]), "bob", "ann")
 
 
-def test_binding_the_prompt_of_a_chat_changes_its_later_turns_only() -> None:
+def test_binding_the_prompt_of_a_chat_changes_only_its_later_turns() -> None:
     prompt = shared()
     adapter = ScriptedAdapter([say("Hello."), say("Hello.")])
     chat = Chat(MainLoop(adapter), prompt.bind(User("ann")), session=Session())
@@ -268,7 +268,7 @@ def test_binding_the_prompt_of_a_chat_changes_its_later_turns_only() -> None:
 
 
 @pytest.mark.claim("U-08")
-def test_a_run_references_the_instances_that_were_bound() -> None:
+def test_run_uses_the_bound_params_instance_without_copying_it() -> None:
     @dataclass
     class Notes:
         lines: list[str]
@@ -298,7 +298,7 @@ def test_a_run_references_the_instances_that_were_bound() -> None:
     assert ["two" in text for text in texts(adapter)] == [False, True]
 
 
-def test_visibility_overrides_that_the_caller_changes_during_the_run_do_not_apply() -> None:
+def test_changing_visibility_overrides_during_a_run_has_no_effect() -> None:
     hidden = [
         MarkdownSection(
             title=title, template="Text.", summary="s", visibility=SectionVisibility.SUMMARY

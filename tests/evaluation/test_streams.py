@@ -92,7 +92,7 @@ def agent() -> Prompt[Any]:
 
 @apis
 @drivers
-def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None:
+def test_stream_yields_text_deltas_and_tool_call_events(api: str, run: Run) -> None:
     steps = (
         Say("One moment.", calls=(Call("writes", {"a": 1}), Call("writes", {"a": 2}))),
         Say("All is done."),
@@ -119,7 +119,7 @@ def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None
 
 @apis
 @drivers
-def test_tools_of_an_opened_section_are_told_when_they_arrive(api: str, run: Run) -> None:
+def test_stream_yields_tools_added_when_a_section_is_opened(api: str, run: Run) -> None:
     steps = (
         Say(calls=(Call("read_section", {"section_key": "more"}),)),
         Say(calls=(Call("hidden"),)),
@@ -163,7 +163,7 @@ replies = st.builds(
 @given(
     turns=st.lists(replies, max_size=3), last=st.sampled_from(['{"n": 1}', "no JSON", '{"n": "x"}'])
 )
-def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -> None:
+def test_stream_gives_the_same_result_as_evaluate(api: str, turns: list[Say], last: str) -> None:
     asked = Prompt[Answer](ns="t", key="k", sections=agent().template.sections)
     turns = [turn if turn.calls else replace(turn, calls=(Call("writes"),)) for turn in turns]
     steps = [*turns, *[Say(last)] * 2]
@@ -224,7 +224,9 @@ def sse(*lines: str) -> Raw:
         ),
     ],
 )
-def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step, code: str) -> None:
+def test_broken_stream_raises_prompt_evaluation_error(
+    api: str, run: Run, step: Step, code: str
+) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
         run(make_adapter(server, api), prompt(), session)
@@ -234,7 +236,7 @@ def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step,
 
 
 @apis
-def test_closing_a_stream_stops_the_run_and_keeps_what_was_done(api: str) -> None:
+def test_closing_a_stream_stops_the_run_and_keeps_finished_calls(api: str) -> None:
     session = Session()
     closed: list[str] = []
 
@@ -275,7 +277,7 @@ class Held:
 
 
 @pytest.mark.parametrize("in_a_loop", [False, True])
-def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> None:
+def test_completed_is_yielded_after_the_evaluation_has_ended(in_a_loop: bool) -> None:
     notices: list[object] = []
     asked = agent().bind(
         resources=ResourceRegistry.of(Binding(Held, lambda _: Held(notices), eager=True))
@@ -305,7 +307,7 @@ def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> No
 
 
 @drivers
-def test_a_deadline_ends_a_stream_between_two_pieces(run: Run) -> None:
+def test_deadline_ends_a_stream_between_two_chunks(run: Run) -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
     ticks = iter(range(1000))
 
@@ -324,7 +326,7 @@ def test_a_deadline_ends_a_stream_between_two_pieces(run: Run) -> None:
 
 
 @drivers
-def test_control_flow_comes_out_of_a_stream(run: Run) -> None:
+def test_stream_raises_visibility_expansion_required(run: Run) -> None:
     asked: Prompt[Any] = Prompt(
         ns="tests", key="agent", sections=agent().template.sections, disclosure=Disclosure.OPEN
     )
@@ -333,7 +335,7 @@ def test_control_flow_comes_out_of_a_stream(run: Run) -> None:
         run(ScriptedAdapter([opens]), asked, Session())
 
 
-def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
+def test_parallel_call_that_ends_the_evaluation_is_reported_once() -> None:
     def leaves(params: Args, *, context: ToolContext) -> ToolResult[object]:
         raise VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())
 
@@ -352,7 +354,7 @@ def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
 
 
 @drivers
-def test_an_adapter_without_pieces_gives_each_text_whole(run: Run) -> None:
+def test_adapter_without_chunks_yields_each_text_as_one_delta(run: Run) -> None:
     adapter = ScriptedAdapter([call(("probe", Args())), say("Done.")])
     events = run(adapter, prompt(tool(ok)), Session())
     assert [type(event).__name__ for event in events] == [
@@ -364,7 +366,7 @@ def test_an_adapter_without_pieces_gives_each_text_whole(run: Run) -> None:
 
 
 @drivers
-def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
+def test_adapter_stream_without_a_final_message_raises_type_error(run: Run) -> None:
     class Unfinished(ScriptedAdapter):
         def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
             yield TextDelta("Well")
@@ -384,7 +386,7 @@ def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
 
 
 @drivers
-def test_tools_of_sections_opened_in_one_turn_are_told_in_order(run: Run) -> None:
+def test_stream_yields_tools_added_in_the_order_of_the_opened_sections(run: Run) -> None:
     hidden = [
         MarkdownSection(
             title=name,

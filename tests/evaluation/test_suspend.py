@@ -57,7 +57,7 @@ def mailing(sent: list[int]) -> Tool[Any, Any]:
 
 
 @pytest.mark.parametrize("max_turns", [4, 5])
-def test_requests_of_the_run_before_the_evaluation_that_waits_count_after_it(
+def test_max_turns_includes_requests_before_the_suspended_evaluation(
     max_turns: int,
 ) -> None:
     asked = prompt(asking(write_note), tool(ok, name="free"))
@@ -80,7 +80,7 @@ def test_requests_of_the_run_before_the_evaluation_that_waits_count_after_it(
             loop.resume(asked, again, approvals(again), session=at)
 
 
-def test_a_turn_of_a_conversation_waits_with_where_it_began_and_what_a_change_does() -> None:
+def test_suspension_keeps_the_earlier_conversation_and_on_change() -> None:
     asked = prompt(asking(write_note))
     loop, at = MainLoop(ScriptedAdapter([say("hello"), WAITS, say("done")])), Session()
     first = suspended(
@@ -100,7 +100,7 @@ def test_a_turn_of_a_conversation_waits_with_where_it_began_and_what_a_change_do
 # calls before the wait
 
 
-def test_a_call_that_runs_once_is_made_as_often_as_the_model_makes_it_around_a_wait() -> None:
+def test_at_most_once_calls_run_as_often_with_a_suspension_as_without() -> None:
     script = [
         call(("mail", {"a": 1})),
         WAITS,
@@ -125,9 +125,7 @@ def test_a_call_that_runs_once_is_made_as_often_as_the_model_makes_it_around_a_w
 
 
 @pytest.mark.parametrize("success", [True, False])
-def test_a_call_that_ran_without_a_loop_is_answered_from_its_conversation_after_a_restart(
-    *, success: bool
-) -> None:
+def test_at_most_once_call_run_without_a_main_loop_is_replayed_on_restart(*, success: bool) -> None:
     sent: list[int] = []
 
     def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -156,7 +154,7 @@ def test_a_call_that_ran_without_a_loop_is_answered_from_its_conversation_after_
     assert (after.success, after.media) == (success, before.media)
 
 
-def test_a_mistake_of_the_model_before_the_call_that_waits_is_answered_once() -> None:
+def test_invalid_calls_before_the_suspended_call_are_answered_once() -> None:
     script = [call(("run", {"a": "x"}), ("walk", {}), ("run", {"a": 1})), say("done")]
 
     def outcome(*, waits: bool) -> object:
@@ -171,7 +169,7 @@ def test_a_mistake_of_the_model_before_the_call_that_waits_is_answered_once() ->
     assert outcome(waits=True) == outcome(waits=False)
 
 
-def test_a_tool_whose_calls_do_not_wait_may_change_meanwhile() -> None:
+def test_tool_without_pending_calls_may_change_before_a_resume() -> None:
     free = tool(write_note, name="free")
     script = [call(("run", {"a": 1}), ("free", {"a": 2})), say("done")]
     loop, at = MainLoop(ScriptedAdapter(script)), Session()
@@ -186,7 +184,7 @@ def test_a_tool_whose_calls_do_not_wait_may_change_meanwhile() -> None:
 # the mark in the session
 
 
-def test_two_runs_that_wait_in_one_session_go_on_one_after_the_other() -> None:
+def test_two_suspended_runs_of_one_session_can_be_resumed_in_sequence() -> None:
     asked, at = prompt(asking(write_note, "arguments")), Session()
     loops = [MainLoop(ScriptedAdapter([call(("run", {"a": a})), say("done")])) for a in (1, 2)]
     waiting = [(loop, suspended(loop, asked, at)) for loop in loops]
@@ -197,7 +195,7 @@ def test_two_runs_that_wait_in_one_session_go_on_one_after_the_other() -> None:
     assert not at[SuspendedRun]
 
 
-def test_state_that_json_cannot_hold_leaves_the_marks_of_other_runs() -> None:
+def test_unserializable_state_keeps_the_marks_of_other_suspended_runs() -> None:
     asked, at = prompt(asking(write_note, "arguments")), Session()
     loop = MainLoop(ScriptedAdapter([WAITS, WAITS, say("done")]))
     suspension = suspended(loop, asked, at)
@@ -213,7 +211,7 @@ def test_state_that_json_cannot_hold_leaves_the_marks_of_other_runs() -> None:
 
 
 @pytest.mark.parametrize("first", ["free", "run"])
-def test_a_run_that_is_refused_inside_waits_on_if_it_has_done_nothing_since(first: str) -> None:
+def test_rejected_nested_run_stays_suspended_if_nothing_has_run_since(first: str) -> None:
     def asked(description: str) -> Prompt[Any]:
         inner = agent(replace(asking(write_note, "arguments"), description=description))
         return prompt(
@@ -239,7 +237,7 @@ def test_a_run_that_is_refused_inside_waits_on_if_it_has_done_nothing_since(firs
     assert (execution.text, notes(at)) == ("done", ["1", "delegates 2", "3"])
 
 
-def test_a_refusal_deep_inside_reaches_the_caller_though_handlers_catch_it() -> None:
+def test_nested_rejection_reaches_the_caller_even_if_handlers_catch_it() -> None:
     def asked(description: str) -> Prompt[Any]:
         deep = agent(replace(asking(write_note), description=description), key="deep")
 
@@ -272,7 +270,7 @@ def test_a_refusal_deep_inside_reaches_the_caller_though_handlers_catch_it() -> 
     assert [answer.content for answer in answers(execution.response.transcript)] == ["middle"]
 
 
-def test_a_handler_sees_for_what_the_run_inside_it_waits() -> None:
+def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None:
     seen: list[RunSuspended] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -292,7 +290,7 @@ def test_a_handler_sees_for_what_the_run_inside_it_waits() -> None:
     )
 
 
-def test_a_run_that_has_made_a_call_before_it_is_refused_inside_does_not_wait_on() -> None:
+def test_rejected_nested_run_does_not_stay_suspended_after_a_call_has_run() -> None:
     def asked(description: str) -> Prompt[Any]:
         first = agent(asking(write_note, "arguments"))
         second = agent(replace(asking(write_note, "arguments"), description=description))
@@ -322,7 +320,7 @@ def test_a_run_that_has_made_a_call_before_it_is_refused_inside_does_not_wait_on
         loop.resume(asked("Writes."), suspension, approvals(suspension), session=at)
 
 
-def test_an_error_that_waits_names_all_calls_and_crosses_processes() -> None:
+def test_run_suspended_names_all_pending_calls_and_can_be_pickled() -> None:
     script = [call(("run", {"a": 1}), ("free", {"a": 2}), ("other", {"a": 3}))]
     other = replace(asking(write_note), name="other")
     asked = prompt(asking(write_note), tool(write_note, name="free"), other)
@@ -341,7 +339,7 @@ def test_an_error_that_waits_names_all_calls_and_crosses_processes() -> None:
 # what people are shown
 
 
-def test_a_run_inside_a_later_call_begins_only_in_its_turn() -> None:
+def test_nested_run_of_a_later_call_starts_only_in_its_turn() -> None:
     asked = prompt(asking(write_note), delegating(agent(asking(write_note)), approval="effects"))
     script = [
         call(("run", {"a": 1}), ("delegate", {"a": 2})),
@@ -362,7 +360,7 @@ def test_a_run_inside_a_later_call_begins_only_in_its_turn() -> None:
     assert notes(at) == ["1", "delegates 2", "3"]
 
 
-def test_a_previewed_handler_that_catches_everything_waits_for_the_run_inside_it() -> None:
+def test_previewed_handler_that_catches_all_exceptions_is_still_suspended() -> None:
     def careful(params: Args, *, context: ToolContext) -> ToolResult[object]:
         try:
             return ToolResult(context.evaluate(agent(asking(write_note)).bind()).text)
@@ -380,7 +378,7 @@ def test_a_previewed_handler_that_catches_everything_waits_for_the_run_inside_it
     assert (preview.call_id, preview.answer) == ("call_1", "inside")
 
 
-def test_previews_of_calls_with_one_id_are_told_apart() -> None:
+def test_pending_previews_of_calls_with_one_id_have_unique_ids() -> None:
     turn = call(("run", {"a": 1}), ("run", {"a": 2}))
     same = replace(
         turn, tool_calls=tuple([replace(item, call_id="a/b") for item in turn.tool_calls])

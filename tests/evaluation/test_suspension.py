@@ -89,7 +89,7 @@ def execute_suspended(
         max_size=2,
     )
 )
-def test_waiting_comes_to_what_an_approver_comes_to(
+def test_suspended_run_gives_the_same_result_as_with_an_approver(
     turns: list[list[tuple[Program, Any, bool]]],
 ) -> None:
     calls = [item for turn in turns for item in turn]
@@ -148,7 +148,7 @@ def suspended(
     return loop, asked, at, waiting.value.suspension
 
 
-def test_some_decisions_run_the_first_calls_and_the_rest_waits_on() -> None:
+def test_resume_with_some_decisions_runs_the_first_calls_and_suspends_again() -> None:
     loop, asked, at, suspension = suspended(
         ("run", {"a": 1}),
         ("run", {"a": 2}),
@@ -167,7 +167,7 @@ def test_some_decisions_run_the_first_calls_and_the_rest_waits_on() -> None:
     assert answers(execution.response.transcript)[-1].content == "A person denied this call. not 3"
 
 
-def test_a_call_that_would_do_something_else_now_is_asked_about_again() -> None:
+def test_changed_call_is_previewed_again_with_a_reason() -> None:
     def counting(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(f"note {len(context.session[Note])}"))
         return ToolResult("ok")
@@ -182,7 +182,7 @@ def test_a_call_that_would_do_something_else_now_is_asked_about_again() -> None:
     assert [note.text for note in at[Note].all()] == ["meanwhile", "note 1"]
 
 
-def test_an_early_approval_of_what_has_changed_meanwhile_is_dropped() -> None:
+def test_early_approval_of_a_changed_call_is_dropped() -> None:
     words = ["old"]
 
     def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -203,13 +203,13 @@ def test_an_early_approval_of_what_has_changed_meanwhile_is_dropped() -> None:
     assert wait(suspension=kept, decisions={}).decisions == {"call_3": Deny("no")}
 
 
-def test_an_approver_decides_where_no_decision_was_made() -> None:
+def test_resume_asks_the_approver_where_a_decision_is_missing() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
     loop.resume(asked, suspension, {"call_1": Deny()}, session=at, approver=lambda _: Approve())
     assert [note.text for note in at[Note].all()] == ["2"]
 
 
-def test_replaced_arguments_are_shown_before_they_count() -> None:
+def test_replaced_arguments_are_previewed_before_they_take_effect() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     with pytest.raises(RunSuspended) as waiting:
         loop.resume(asked, suspension, {"call_1": ReplaceArguments({"a": 9})}, session=at)
@@ -222,7 +222,7 @@ def test_replaced_arguments_are_shown_before_they_count() -> None:
 
 
 @pytest.mark.parametrize("decision", [Deny(), Approve()], ids=["denied", "approved"])
-def test_replaced_arguments_wait_for_their_decision_whatever_the_approval_is_then(
+def test_replaced_arguments_require_a_decision_even_if_the_approval_changes(
     decision: Decision,
 ) -> None:
     def by_state(params: Args, *, session: Session) -> ApprovalMode:
@@ -248,7 +248,7 @@ def test_replaced_arguments_wait_for_their_decision_whatever_the_approval_is_the
 @pytest.mark.parametrize(
     ("decision", "outcome"), [(Deny("no"), []), (ReplaceArguments({"a": 9}), ["9"])]
 )
-def test_a_decision_against_a_call_counts_when_it_needs_no_approval_any_more(
+def test_denial_or_replacement_applies_even_if_approval_is_no_longer_required(
     decision: Decision, outcome: list[str], how: str, *, waits_on: bool
 ) -> None:
     def by_state(params: Args, *, session: Session) -> ApprovalMode | None:
@@ -271,7 +271,7 @@ def test_a_decision_against_a_call_counts_when_it_needs_no_approval_any_more(
     assert notes == ["1", *outcome]
 
 
-def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
+def test_at_most_once_call_is_not_run_again_after_a_restart() -> None:
     ran: list[int] = []
 
     def once(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -303,7 +303,7 @@ def test_calls_that_run_once_are_not_run_again_after_a_restart() -> None:
 
 @pytest.mark.parametrize("message", [None, "Go on."])
 @pytest.mark.parametrize("max_calls", [None, 4, 3])
-def test_a_run_that_waits_after_a_restart_comes_to_what_an_approver_comes_to(
+def test_run_suspended_after_a_restart_matches_a_run_with_an_approver(
     message: str | None, max_calls: int | None
 ) -> None:
     asked = opening([tool(ok, name="late")], [asking(writing)])
@@ -332,14 +332,14 @@ def test_a_run_that_waits_after_a_restart_comes_to_what_an_approver_comes_to(
 
 
 @pytest.mark.parametrize("message", [None, "Hi"])
-def test_a_suspension_says_with_which_message_the_run_began(
+def test_suspension_contains_the_message_of_the_run(
     message: str | None,
 ) -> None:
     _, _, _, suspension = suspended(("run", {"a": 1}), message=message)
     assert suspension.message == message
 
 
-def test_what_is_no_suspension_is_refused_with_the_remedy() -> None:
+def test_resume_requires_a_suspension() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     wrong: Any = suspension.to_json()
     with pytest.raises(
@@ -348,7 +348,7 @@ def test_what_is_no_suspension_is_refused_with_the_remedy() -> None:
         loop.resume(asked, wrong, {}, session=at)
 
 
-def test_waiting_takes_no_time_from_the_limits_of_the_run() -> None:
+def test_suspended_time_is_not_charged_to_max_seconds() -> None:
     late, budget = timedelta(), Budget(max_seconds=600)
 
     def clock() -> datetime:
@@ -379,7 +379,7 @@ def test_waiting_takes_no_time_from_the_limits_of_the_run() -> None:
 
 
 @pytest.mark.claim("N-12")
-def test_a_run_goes_on_once() -> None:
+def test_run_can_be_resumed_only_once() -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)
     with pytest.raises(
@@ -390,7 +390,7 @@ def test_a_run_goes_on_once() -> None:
     assert len(at[Note]) == 1
 
 
-def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
+def test_run_without_state_can_be_resumed_only_once() -> None:
     sent = list[str]()
 
     def send(params: Args, context: ToolContext) -> ToolResult[None]:
@@ -421,14 +421,16 @@ def test_a_run_whose_tools_keep_nothing_in_the_session_goes_on_once() -> None:
     ],
     ids=["unknown call", "no decision"],
 )
-def test_decisions_are_on_waiting_calls(decisions: Any, message: str) -> None:
+def test_resume_rejects_decisions_on_unknown_calls_or_of_another_type(
+    decisions: Any, message: str
+) -> None:
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     with pytest.raises((ValueError, TypeError), match=message):
         loop.resume(asked, suspension, decisions, session=at)
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it still waits
 
 
-def test_another_prompt_and_a_changed_tool_are_refused() -> None:
+def test_resume_rejects_another_prompt_a_changed_tool_and_a_message() -> None:
     loop, _, at, suspension = suspended(("run", {"a": 1}))
     section = MarkdownSection(title="Task", template="Do it.", tools=[asking(writing)])
     other = PromptTemplate[str](ns="tests", key="other", sections=[section]).bind()
@@ -444,7 +446,7 @@ def test_another_prompt_and_a_changed_tool_are_refused() -> None:
         loop.resume(prompt(asking(writing)), suspension, {}, session=at, message="hello")
 
 
-def test_text_that_is_no_suspension_is_refused() -> None:
+def test_json_of_another_format_or_version_raises_serde_error() -> None:
     _, _, _, suspension = suspended(("run", {"a": 1}))
     text = suspension.to_json()
     other_version = text.replace('"version":2', '"version":3')
@@ -496,7 +498,7 @@ def edited(suspension: Suspension, **changes: object) -> str:
     ],
     ids=str,
 )
-def test_a_suspension_whose_parts_do_not_fit_is_refused(
+def test_inconsistent_suspension_json_raises_serde_error(
     changes: dict[str, object], issue: str
 ) -> None:
     _, _, _, suspension = suspended(("run", {"a": 1}), ("run", {"a": 2}))
@@ -511,7 +513,7 @@ def test_a_suspension_whose_parts_do_not_fit_is_refused(
     ["", "null", "3", b"\xff\xfe{", "[" * 200_000, '{"a":' * 100_000, f'{{"turns":{"9" * 5_000}}}'],
     ids=["nothing", "null", "number", "no UTF-8", "lists", "objects", "digits"],
 )
-def test_a_text_of_any_kind_is_refused_without_harm(text: str | bytes) -> None:
+def test_malformed_suspension_text_raises_serde_error(text: str | bytes) -> None:
     with pytest.raises(SerdeError):
         Suspension.from_json(text)
     loop, asked, _, suspension = suspended(("run", {"a": 1}))
@@ -520,7 +522,7 @@ def test_a_text_of_any_kind_is_refused_without_harm(text: str | bytes) -> None:
         loop.resume(asked, replace(suspension, session=wrong), {}, session=Session())
 
 
-def test_a_suspension_can_name_only_state_that_the_prompt_and_the_session_know() -> None:
+def test_suspension_can_contain_only_state_types_of_the_prompt_and_session() -> None:
     loop, asked, _, suspension = suspended(("run", {"a": 1}))
     slices = {**json.loads(suspension.session)["slices"], "os:system": [{"command": "true"}]}
     forged = replace(suspension, session=json.dumps({"version": 1, "slices": slices}))
@@ -528,7 +530,7 @@ def test_a_suspension_can_name_only_state_that_the_prompt_and_the_session_know()
         loop.resume(asked, forged, {"call_1": Approve()}, session=Session())
 
 
-def test_state_that_json_cannot_hold_says_so_and_leaves_no_mark() -> None:
+def test_unserializable_state_raises_serde_error_on_suspension() -> None:
     at = Session()
     at[object].append(object())
     loop = MainLoop(ScriptedAdapter([call(("run", {})), say("done")]))
@@ -536,7 +538,7 @@ def test_state_that_json_cannot_hold_says_so_and_leaves_no_mark() -> None:
         loop.execute(prompt(asking(writing)), session=at)
 
 
-def test_a_suspension_has_no_resources_and_no_params() -> None:
+def test_suspension_does_not_contain_resources() -> None:
     files = InMemoryFilesystem({"key": "hunter2-very-secret"})
     loop = MainLoop(ScriptedAdapter([call(("run", {})), say("done")]))
     asked = prompt(asking(writing)).bind(resources={Filesystem: files})
@@ -549,7 +551,7 @@ def test_a_suspension_has_no_resources_and_no_params() -> None:
 # every way to run
 
 
-def test_async_runs_and_streams_wait() -> None:
+def test_async_runs_and_streams_can_be_suspended_and_resumed() -> None:
     decisions: Mapping[str, Decision] = {"call_1": Approve()}
 
     async def both() -> None:
@@ -576,7 +578,7 @@ def test_async_runs_and_streams_wait() -> None:
     assert not [event for event in events if isinstance(event, ApprovalRequested)]
 
 
-def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
+def test_suspended_chat_turn_resumes_and_the_chat_continues() -> None:
     loop = MainLoop(ScriptedAdapter([call(("run", {"a": 1})), say("done"), say("more")]))
     chat = Chat(loop, prompt(asking(writing)), session=Session())
     with pytest.raises(RunSuspended) as waiting:
@@ -589,7 +591,7 @@ def test_a_chat_s_turn_waits_and_the_chat_goes_on() -> None:
         chat.resume(waiting.value.suspension, {"call_1": Approve()})
 
 
-def test_arguments_that_were_encoded_twice_are_shown_as_the_tool_reads_them() -> None:
+def test_arguments_encoded_twice_are_previewed_as_the_tool_receives_them() -> None:
     ran: list[int] = []
 
     def run_it(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -609,7 +611,7 @@ def test_arguments_that_were_encoded_twice_are_shown_as_the_tool_reads_them() ->
     assert ran == [4]
 
 
-def test_arguments_of_the_model_itself_can_replace_it_after_a_wait() -> None:
+def test_resume_accepts_the_models_own_arguments_as_replacement() -> None:
     asked = prompt(asking(ok, "arguments"))
     replies = [call(("run", {"a": None})), say("done")]
     session, loop = Session(), MainLoop(ScriptedAdapter(replies))

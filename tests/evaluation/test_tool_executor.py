@@ -114,7 +114,7 @@ class Deep:
 
 @pytest.mark.claim("TL-36", "TL-38")
 @given(name=st.sampled_from(["probe", "raise", "none"]) | ANY_TEXT, arguments=ARGUMENTS)
-def test_any_name_with_any_arguments_gets_one_answer_and_the_evaluation_goes_on(
+def test_any_tool_name_and_arguments_get_one_answer_and_the_run_continues(
     name: str, arguments: str
 ) -> None:
     def fail(params: Deep, *, context: ToolContext) -> Never:
@@ -135,7 +135,7 @@ def test_any_name_with_any_arguments_gets_one_answer_and_the_evaluation_goes_on(
 
 
 @given(arguments=ARGUMENTS)
-def test_a_call_is_answered_alike_under_both_drivers(arguments: str) -> None:
+def test_sync_and_async_evaluation_answer_a_call_identically(arguments: str) -> None:
     asked = prompt(tool(params=Deep))
     sync = scripted(call(("probe", arguments))).evaluate(asked, session=Session())
     later = asyncio.run(
@@ -148,7 +148,7 @@ def test_a_call_is_answered_alike_under_both_drivers(arguments: str) -> None:
 
 
 @pytest.mark.claim("TL-34", "U-18")
-def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
+def test_unknown_tool_is_answered_with_the_available_tools() -> None:
     session = Session()
     answer = only_answer(
         scripted(call(("prob", "{}"))), prompt(tool(), tool(name="other")), session
@@ -160,12 +160,12 @@ def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
     assert (event.name, event.params, event.success, event.rendered) == ("prob", None, False, "")
 
 
-def test_a_prompt_without_tools_says_that_there_are_none() -> None:
+def test_unknown_tool_answer_lists_no_tools_if_the_prompt_has_none() -> None:
     assert "Available tools: none." in only_answer(scripted(call(("x", "{}"))), prompt()).content
 
 
 @pytest.mark.claim("U-18")
-def test_a_tool_without_a_handler_cannot_be_called_and_the_call_is_recorded() -> None:
+def test_call_of_a_tool_without_a_handler_fails_and_is_recorded() -> None:
     session = Session()
     answer = only_answer(scripted(call(("probe", {"a": 1}))), prompt(tool(None)), session)
     assert (answer.success, answer.content) == (False, "Tool 'probe' cannot be called here.")
@@ -200,9 +200,7 @@ class Strict:
         ('{"entity": 1, "count": "many", "inner": {"a": []}}', "inner.a: "),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_with_every_field_named(
-    arguments: str, text: str
-) -> None:
+def test_invalid_arguments_are_rejected_with_the_field_named(arguments: str, text: str) -> None:
     ran: list[object] = []
 
     def handler(params: Strict, *, context: ToolContext) -> ToolResult[object]:
@@ -215,7 +213,7 @@ def test_arguments_that_do_not_fit_are_refused_with_every_field_named(
 
 
 @pytest.mark.claim("TL-35", "U-01")
-def test_a_refusal_names_the_field_and_not_the_value() -> None:
+def test_invalid_arguments_answer_names_the_field_but_not_the_value() -> None:
     answer = once(ok, json.dumps({"entity": 1, "count": MARK, "inner": {"a": MARK}}), params=Strict)
     assert "count: " in answer.content
     assert MARK not in answer.content
@@ -232,7 +230,7 @@ def test_a_refusal_names_the_field_and_not_the_value() -> None:
         ('{"entity": "x", "limit": null, "count": 1}', Strict("x", 1)),
     ],
 )
-def test_null_restores_the_default_of_a_field_that_allows_none(
+def test_null_restores_the_default_of_a_field_that_does_not_allow_null(
     arguments: str, expected: Strict
 ) -> None:
     seen: list[Strict] = []
@@ -265,7 +263,7 @@ class Scalars:
         ('{"mixed": ["7"]}', "mixed.list[int].0: Input should be a valid integer"),
     ],
 )
-def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(
+def test_scalar_of_another_type_is_rejected_with_its_field_and_expected_type(
     arguments: str, text: str
 ) -> None:
     answer = once(ok, arguments, params=Scalars)
@@ -282,7 +280,7 @@ def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(
         ('{"mixed": [7.0, 8]}', Scalars(mixed=[7, 8])),
     ],
 )
-def test_a_number_without_a_fraction_is_an_integer_as_the_schema_says(
+def test_float_without_a_fraction_is_accepted_as_an_integer(
     arguments: str, expected: Scalars
 ) -> None:
     seen: list[Scalars] = []
@@ -296,7 +294,7 @@ def test_a_number_without_a_fraction_is_an_integer_as_the_schema_says(
 
 
 @pytest.mark.parametrize("arguments", ["", "  \n"])
-def test_no_arguments_stand_for_an_empty_object(arguments: str) -> None:
+def test_empty_arguments_are_parsed_as_an_empty_object(arguments: str) -> None:
     assert once(ok, arguments).success
 
 
@@ -308,7 +306,7 @@ class Picky:
         raise TypeError("a must be picked")
 
 
-def test_params_that_refuse_themselves_are_a_refused_call() -> None:
+def test_error_in_params_post_init_fails_the_call() -> None:
     answer = once(ok, "{}", params=Picky)
     assert not answer.success
     assert "a must be picked" in answer.content
@@ -317,7 +315,7 @@ def test_params_that_refuse_themselves_are_a_refused_call() -> None:
 @pytest.mark.parametrize(
     "arguments", ['{"a": 1, "b": "' + "x" * 5_000 + '"}', "[" * 5_000, " " * 5_000]
 )
-def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments: str) -> None:
+def test_arguments_above_max_argument_chars_are_rejected_without_parsing(arguments: str) -> None:
     session = Session()
     adapter = scripted(call(("probe", arguments)), call(("probe", {"a": 1})))
     adapter.config = RunConfig(max_argument_chars=5_000 - 1)
@@ -331,7 +329,7 @@ def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments:
     assert (refused.success, run.success) == (False, True)
 
 
-def test_arguments_are_bounded_by_default_and_up_to_the_bound_are_read() -> None:
+def test_max_argument_chars_has_a_default_and_can_be_disabled() -> None:
     bound = RunConfig().max_argument_chars
     assert bound is not None
     text = "x" * (bound - len('{"text": ""}'))
@@ -342,7 +340,7 @@ def test_arguments_are_bounded_by_default_and_up_to_the_bound_are_read() -> None
     assert only_answer(unbounded, prompt(tool(params=Note))).success
 
 
-def test_a_megabyte_of_wrong_arguments_is_answered_by_how_much_is_wrong() -> None:
+def test_huge_invalid_arguments_are_answered_with_the_number_of_issues() -> None:
     items = ",".join(['{"a":[]}'] * 70_000)
     assert once(ok, f'{{"nested": {{"x": [{items}]}}}}', params=Deep).content == (
         "Invalid arguments for 'probe': 70,000 faults, too many to list; "
@@ -452,7 +450,7 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
         ),
     ],
 )
-def test_a_raising_handler_is_answered_rolled_back_and_recorded(
+def test_exception_in_a_handler_is_answered_rolled_back_and_recorded(
     run: Evaluate, failing: Callable[[BaseException], Any], error: Exception, text: str
 ) -> None:
     session = Session()
@@ -470,7 +468,7 @@ def test_a_raising_handler_is_answered_rolled_back_and_recorded(
 @pytest.mark.parametrize("run", [evaluate, evaluate_in_loop])
 @handlers
 @pytest.mark.parametrize("error", [Unshowable(), KeyError("a"), SystemExit()])
-def test_a_failing_handler_leaves_the_process_s_interrupt_handler_as_it_was(
+def test_failing_handler_keeps_the_sigint_handler_of_the_process(
     run: Evaluate, failing: Callable[[BaseException], Any], error: BaseException
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
@@ -484,7 +482,7 @@ def test_a_failing_handler_leaves_the_process_s_interrupt_handler_as_it_was(
 
 
 @drivers
-def test_a_plain_handler_s_stop_iteration_is_told_as_any_other(run: Evaluate) -> None:
+def test_stop_iteration_in_a_sync_handler_is_answered_like_other_exceptions(run: Evaluate) -> None:
     response = run(
         scripted(call(("probe", "{}"))),
         prompt(tool(fails_with(StopIteration("no more")))),
@@ -495,9 +493,7 @@ def test_a_plain_handler_s_stop_iteration_is_told_as_any_other(run: Evaluate) ->
     ] == ["no more"]
 
 
-def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_it_is_caught() -> (
-    None
-):
+def test_interrupt_after_a_handler_rolls_back_the_call_before_it_propagates() -> None:
     session = Session()
 
     def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -527,7 +523,7 @@ def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_
 @drivers
 @handlers
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_is_no_exception_passes_and_rolls_back(
+def test_base_exception_in_a_handler_propagates_and_rolls_back(
     run: Evaluate, failing: Callable[[BaseException], Any], kind: type[BaseException]
 ) -> None:
     session = Session()
@@ -537,7 +533,7 @@ def test_what_is_no_exception_passes_and_rolls_back(
 
 
 @pytest.mark.claim("TL-35", "U-01")
-def test_a_text_of_a_megabyte_is_cut_and_nothing_but_the_text_is_told(
+def test_long_error_message_is_truncated_and_its_cause_is_only_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> Never:
@@ -557,21 +553,21 @@ def test_a_text_of_a_megabyte_is_cut_and_nothing_but_the_text_is_told(
 
 
 @pytest.mark.claim("TL-35", "U-01")
-def test_a_traceback_goes_to_the_log_and_not_to_the_model(caplog: pytest.LogCaptureFixture) -> None:
+def test_traceback_is_logged_and_not_sent_to_the_model(caplog: pytest.LogCaptureFixture) -> None:
     answer = once(fails_with(ValueError("only this")))
     assert answer.content == "only this"
     assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("result", [None, "text", {"message": "x"}, ToolResult])
-def test_what_is_no_tool_result_is_a_failed_call(result: object) -> None:
+def test_result_that_is_not_a_tool_result_fails_the_call(result: object) -> None:
     answer = once(lambda params, *, context: result)
     assert not answer.success
     assert answer.content.startswith("the handler of 'probe' must return a ToolResult, got ")
 
 
 @pytest.mark.parametrize("message", [None, 5, b"bytes", ["list"]])
-def test_a_message_that_is_no_text_is_a_failed_call(message: Any) -> None:
+def test_message_that_is_not_a_string_fails_the_call(message: Any) -> None:
     for value in (None, Args()):
         answer = once(lambda params, *, context: ToolResult(message, value))  # noqa: B023 - called at once
         assert not answer.success
@@ -579,7 +575,7 @@ def test_a_message_that_is_no_text_is_a_failed_call(message: Any) -> None:
 
 
 @pytest.mark.claim("TL-36", "TL-38")
-def test_every_tool_failing_still_ends_in_the_answer() -> None:
+def test_run_ends_with_an_answer_even_if_every_tool_fails() -> None:
     names = [f"t{index}" for index in range(5)]
     adapter = ScriptedAdapter([call(*[(name, "{}") for name in names])] * 3 + [say("done")])
     session = Session()
@@ -619,7 +615,7 @@ def gives(value: object, *, success: bool = True, exclude: bool = False) -> Call
 
 
 @pytest.mark.claim("TL-05", "TL-08", "U-14")
-def test_a_value_is_sent_as_its_json_after_the_message() -> None:
+def test_value_is_sent_as_json_after_the_message() -> None:
     message, _, body = once(gives(Everything())).content.partition("\n\n")
     assert message == "Here."
     assert json.loads(body) == {
@@ -646,7 +642,7 @@ class Rendered:
 
 
 @pytest.mark.claim("TL-06")
-def test_a_value_s_own_rendering_replaces_the_json() -> None:
+def test_render_of_a_value_replaces_its_json() -> None:
     assert once(gives(Rendered("| a | table |"))).content == "Here.\n\n| a | table |"
 
 
@@ -671,7 +667,7 @@ class Holds:
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", repr(value)),  # the same in each process
 )
-def test_a_value_that_cannot_be_shown_is_a_failed_call_and_rolled_back(value: object) -> None:
+def test_value_that_cannot_be_rendered_fails_the_call_and_rolls_back(value: object) -> None:
     session = Session()
     answer = only_answer(scripted(call(("probe", "{}"))), prompt(tool(gives(value))), session)
     assert not answer.success
@@ -681,7 +677,7 @@ def test_a_value_that_cannot_be_shown_is_a_failed_call_and_rolled_back(value: ob
 
 
 @pytest.mark.claim("TL-09", "TL-40", "TL-41")
-def test_a_failure_with_a_value_shows_it_and_rolls_back() -> None:
+def test_failed_result_with_a_value_sends_it_and_rolls_back() -> None:
     session = Session()
     answer = only_answer(
         scripted(call(("probe", "{}"))), prompt(tool(gives(Args(9), success=False))), session
@@ -693,7 +689,7 @@ def test_a_failure_with_a_value_shows_it_and_rolls_back() -> None:
 
 
 @pytest.mark.claim("C-31", "TL-03")
-def test_an_excluded_value_reaches_the_event_and_not_the_model() -> None:
+def test_excluded_value_is_in_the_event_but_not_sent_to_the_model() -> None:
     session = Session()
     answer = only_answer(
         scripted(call(("probe", "{}"))), prompt(tool(gives(Args(9), exclude=True))), session
@@ -704,7 +700,7 @@ def test_an_excluded_value_reaches_the_event_and_not_the_model() -> None:
     assert session[Note].all() == (Note("written"),)
 
 
-def test_a_lone_surrogate_in_a_result_becomes_a_question_mark() -> None:
+def test_lone_surrogate_in_a_result_becomes_a_question_mark() -> None:
     assert once(gives(Rendered("a\ud800b"))).content == "Here.\n\na?b"
 
 
@@ -723,7 +719,7 @@ def bounded(most: int | None, *replies: Reply) -> ScriptedAdapter:
     st.integers(0, 1_500),
     st.sampled_from("aü😀\ud800"),
 )
-def test_a_result_is_sent_whole_up_to_the_bound_and_beyond_it_says_how_much_is_missing(
+def test_result_above_max_result_chars_is_truncated_with_a_note(
     most: int, before: int, after: int, letter: str
 ) -> None:
     session = Session()
@@ -745,7 +741,7 @@ def test_a_result_is_sent_whole_up_to_the_bound_and_beyond_it_says_how_much_is_m
     assert note.endswith("Ask for less at once, or for another part, to see the rest.]")
 
 
-def test_results_are_bounded_by_default_and_the_bound_can_be_lifted() -> None:
+def test_max_result_chars_has_a_default_and_can_be_disabled() -> None:
     most = RunConfig().max_result_chars
     assert most is not None
     for size in (most, 5_000_000):
@@ -755,7 +751,7 @@ def test_results_are_bounded_by_default_and_the_bound_can_be_lifted() -> None:
         assert len(only_answer(bounded(None, calls), prompt(huge)).content) == size
 
 
-def test_a_section_s_text_is_the_prompt_s_own_and_is_not_cut() -> None:
+def test_read_section_text_is_not_truncated() -> None:
     text = "long " * 1_000
     hidden = MarkdownSection(
         title="More",
@@ -771,9 +767,7 @@ def test_a_section_s_text_is_the_prompt_s_own_and_is_not_cut() -> None:
 
 @pytest.mark.parametrize("bound", [0, -1, 999, "1000", 1e6, True])
 @pytest.mark.parametrize("name", ["max_result_chars", "max_argument_chars"])
-def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(
-    name: str, bound: Any
-) -> None:
+def test_character_limits_must_be_integers_of_at_least_1000(name: str, bound: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=rf"{name} must (be|not be) .*, got"):
         RunConfig(**{name: bound})
 
@@ -782,7 +776,7 @@ def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(
 
 
 @pytest.mark.claim("TL-30")
-def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_context() -> None:
+def test_each_call_gets_a_new_context_with_the_objects_of_the_evaluation() -> None:
     seen: list[tuple[ToolContext, object, object]] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -811,7 +805,7 @@ def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_contex
 
 
 @pytest.mark.claim("C-08")
-def test_without_a_bus_the_context_holds_the_session_s() -> None:
+def test_context_uses_the_session_bus_by_default() -> None:
     seen: list[tuple[ToolContext, object]] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -830,7 +824,7 @@ def test_without_a_bus_the_context_holds_the_session_s() -> None:
 
 @pytest.mark.claim("TL-31")
 @pytest.mark.parametrize("foreign", [False, True])
-def test_a_nested_evaluation_is_heard_once_by_the_session_and_on_the_shared_bus(
+def test_nested_evaluation_events_are_published_once_to_session_and_bus(
     foreign: bool,
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -856,7 +850,7 @@ def test_a_nested_evaluation_is_heard_once_by_the_session_and_on_the_shared_bus(
     assert list(session[PromptExecuted].all()) == executed
 
 
-def test_a_nested_evaluation_that_fails_is_a_failed_call() -> None:
+def test_failing_nested_evaluation_fails_the_call() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.adapter.evaluate(prompt(), session=context.session)
         raise AssertionError
@@ -866,7 +860,7 @@ def test_a_nested_evaluation_that_fails_is_a_failed_call() -> None:
     assert "unreachable" in only_answer(adapter, prompt(tool(handler))).content
 
 
-def test_a_limit_of_a_nested_evaluation_is_a_failed_call() -> None:
+def test_nested_evaluation_limit_fails_the_call_and_rolls_back() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("written"))
         context.adapter.evaluate(
@@ -883,7 +877,7 @@ def test_a_limit_of_a_nested_evaluation_is_a_failed_call() -> None:
     assert session[Note].all() == ()
 
 
-def test_what_the_model_asked_wrongly_of_a_disclosure_tool_is_no_error_in_the_log(
+def test_tool_validation_error_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -902,7 +896,7 @@ PLACE = ContextVar[str]("PLACE")
 
 
 @drivers
-def test_an_async_handler_runs_to_its_end_with_the_caller_s_context_variables(
+def test_async_handler_sees_the_context_variables_of_the_caller(
     run: Evaluate,
 ) -> None:
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -917,7 +911,7 @@ def test_an_async_handler_runs_to_its_end_with_the_caller_s_context_variables(
     assert ToolMessage("call_1", "here") in response.transcript
 
 
-def test_a_plain_handler_runs_beside_the_loop_and_sees_its_context_variables() -> None:
+def test_sync_handler_runs_in_a_thread_with_the_callers_context_variables() -> None:
     seen: list[object] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -936,7 +930,7 @@ def test_a_plain_handler_runs_beside_the_loop_and_sees_its_context_variables() -
     assert seen == [(False, "here")]
 
 
-def test_the_loop_goes_on_while_a_plain_handler_blocks() -> None:
+def test_event_loop_continues_while_a_sync_handler_blocks() -> None:
     gate = Gate()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -985,14 +979,14 @@ class Awaiting:
     ],
     ids=["function", "wrapper", "plain", "object", "partial", "partial of plain"],
 )
-def test_coroutines_come_from_handlers_of_every_make(
+def test_handler_of_any_form_can_return_a_coroutine(
     run: Evaluate, handler: Callable[..., Any]
 ) -> None:
     response = run(scripted(call(("probe", "{}"))), prompt(tool(handler)), Session())
     assert ToolMessage("call_1", "awaited") in response.transcript
 
 
-def test_a_coroutine_runs_in_the_loop_of_the_evaluation_whoever_gives_it() -> None:
+def test_returned_coroutine_runs_in_the_evaluations_event_loop() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def later() -> ToolResult[object]:
@@ -1012,7 +1006,7 @@ def test_a_coroutine_runs_in_the_loop_of_the_evaluation_whoever_gives_it() -> No
     assert loops == [loop]
 
 
-def test_a_cancellation_in_an_async_handler_passes_and_rolls_back() -> None:
+def test_cancellation_in_an_async_handler_propagates_and_rolls_back() -> None:
     session = Session()
 
     async def main() -> None:
@@ -1038,7 +1032,7 @@ def test_a_cancellation_in_an_async_handler_passes_and_rolls_back() -> None:
 
 
 @pytest.mark.parametrize("cancellations", [1, 3])
-def test_a_cancellation_waits_for_a_plain_handler_then_undoes_it(cancellations: int) -> None:
+def test_cancellation_waits_for_a_sync_handler_and_rolls_it_back(cancellations: int) -> None:
     session, started, release = Session(), Gate(), Gate()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -1090,7 +1084,9 @@ def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 @pytest.mark.claim("PD-18", "PD-20")
 @pytest.mark.parametrize("section_keys", [["nope"], ["more", "nope"], ["task"], []])
-def test_open_sections_with_a_bad_key_is_refused_whole(section_keys: list[str]) -> None:
+def test_open_sections_with_an_invalid_key_fails_and_names_the_keys(
+    section_keys: list[str],
+) -> None:
     asked = call(("open_sections", {"section_keys": section_keys, "reason": "why"}))
     answer = only_answer(scripted(asked), layered(Disclosure.OPEN))
     assert not answer.success
@@ -1099,7 +1095,7 @@ def test_open_sections_with_a_bad_key_is_refused_whole(section_keys: list[str]) 
 
 @pytest.mark.claim("C-12", "PD-21", "PD-23", "PD-24")
 @pytest.mark.parametrize("run", [evaluate, evaluate_in_loop])
-def test_an_expansion_passes_unwrapped_after_its_event_keeps_earlier_work_and_drops_later_calls(
+def test_expansion_request_propagates_keeps_earlier_calls_and_skips_later_ones(
     run: Evaluate,
 ) -> None:
     session = Session()
@@ -1126,7 +1122,7 @@ def test_an_expansion_passes_unwrapped_after_its_event_keeps_earlier_work_and_dr
 
 
 @pytest.mark.claim("C-15", "DT-27", "DT-28")
-def test_a_static_adapter_restarts_to_read_a_section_with_tools() -> None:
+def test_static_adapter_raises_visibility_expansion_required_on_read_section() -> None:
     adapter = ScriptedAdapter(
         [call(("read_section", {"section_key": "more"}))], dynamic_tools=False
     )
@@ -1141,12 +1137,12 @@ def test_a_static_adapter_restarts_to_read_a_section_with_tools() -> None:
 
 
 @pytest.mark.claim("DT-26")
-def test_the_config_says_no_dynamic_tools_until_the_adapter_does() -> None:
+def test_run_config_does_not_support_dynamic_tools_by_default() -> None:
     assert RunConfig().supports_dynamic_tools is False
 
 
 @pytest.mark.claim("C-34", "DT-25")
-def test_an_outcome_needs_no_expanded_tools_and_is_frozen() -> None:
+def test_tool_execution_outcome_is_frozen_and_expanded_tools_defaults_to_empty() -> None:
     outcome: Any = ToolExecutionOutcome("call_1", ToolMessage("call_1", "ok"), success=True)
     assert outcome.expanded_tools == ()
     assert outcome.message.as_dict() == {"role": "tool", "tool_call_id": "call_1", "content": "ok"}

@@ -39,7 +39,7 @@ def sessions_in(database: Path) -> list[str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ending", ["SIGKILL", "SIGINT", "answer"])
-def test_a_process_that_ends_while_a_person_decides_leaves_nothing(
+def test_process_that_ends_during_approval_leaves_no_effects(
     tmp_path: Path, ending: str, kind: str
 ) -> None:
     folder, database, temporary = tmp_path / "folder", tmp_path / "chat.db", tmp_path / "temporary"
@@ -89,9 +89,7 @@ def test_a_process_that_ends_while_a_person_decides_leaves_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_cancelled_while_a_person_decides_leaves_nothing(
-    tmp_path: Path, kind: str
-) -> None:
+def test_run_cancelled_during_approval_leaves_no_effects(tmp_path: Path, kind: str) -> None:
     make(tmp_path / "folder", tmp_path / "chat.db")
     folder = tmp_path / "folder"
     # A plain handler would run in a thread, for which a cancellation waits.

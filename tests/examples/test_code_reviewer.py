@@ -34,7 +34,7 @@ def review(*steps: Say, root: Path = SAMPLE) -> tuple[Session, Review | None]:
     return session, response.output
 
 
-def test_a_topic_brings_its_tool_and_findings_are_typed_state() -> None:
+def test_opened_topic_provides_its_tool_and_findings_are_typed_state() -> None:
     opening = Say(calls=(Call("read_section", {"section_key": "guidelines.security"}),))
     session, output = review(opening, Say(calls=(Call("check_security"),)), report(), DONE)
     assert [event.tool_names for event in session[ToolsInjected]] == [("check_security",)]
@@ -57,7 +57,7 @@ def test_a_topic_brings_its_tool_and_findings_are_typed_state() -> None:
         ({"severity": "grave"}, "'blocker', 'major' or 'minor'"),
     ],
 )
-def test_a_finding_at_a_place_that_is_none_is_refused_and_can_be_mended(
+def test_finding_at_an_invalid_location_is_rejected_and_can_be_corrected(
     wrong: dict[str, object], answer: str
 ) -> None:
     session, _ = review(report(**wrong), report(), DONE)
@@ -67,18 +67,18 @@ def test_a_finding_at_a_place_that_is_none_is_refused_and_can_be_mended(
     assert session[Finding].all() == (FOUND,)
 
 
-def test_lines_count_as_python_counts_them(tmp_path: Path) -> None:
+def test_form_feed_does_not_start_a_new_line(tmp_path: Path) -> None:
     (tmp_path / "paged.py").write_text("import os\n\f\nrun = os.system\n")
     session, _ = review(report(path="paged.py", line=3), DONE, root=tmp_path)
     assert answers(session) == ["Reported at: run = os.system"]
 
 
-def test_an_answer_that_is_no_review_is_repaired() -> None:
+def test_answer_that_is_not_a_review_is_repaired() -> None:
     _, output = review(Say('{"verdict": "fine", "summary": ""}'), DONE)
     assert output == Review("request changes", "One defect.")
 
 
-def test_files_that_are_no_python_are_named_and_hidden_ones_stay_unseen(tmp_path: Path) -> None:
+def test_invalid_python_files_are_named_and_hidden_files_are_skipped(tmp_path: Path) -> None:
     root = shutil.copytree(SAMPLE, tmp_path / "project")
     (root / "broken.py").write_text("def (:\n")
     (root / ".venv").mkdir()
@@ -88,7 +88,7 @@ def test_files_that_are_no_python_are_named_and_hidden_ones_stay_unseen(tmp_path
     assert answers(session)[1].startswith("2 places. Not Python: broken.py.\n")
 
 
-def test_a_review_leaves_the_project_as_it_was(tmp_path: Path) -> None:
+def test_review_does_not_change_the_project(tmp_path: Path) -> None:
     root = shutil.copytree(SAMPLE, tmp_path / "project")
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     session, _ = review(
@@ -98,7 +98,7 @@ def test_a_review_leaves_the_project_as_it_was(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_the_command_prints_verdict_and_findings_as_json(
+def test_command_prints_review_and_findings_as_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with ScriptedServer(report(), DONE) as server:
@@ -109,24 +109,24 @@ def test_the_command_prints_verdict_and_findings_as_json(
     }
 
 
-def test_a_server_that_is_not_there_ends_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_server_exits_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "m", "--base-url", "http://127.0.0.1:9/v1"]) == 1
     assert "check base_url" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there_is_one_clear_line() -> None:
+def test_missing_folder_is_reported_in_one_line() -> None:
     process = run_example("code_reviewer", "nowhere")
     assert process.returncode == 2
     assert process.stderr.splitlines()[-1].endswith("'nowhere' is no folder")
 
 
-def test_a_folder_without_python_files_is_not_approved(tmp_path: Path) -> None:
+def test_folder_without_python_files_is_rejected(tmp_path: Path) -> None:
     process = run_example("code_reviewer", str(tmp_path))
     assert process.returncode == 2
     assert process.stderr.splitlines()[-1].endswith("has no Python file to review")
 
 
-def test_the_offline_run_opens_each_topic_and_reports_what_the_checks_find() -> None:
+def test_offline_run_opens_each_topic_and_reports_its_findings() -> None:
     process = run_example("code_reviewer")
     assert process.returncode == 0, process.stderr
     assert "no LLM" in process.stdout.splitlines()[0]
@@ -143,7 +143,7 @@ def test_the_offline_run_opens_each_topic_and_reports_what_the_checks_find() -> 
     ]
 
 
-def test_nothing_in_its_prompt_misleads() -> None:
+def test_prompts_have_no_findings() -> None:
     for template in (sample(), fixing(SAMPLE)):
         report = analyze(template)
         assert report.findings == ()
@@ -185,7 +185,7 @@ def tree(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in files}
 
 
-def test_a_file_changes_as_the_person_has_seen_and_not_before(project: Path) -> None:
+def test_approved_fix_changes_the_file_exactly_as_previewed(project: Path) -> None:
     before = tree(project)
     answer, [preview] = fix(project, Approve())
     assert answer == "Changed shop/rules.py."
@@ -196,7 +196,7 @@ def test_a_file_changes_as_the_person_has_seen_and_not_before(project: Path) -> 
     assert tree(project) == {**before, "shop/rules.py": text}
 
 
-def test_a_fix_that_is_denied_changes_nothing(project: Path) -> None:
+def test_denied_fix_changes_nothing(project: Path) -> None:
     before = tree(project)
     answer, shown = fix(project, Deny("Too narrow."))
     assert answer == "A person denied this call. Too narrow."
@@ -216,7 +216,7 @@ def test_a_fix_that_is_denied_changes_nothing(project: Path) -> None:
         ({"path": "link.py"}, "Not proposed: "),
     ],
 )
-def test_a_fix_that_cannot_work_is_shown_as_one_that_fails(
+def test_invalid_fix_is_previewed_as_failed(
     project: Path, wrong: dict[str, object], answer: str
 ) -> None:
     outside = project.parent / "outside.py"
@@ -229,7 +229,7 @@ def test_a_fix_that_cannot_work_is_shown_as_one_that_fails(
     assert (preview.success, preview.changes, tree(project)) == (False, (), before)
 
 
-def test_hidden_files_stay_unseen_with_fixes_too(project: Path) -> None:
+def test_hidden_files_are_not_visible_in_fix_mode(project: Path) -> None:
     (project / ".env").write_text("KEY=secret")
     (project / ".venv").mkdir()
     (project / ".venv/eval.py").write_text("eval('1')\n")
@@ -251,7 +251,7 @@ def test_hidden_files_stay_unseen_with_fixes_too(project: Path) -> None:
     assert ".venv" not in found
 
 
-def test_a_person_decides_on_a_fix_on_the_terminal(project: Path) -> None:
+def test_user_approves_a_fix_in_the_terminal(project: Path) -> None:
     before = tree(project)
     screen = Terminal(ROOT, str(project), "--fix", module="examples.code_reviewer")
     try:
@@ -266,7 +266,7 @@ def test_a_person_decides_on_a_fix_on_the_terminal(project: Path) -> None:
     assert changed == {"shop/rules.py"}
 
 
-def test_without_a_terminal_a_fix_waits_in_a_file_and_wink_decides(project: Path) -> None:
+def test_fix_without_a_terminal_is_suspended_in_a_file_for_wink_approve(project: Path) -> None:
     before, stored = tree(project), project.parent / "review.json"
     command = "code_reviewer", project, "--fix", "--run", stored
     waiting = run_example(*command)
@@ -293,7 +293,7 @@ def test_without_a_terminal_a_fix_waits_in_a_file_and_wink_decides(project: Path
         ([SAMPLE, "--fix", "--run", ROOT / "pyproject.toml"], "is not a suspended run"),
     ],
 )
-def test_a_fix_needs_a_folder_and_a_run_that_waits(arguments: list[object], problem: str) -> None:
+def test_fix_requires_a_folder_and_a_suspended_run(arguments: list[object], problem: str) -> None:
     process = run_example("code_reviewer", *arguments)
     assert process.returncode == 2
     assert problem in process.stderr

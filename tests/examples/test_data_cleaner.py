@@ -42,7 +42,7 @@ def clean(path: Path, *steps: Say) -> tuple[Session, list[str], Conclusion | Non
     return session, texts, response.output
 
 
-def test_a_conversion_that_fails_halfway_leaves_rows_and_notes_as_they_were(messy: Path) -> None:
+def test_conversion_that_fails_halfway_restores_rows_and_changes(messy: Path) -> None:
     session, texts, _ = clean(messy, CONVERT, DONE)
     assert (
         "Row 2: 'n/a' is no number. 1 cells had been changed; that is undone."
@@ -52,7 +52,7 @@ def test_a_conversion_that_fails_halfway_leaves_rows_and_notes_as_they_were(mess
     assert session[Change].all() == ()
 
 
-def test_the_model_tries_another_way_and_the_session_tells_what_was_done(messy: Path) -> None:
+def test_model_can_retry_and_changes_are_recorded_in_the_session(messy: Path) -> None:
     mend = Say(
         calls=(Call("set_cell", {"row": 2, "column": "amount", "value": "", "reason": "missing"}),)
     )
@@ -65,7 +65,7 @@ def test_the_model_tries_another_way_and_the_session_tells_what_was_done(messy: 
     assert conclusion == Conclusion("Mended.", [])
 
 
-def test_dropping_rows_of_which_one_does_not_exist_drops_none(messy: Path) -> None:
+def test_drop_rows_drops_nothing_if_any_row_is_missing(messy: Path) -> None:
     drop = Say(calls=(Call("drop_rows", {"rows": [1, 9], "reason": "old"}),))
     again = Say(calls=(Call("drop_rows", {"rows": [1], "reason": "old"}),))
     session, texts, _ = clean(messy, drop, again, again, DONE)
@@ -81,7 +81,7 @@ CELLS = st.lists(
 
 
 @given(CELLS, st.sampled_from(["text", "number", "date"]))
-def test_a_conversion_changes_all_or_nothing_and_its_notes_lead_from_before_to_after(
+def test_conversion_is_atomic_and_its_changes_reproduce_the_sheet(
     cells: list[str], to: str
 ) -> None:
     sheet = Sheet(["a"], {number: {"a": cell} for number, cell in enumerate(cells, start=1)})
@@ -111,7 +111,7 @@ def test_a_conversion_changes_all_or_nothing_and_its_notes_lead_from_before_to_a
         (Call("convert_column", '{"column": '), "Invalid arguments"),
     ],
 )
-def test_a_wrong_argument_is_answered_and_changes_nothing(
+def test_invalid_argument_gets_a_reply_and_changes_nothing(
     messy: Path, wrong: Call, answer: str
 ) -> None:
     session, texts, _ = clean(messy, Say(calls=(wrong,)), DONE)
@@ -119,7 +119,7 @@ def test_a_wrong_argument_is_answered_and_changes_nothing(
     assert texts == [MESSY]
 
 
-def test_the_file_is_written_after_the_run(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_is_written_after_the_run(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = messy.with_name("clean.csv")
     written: list[bool] = []
 
@@ -158,7 +158,7 @@ def test_nothing_is_written_when_the_provider_fails(
         (b"a\n\xff\n", "'utf-8' codec can't decode"),
     ],
 )
-def test_a_file_that_is_no_table_is_one_clear_line(
+def test_invalid_table_is_reported_in_one_line(
     messy: Path, data: bytes, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     messy.write_bytes(data)
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_table_is_one_clear_line(
     assert line.startswith(f"{messy} cannot be read: {why}")
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_run(
+def test_output_folder_is_checked_before_the_run(
     messy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -175,7 +175,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_run(
     assert "there is no folder" in capsys.readouterr().err
 
 
-def test_the_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path) -> None:
+def test_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path) -> None:
     process = run_example("data_cleaner", folder=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "no LLM" in process.stdout.splitlines()[0]
@@ -196,5 +196,5 @@ def test_the_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path)
     )
 
 
-def test_nothing_in_its_prompt_misleads() -> None:
+def test_prompt_has_no_findings() -> None:
     assert analyze(CLEANER).findings == ()

@@ -34,13 +34,13 @@ def test_nine_of_ten_questions_cite_a_file_that_answers_them() -> None:
     assert len(missed) <= len(QUESTIONS) * (1 - WANTED), missed
 
 
-def test_the_answers_files_exist() -> None:
+def test_expected_source_files_exist() -> None:
     assert {file for entry in QUESTIONS for file in entry["sources"]} <= set(
         Library.load().documents
     )
 
 
-def test_the_tools_arrive_when_their_section_was_read() -> None:
+def test_tools_are_available_after_their_section_is_read() -> None:
     session = Session()
     ask("How long may a tool description be?", Library.load(), session)
     names = [event.name for event in session[ToolInvoked]]
@@ -65,13 +65,13 @@ def test_equal_questions_get_equal_answers_shown_to_the_letter_with_their_bracke
     assert " ".join(shown.split()).startswith(answer)
 
 
-def test_the_first_line_names_the_model_and_says_that_it_is_no_llm() -> None:
+def test_first_line_states_that_the_model_is_not_an_llm() -> None:
     process = run_example("docs_assistant")
     assert process.returncode == 0, process.stderr
     assert "no LLM" in process.stdout.splitlines()[0]
 
 
-def test_a_server_that_is_not_there_is_one_clear_line() -> None:
+def test_unreachable_server_is_reported_without_a_traceback() -> None:
     process = run_example("docs_assistant", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
     assert process.returncode == 1
     assert "check base_url" in process.stderr

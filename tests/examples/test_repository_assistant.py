@@ -19,14 +19,14 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
 
-def test_it_runs_by_one_command_without_a_key_or_a_network(tmp_path: Path) -> None:
+def test_example_runs_with_one_command_without_key_or_network(tmp_path: Path) -> None:
     done = run_example("repository_assistant", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rolled back to the byte" in done.stdout
     assert "- feat: Taxes differ by country" in done.stdout
 
 
-def test_the_changelog_is_committed_and_what_the_hook_wrote_at_first_is_gone(
+def test_changelog_is_committed_and_the_failed_attempt_leaves_no_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = make_sample(tmp_path / "sample")
@@ -40,7 +40,7 @@ def test_the_changelog_is_committed_and_what_the_hook_wrote_at_first_is_gone(
     assert "nothing to do" in capsys.readouterr().out
 
 
-def test_the_model_sees_no_tool_of_the_server_until_it_opens_the_section(tmp_path: Path) -> None:
+def test_server_tools_are_hidden_until_the_section_is_opened(tmp_path: Path) -> None:
     path = make_sample(tmp_path / "sample")
     keys = ["git", "git.history"]
     script = [call(("read_section", {"section_key": key})) for key in keys]
@@ -52,7 +52,7 @@ def test_the_model_sees_no_tool_of_the_server_until_it_opens_the_section(tmp_pat
     assert offered[2] - offered[1] == {"git_log", "git_show", "git_status"}
 
 
-def test_its_lock_is_what_the_server_offers() -> None:
+def test_lock_matches_the_tools_that_the_server_offers() -> None:
     async def offered() -> ServerLock:
         command = (sys.executable, "-m", "mcp_server_git")
         async with open_server(replace(read_lock(LOCK), command=command), id) as server:
@@ -61,6 +61,6 @@ def test_its_lock_is_what_the_server_offers() -> None:
     assert differences(read_lock(LOCK), asyncio.run(offered())) == ()
 
 
-def test_wink_check_finds_nothing(tmp_path: Path) -> None:
+def test_prompt_has_no_findings(tmp_path: Path) -> None:
     path = make_sample(tmp_path / "sample")
     assert analyze(assistant(path)).findings == ()

@@ -20,11 +20,11 @@ NAMES = ["airline_triage", "bank_support", "sql_generation"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_short(name: str) -> None:
+def test_example_has_fewer_than_120_lines(name: str) -> None:
     assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 120
 
 
-def test_nothing_in_their_prompts_misleads() -> None:
+def test_prompts_have_no_findings() -> None:
     assert [analyze(prompt).findings for prompt in (DESK, SUPPORT, QUERIES)] == [(), (), ()]
 
 
@@ -32,7 +32,7 @@ def test_nothing_in_their_prompts_misleads() -> None:
 # the airline's desk
 
 
-def test_the_offline_desk_opens_topics_and_moves_the_passenger() -> None:
+def test_offline_airline_desk_opens_topics_and_changes_the_seat() -> None:
     process = run_example("airline_triage")
     assert process.returncode == 0, process.stderr
     assert "no LLM" in process.stdout.splitlines()[0]
@@ -41,7 +41,7 @@ def test_the_offline_desk_opens_topics_and_moves_the_passenger() -> None:
     assert process.stdout.splitlines()[-2] == "The seat is 12C now."
 
 
-def test_a_topic_is_a_hand_over_in_the_same_conversation() -> None:
+def test_opened_topic_hands_over_within_the_same_conversation() -> None:
     session = Session()
     opening = Say(calls=(Call("read_section", {"section_key": "seats"}),))
     early, taken, free = (
@@ -89,7 +89,7 @@ def answer(*, blocked: bool) -> Say:
     return Say(json.dumps({"advice": "Done.", "card_blocked": blocked, "fraud_risk": 1}))
 
 
-def test_the_offline_support_is_rolled_back_rejected_and_right_in_the_end() -> None:
+def test_offline_bank_support_rolls_back_rejects_and_recovers() -> None:
     process = run_example("bank_support")
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("rolled back to the byte") == 1
@@ -105,7 +105,7 @@ def test_the_offline_support_is_rolled_back_rejected_and_right_in_the_end() -> N
         ("Bo", "all", "pounds"),
     ],
 )
-def test_a_transfer_that_fails_leaves_the_database_as_it_was(
+def test_failed_transfer_leaves_the_database_unchanged(
     bank: Bank, to: str, pounds: object, why: str
 ) -> None:
     before = bank.text()
@@ -115,14 +115,14 @@ def test_a_transfer_that_fails_leaves_the_database_as_it_was(
     assert not bank.database.in_transaction
 
 
-def test_money_moves_and_the_sum_stays(bank: Bank) -> None:
+def test_transfer_moves_money_and_keeps_the_total(bank: Bank) -> None:
     support(bank, transfer("Bo", 20), answer(blocked=False))
     rows = bank.database.execute("select name, pounds from account order by name").fetchall()
     assert rows == [("Ada", 100), ("Bo", 25)]
 
 
 @pytest.mark.parametrize("blocked", [True, False])
-def test_an_answer_that_the_database_contradicts_is_corrected(bank: Bank, blocked: bool) -> None:
+def test_answer_that_contradicts_the_database_is_corrected(bank: Bank, blocked: bool) -> None:
     blocking = [Say(calls=(Call("block_card", {"reason": "lost"}),))] if blocked else []
     session, output = support(bank, *blocking, answer(blocked=not blocked), answer(blocked=blocked))
     assert output.card_blocked is blocked
@@ -137,7 +137,7 @@ def query(sql: str) -> Say:
     return Say(json.dumps({"sql": sql, "meaning": "Names."}))
 
 
-def test_the_offline_query_is_corrected_and_executed() -> None:
+def test_offline_query_is_corrected_and_executed() -> None:
     process = run_example("sql_generation")
     assert process.returncode == 0, process.stderr
     assert "SQLite says: no such column: price" in process.stdout
@@ -158,7 +158,7 @@ def test_the_offline_query_is_corrected_and_executed() -> None:
         ("who?", "syntax error"),
     ],
 )
-def test_what_the_database_cannot_explain_is_no_answer(sql: str, why: str) -> None:
+def test_query_that_the_database_rejects_is_retried(sql: str, why: str) -> None:
     session, good = Session(), "select name from customer order by name"
     with ScriptedServer(query(sql), query(good)) as server:
         response = scripted(server).evaluate(QUERIES.bind(), session=session, message="Who?")
@@ -167,7 +167,7 @@ def test_what_the_database_cannot_explain_is_no_answer(sql: str, why: str) -> No
     assert why in rejection.reason
 
 
-def test_a_query_that_stays_wrong_is_an_error() -> None:
+def test_query_that_remains_invalid_raises_evaluation_error() -> None:
     wrong = query("select nickname from customer")
     with (
         ScriptedServer(wrong, wrong, wrong) as server,
@@ -176,7 +176,7 @@ def test_a_query_that_stays_wrong_is_an_error() -> None:
         scripted(server).evaluate(QUERIES.bind(), session=Session(), message="Who?")
 
 
-def test_a_query_that_would_run_for_ever_or_fill_the_memory_is_stopped() -> None:
+def test_endless_or_oversized_query_is_stopped() -> None:
     endless = (
         "with recursive n(x) as (select 1 union all select x + 1 from n) select count(*) from n"
     )

@@ -12,7 +12,7 @@ from weakincentives.contrib.skills import skills
 from weakincentives.inspection.analysis import analyze
 
 
-def test_the_sample_skills_have_no_findings() -> None:
+def test_sample_skills_have_no_findings() -> None:
     for section in skills(FOLDER, strict=True):
         assert refusals(section.skill.folder) == []
     assert analyze(assistant()).findings == ()
@@ -25,7 +25,7 @@ def test_the_sample_skills_have_no_findings() -> None:
         ("Who is on call when somebody falls ill?", "on-call-handover", "team lead"),
     ],
 )
-def test_a_question_opens_the_skill_that_answers_it(question: str, source: str, words: str) -> None:
+def test_question_opens_the_skill_that_answers_it(question: str, source: str, words: str) -> None:
     done = run_example("skills_assistant", "--json", question)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -33,7 +33,7 @@ def test_a_question_opens_the_skill_that_answers_it(question: str, source: str, 
     assert words in answer["answer"]
 
 
-def test_the_run_shows_levels_and_closing() -> None:
+def test_run_shows_opened_levels_and_closing() -> None:
     done = run_example("skills_assistant")
     keys = [line.split('"section_key": ')[1] for line in done.stdout.splitlines() if "✓" in line]
     assert [key.split('"')[1] for key in keys] == [
@@ -42,7 +42,7 @@ def test_the_run_shows_levels_and_closing() -> None:
     assert "Closed section 'database-b" in done.stdout
 
 
-def test_another_folder_of_skills_is_as_good(tmp_path: Path) -> None:
+def test_another_folder_of_skills_can_be_used(tmp_path: Path) -> None:
     source = front_matter("tea", "Make tea.") + "Green tea takes two minutes at $5 a cup.\n"
     write_skill(tmp_path / "tea", source)
     done = run_example(

@@ -72,7 +72,7 @@ def read_run(response: httpx.Response) -> FrontEnd:
     return front_end
 
 
-def test_an_ag_ui_front_end_has_a_run_and_a_reload_shows_the_same(client: httpx.Client) -> None:
+def test_ag_ui_client_receives_a_run_and_a_reload_shows_the_same(client: httpx.Client) -> None:
     run = read_run(post(client, "/agent", body("Assam, please.")))
     assert run.state == "ended"
     assert run.text.endswith("We have Assam.")
@@ -83,7 +83,7 @@ def test_an_ag_ui_front_end_has_a_run_and_a_reload_shows_the_same(client: httpx.
     assert tab.front_end.of("user")[0]["content"] == "Assam, please."
 
 
-def test_two_tabs_see_all_and_a_second_message_waits_in_its_box(
+def test_two_tabs_see_every_message_and_a_concurrent_one_is_rejected(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     one, two = Tab(client).read("RUN_FINISHED"), Tab(client).read("RUN_FINISHED")
@@ -104,7 +104,7 @@ def test_two_tabs_see_all_and_a_second_message_waits_in_its_box(
     assert said == ["Assam, please.", "And milk?"]
 
 
-def test_a_reload_in_the_middle_of_an_answer_goes_on_where_it_was(
+def test_reload_during_an_answer_continues_the_same_answer(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     adapter.replies = iter([say("Let me think.")])
@@ -121,7 +121,7 @@ def test_a_reload_in_the_middle_of_an_answer_goes_on_where_it_was(
     assert second.front_end.text == "Let me think."
 
 
-def test_a_stopped_answer_keeps_its_text_and_goes_on(
+def test_stopped_answer_keeps_its_text_and_can_be_continued(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     adapter.replies = iter([say("Let me think."), say("Here it is.")])
@@ -157,7 +157,7 @@ def decide(client: httpx.Client, tab: Tab, **decision: object) -> httpx.Response
     return post(client, "/decide", json.dumps({**shown, **decision}))
 
 
-def test_an_order_counts_once_the_user_has_seen_and_approved_it(
+def test_order_takes_effect_only_after_the_user_approves_its_preview(
     client: httpx.Client, adapter: WaitingAdapter, database: Path
 ) -> None:
     order(adapter)
@@ -180,7 +180,7 @@ def test_an_order_counts_once_the_user_has_seen_and_approved_it(
     assert (late.status_code, "decided already" in late.json()["error"]) == (409, True)
 
 
-def test_a_denied_order_changes_nothing_and_the_model_reads_why(
+def test_denied_order_changes_nothing_and_the_model_sees_the_reason(
     client: httpx.Client, adapter: WaitingAdapter, database: Path
 ) -> None:
     order(adapter)
@@ -195,7 +195,7 @@ def test_a_denied_order_changes_nothing_and_the_model_reads_why(
     assert "Rather less." in tab.front_end.of("tool")[-1]["error"]
 
 
-def test_a_message_does_not_pass_a_call_that_waits(
+def test_message_is_rejected_while_a_call_is_pending_approval(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     order(adapter)
@@ -214,7 +214,7 @@ def snapshot(database: Path) -> str:
     return str(text)
 
 
-def test_another_server_goes_on_with_the_chat_its_state_and_open_sections(
+def test_another_server_resumes_the_chat_with_state_and_open_sections(
     adapter: WaitingAdapter, database: Path
 ) -> None:
     order(adapter)
@@ -233,7 +233,9 @@ def test_another_server_goes_on_with_the_chat_its_state_and_open_sections(
     assert '"tea":"Assam"' in snapshot(database)
 
 
-def test_two_servers_of_one_database_lose_nothing(adapter: WaitingAdapter, database: Path) -> None:
+def test_two_servers_on_one_database_lose_no_message(
+    adapter: WaitingAdapter, database: Path
+) -> None:
     with (
         serve(adapter, database) as one_url,
         serve(adapter, database) as two_url,
@@ -248,7 +250,7 @@ def test_two_servers_of_one_database_lose_nothing(adapter: WaitingAdapter, datab
         assert read_run(post(two, "/agent", body("Thanks."))).text.endswith("You are welcome.")
 
 
-def test_a_killed_server_loses_no_message_and_answers_it_later(database: Path) -> None:
+def test_message_survives_a_killed_server_and_is_answered_later(database: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with running_process(database, port, pace=0.3) as process, browser(url) as client:
@@ -265,19 +267,19 @@ def test_a_killed_server_loses_no_message_and_answers_it_later(database: Path) -
         assert "Assam" in tab.read("RUN_FINISHED", 2).front_end.text
 
 
-def test_browsers_have_chats_of_their_own(client: httpx.Client) -> None:
+def test_each_browser_has_its_own_chat(client: httpx.Client) -> None:
     post(client, "/agent", body("Assam, please."))
     with browser(str(client.base_url)) as other:
         assert Tab(other).read("RUN_FINISHED").front_end.messages == []
 
 
-def test_the_database_has_no_secret_of_a_browser(client: httpx.Client, database: Path) -> None:
+def test_database_does_not_contain_the_browser_secret(client: httpx.Client, database: Path) -> None:
     post(client, "/agent", body("Assam, please."))
     secret = client.cookies["web_chat"]
     assert all(secret.encode() not in file.read_bytes() for file in database.parent.iterdir())
 
 
-def test_the_page_runs_nothing_that_others_wrote(client: httpx.Client) -> None:
+def test_page_cannot_run_injected_scripts(client: httpx.Client) -> None:
     page = httpx.get(client.base_url)
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'")
@@ -293,7 +295,7 @@ def test_the_page_runs_nothing_that_others_wrote(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/agent", "/decide", "/stop", "/go-on"])
-def test_another_site_cannot_act_for_the_user(client: httpx.Client, path: str) -> None:
+def test_requests_from_another_site_are_rejected(client: httpx.Client, path: str) -> None:
     assert post(client, path, body("x"), origin="http://evil.example").status_code == 403
     assert post(client, path, body("x"), origin="null").status_code == 403
     assert client.post(path, data={"x": "y"}).status_code == 415
@@ -306,14 +308,12 @@ def test_another_site_cannot_act_for_the_user(client: httpx.Client, path: str) -
     ("content", "status"),
     [("", 422), ("[" * 100_000, 422), ("{}", 422), (body(" "), 422), (body("x" * 2_000_000), 413)],
 )
-def test_a_body_that_is_no_message_is_refused(
-    client: httpx.Client, content: str, status: int
-) -> None:
+def test_invalid_message_body_is_rejected(client: httpx.Client, content: str, status: int) -> None:
     answer = post(client, "/agent", content)
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
 
 
-def test_a_browser_that_goes_in_the_middle_of_its_body_leaves_no_traceback(
+def test_disconnect_during_the_request_body_returns_400(
     adapter: WaitingAdapter, database: Path
 ) -> None:
     headers = {"host": "localhost", "content-type": "application/json"}
@@ -334,7 +334,7 @@ def test_a_browser_that_goes_in_the_middle_of_its_body_leaves_no_traceback(
     assert sent[0]["status"] == 400
 
 
-def test_a_failing_provider_shows_an_error_and_the_chat_goes_on(
+def test_provider_failure_is_shown_and_the_chat_can_continue(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     adapter.replies = iter([RuntimeError("/secret/path"), say("Better now.")])
@@ -347,9 +347,7 @@ def test_a_failing_provider_shows_an_error_and_the_chat_goes_on(
     assert tab.read("RUN_FINISHED", 2).front_end.text == "Better now."
 
 
-def test_a_tab_that_goes_away_does_not_stop_the_answer(
-    client: httpx.Client, adapter: WaitingAdapter
-) -> None:
+def test_closed_tab_does_not_stop_the_answer(client: httpx.Client, adapter: WaitingAdapter) -> None:
     adapter.go.clear()
     start(client, "Assam, please.")  # the client closes the response at once
     tab = Tab(client).read("TEXT_MESSAGE_CONTENT")
@@ -357,7 +355,7 @@ def test_a_tab_that_goes_away_does_not_stop_the_answer(
     assert tab.read("RUN_FINISHED").front_end.text.endswith("We have Assam.")
 
 
-def test_only_the_newest_version_of_a_chat_is_written_over(database: Path) -> None:
+def test_save_rejects_a_stale_version_of_a_chat(database: Path) -> None:
     with closing(ChatStore(database)) as one, closing(ChatStore(database)) as two:
         first = one.save("secret", StoredChat(pending="a"))
         with pytest.raises(StaleChatError):
@@ -370,7 +368,7 @@ def test_only_the_newest_version_of_a_chat_is_written_over(database: Path) -> No
         assert one.load("other") == StoredChat()
 
 
-def test_the_server_gives_out_no_other_file(client: httpx.Client) -> None:
+def test_server_serves_no_other_files(client: httpx.Client) -> None:
     host, port = client.base_url.host, client.base_url.port
     for path in (
         "/../server.py",
@@ -387,7 +385,7 @@ def test_the_server_gives_out_no_other_file(client: httpx.Client) -> None:
                 assert answer.readline().split()[1] == b"404", path
 
 
-def test_no_page_of_another_site_reads_a_chat(client: httpx.Client) -> None:
+def test_other_sites_cannot_read_a_chat(client: httpx.Client) -> None:
     for path in ("/", "/chat.js", "/events"):
         assert client.get(path, headers={"host": "evil.example"}).status_code == 400
     headers = {"origin": "http://evil.example", "access-control-request-method": "POST"}
@@ -401,7 +399,7 @@ def test_no_page_of_another_site_reads_a_chat(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "text", ["\\ud800 and \\udfff", "\\u0000\\u001b[2J", "\\u202eabc\\u2028", "</script>"]
 )
-def test_strange_characters_in_a_message_are_refused_or_kept(
+def test_unusual_characters_in_a_message_are_rejected_or_kept(
     client: httpx.Client, adapter: WaitingAdapter, text: str
 ) -> None:
     adapter.replies = iter([say("Hello."), say("Better.")])
@@ -417,7 +415,7 @@ def test_strange_characters_in_a_message_are_refused_or_kept(
 
 
 @pytest.mark.parametrize("reason", ["\\ud800", "\\u0000\\u001b[2J", "x" * 100_000])
-def test_a_denial_with_a_strange_reason_does_not_lose_the_chat(
+def test_denial_with_an_unusual_reason_does_not_lose_the_chat(
     client: httpx.Client, adapter: WaitingAdapter, reason: str
 ) -> None:
     order(adapter)
@@ -443,7 +441,7 @@ def test_a_denial_with_a_strange_reason_does_not_lose_the_chat(
         tab.read("RUN_FINISHED")
 
 
-def test_a_tab_that_does_not_read_holds_nobody_up(
+def test_tab_that_does_not_read_blocks_no_other_tab(
     client: httpx.Client, adapter: WaitingAdapter
 ) -> None:
     words = 30_000

@@ -59,7 +59,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=range(len(REFUSED)))
-def test_a_path_that_can_never_be_is_refused_with_the_remedy(files: Filesystem, path: str) -> None:
+def test_invalid_path_is_rejected_with_a_fix(files: Filesystem, path: str) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: files.read_bytes(path),
         lambda: files.write_bytes(path, b""),
@@ -86,14 +86,14 @@ def test_a_path_that_can_never_be_is_refused_with_the_remedy(files: Filesystem, 
     assert issubclass(PathError, WeakIncentivesError)
 
 
-def test_paths_have_one_form(files: Filesystem) -> None:
+def test_paths_are_normalized(files: Filesystem) -> None:
     assert files.read_bytes("./src/./app.py") == files.read_bytes("src/app.py")
     assert files.stat("./src/").path == "src"
     assert [entry.path for entry in files.list("./")] == ["README.md", "src"]
     assert files.stat(".").kind == "directory"
 
 
-def test_odd_names_are_names(files: Filesystem) -> None:
+def test_unusual_file_names_are_allowed(files: Filesystem) -> None:
     for name in (
         "~",
         "a b",
@@ -115,7 +115,7 @@ def test_odd_names_are_names(files: Filesystem) -> None:
 # reading and writing
 
 
-def test_bytes_come_back_as_they_were_written(files: Filesystem) -> None:
+def test_bytes_and_text_round_trip_unchanged(files: Filesystem) -> None:
     data = bytes(range(256)) * 3 + b"\r\n\n\r"
     files.write_bytes("data", data)
     assert files.read_bytes("data") == data
@@ -128,20 +128,20 @@ def test_bytes_come_back_as_they_were_written(files: Filesystem) -> None:
         files.read_text("text")
 
 
-def test_appending_makes_a_file_or_adds_to_it(files: Filesystem) -> None:
+def test_append_creates_a_file_or_extends_it(files: Filesystem) -> None:
     files.append_text("log/today", "1")
     files.append_bytes("log/today", b"2")
     assert files.read_text("log/today") == "12"
 
 
-def test_a_list_is_sorted_and_says_what_each_entry_is(files: Filesystem) -> None:
+def test_list_is_sorted_and_has_kind_and_size_of_each_entry(files: Filesystem) -> None:
     files.write_text("a", "12")
     entries = [(entry.path, entry.kind, entry.size) for entry in files.list()]
     assert entries == [("README.md", "file", 13), ("a", "file", 2), ("src", "directory", 0)]
     assert [entry.path for entry in files.list("src")] == ["src/a", "src/app.py"]
 
 
-def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
+def test_every_error_names_the_path_and_a_fix(files: Filesystem) -> None:
     cases: list[tuple[type[OSError], str, Callable[[], object]]] = [
         (FileNotFoundError, "'no/file'", lambda: files.read_bytes("no/file")),
         (FileNotFoundError, "'no'", lambda: files.list("no")),
@@ -172,7 +172,7 @@ def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
     assert tree(files) == before
 
 
-def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_for_it(
+def test_rename_replaces_files_and_creates_missing_directories(
     files: Filesystem,
 ) -> None:
     files.rename("README.md", "src/app.py")
@@ -185,7 +185,7 @@ def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_a_read_only_filesystem_refuses_every_change(sort: str, tmp_path: Path) -> None:
+def test_read_only_filesystem_rejects_every_change(sort: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     memory, host = (
         InMemoryFilesystem({"a": "1"}, read_only=True),
@@ -207,7 +207,7 @@ def test_a_read_only_filesystem_refuses_every_change(sort: str, tmp_path: Path) 
     host.close()
 
 
-def test_filesystems_can_be_put_back_by_a_transaction(files: Filesystem) -> None:
+def test_filesystems_are_snapshotable(files: Filesystem) -> None:
     assert isinstance(files, Snapshotable)
 
 
@@ -216,7 +216,7 @@ def test_filesystems_can_be_put_back_by_a_transaction(files: Filesystem) -> None
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> None:
+def test_limit_errors_name_the_limit_and_a_fix(sort: str, tmp_path: Path) -> None:
     limits = FilesystemLimits(file_bytes=10, depth=3, entries=4)
     files = (
         InMemoryFilesystem(limits=limits)
@@ -248,7 +248,7 @@ def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> 
 # searching
 
 
-def test_a_walk_goes_from_each_directory_into_it(files: Filesystem) -> None:
+def test_walk_yields_each_directory_before_its_contents(files: Filesystem) -> None:
     assert [entry.path for entry in files.walk()] == [
         "README.md",
         "src",
@@ -274,7 +274,7 @@ def matches(pattern: list[str], path: list[str]) -> bool:
         st.sampled_from(["**", "*", "a", "b", "[ab]", "?", "[!c]"]), min_size=1, max_size=4
     ),
 )
-def test_glob_finds_what_matches_part_by_part(content: Tree, pattern: list[str]) -> None:
+def test_glob_matches_path_segments(content: Tree, pattern: list[str]) -> None:
     with filesystem("memory", content) as files:
         expected = [
             path
@@ -286,14 +286,14 @@ def test_glob_finds_what_matches_part_by_part(content: Tree, pattern: list[str])
         assert glob_matches("/".join(pattern), path) is matches(pattern, path.split("/"))
 
 
-def test_glob_lists_no_directory_that_cannot_hold_a_match(files: Filesystem) -> None:
+def test_glob_does_not_list_directories_that_cannot_match(files: Filesystem) -> None:
     fork = files.fork()
     assert [entry.path for entry in fork.glob("*.md")] == ["README.md"]
     files.write_text("src/new.md", "")
     assert files.merge(fork)
 
 
-def test_a_pattern_full_of_stars_takes_no_longer() -> None:
+def test_glob_with_many_stars_takes_bounded_time() -> None:
     files = InMemoryFilesystem({"/".join("a" * 30): "", "a" * 250: ""})
     started = process_time()
     assert list(files.glob("/".join(["**", "a"] * 14) + "/b")) == []
@@ -301,7 +301,7 @@ def test_a_pattern_full_of_stars_takes_no_longer() -> None:
     assert process_time() - started < 10
 
 
-def test_grep_gives_lines_with_their_numbers(files: Filesystem) -> None:
+def test_grep_returns_lines_with_their_numbers(files: Filesystem) -> None:
     assert list(files.grep(r"^t\w+$", ignore_case=True)) == [GrepMatch("README.md", 2, "Text")]
     assert list(files.grep("[a-z]", "src", glob="*.py")) == [
         GrepMatch("src/app.py", 1, "import os")
@@ -317,13 +317,13 @@ def test_grep_gives_lines_with_their_numbers(files: Filesystem) -> None:
     ]
 
 
-def test_grep_passes_over_binary_files(files: Filesystem) -> None:
+def test_grep_skips_binary_files(files: Filesystem) -> None:
     files.write_bytes("binary", b"Text\0")
     files.write_bytes("latin", b"Text \xff")
     assert [match.path for match in files.grep("Text")] == ["README.md", "latin"]
 
 
-def test_a_pattern_that_is_none_is_refused_before_anything_is_read(files: Filesystem) -> None:
+def test_unsupported_pattern_is_rejected_before_the_search_starts(files: Filesystem) -> None:
     for pattern in ("(", "(?=x)", r"(a)\1"):
         with pytest.raises(ValueError, match="invalid pattern"):
             files.grep(pattern)
@@ -337,7 +337,7 @@ def test_a_pattern_that_is_none_is_refused_before_anything_is_read(files: Filesy
     files.grep(r"print\(?x")
 
 
-def test_a_file_that_lies_too_deep_does_not_end_a_search(tmp_path: Path) -> None:
+def test_file_beyond_the_depth_limit_does_not_end_a_search(tmp_path: Path) -> None:
     for below in ("a", "a/b", "a/b/c"):
         (tmp_path / below).mkdir()
         (tmp_path / below / "f").write_text("needle")
@@ -345,7 +345,7 @@ def test_a_file_that_lies_too_deep_does_not_end_a_search(tmp_path: Path) -> None
     assert [entry.path for entry in files.grep("needle")] == ["a/b/f", "a/f"]
 
 
-def test_a_hostile_pattern_takes_linear_time() -> None:
+def test_hostile_pattern_takes_linear_time() -> None:
     files = InMemoryFilesystem({"a": "a" * 100_000 + "b"})
     started = process_time()
     assert list(files.grep("(a+)+$")) == []
@@ -360,7 +360,7 @@ def test_a_hostile_pattern_takes_linear_time() -> None:
     "pattern",
     ["[ab]{0,5000}[cd]", "(?:a{0,10}){1000}[cd]", r"\w{0,100}[!?]", r"[ab]*(?:\w{0,20}){4}[!?]"],
 )
-def test_a_pattern_that_would_freeze_the_process_ends_the_search(pattern: str, text: str) -> None:
+def test_pattern_that_would_block_the_process_is_stopped(pattern: str, text: str) -> None:
     files = InMemoryFilesystem({"text": text})
     started = process_time()
     with suppress(FilesystemLimitError):
@@ -368,13 +368,13 @@ def test_a_pattern_that_would_freeze_the_process_ends_the_search(pattern: str, t
     assert process_time() - started < 3
 
 
-def test_every_filesystem_bounds_a_search(files: Filesystem) -> None:
+def test_every_filesystem_limits_the_cost_of_a_search(files: Filesystem) -> None:
     files.write_text("long", "a" * 300_000)
     with pytest.raises(FilesystemLimitError, match="line 1 of 'long' is too long for this pattern"):
         list(files.grep("[ab]{0,5000}c", "long"))
 
 
-def test_a_search_that_takes_too_long_says_how_to_mend_it() -> None:
+def test_search_that_takes_too_long_raises_with_a_fix() -> None:
     files = InMemoryFilesystem(
         {"a": "x", "b": "x", "long": "x" * 10_000}, limits=FilesystemLimits(search_seconds=0)
     )
@@ -391,7 +391,7 @@ def test_a_search_that_takes_too_long_says_how_to_mend_it() -> None:
         list(files.grep("[xy]{0,5000}z", "long"))
 
 
-def test_a_search_ends_by_its_deadline(files: Filesystem) -> None:
+def test_search_stops_at_its_deadline(files: Filesystem) -> None:
     files.write_text("text", "a" * 100)
     with pytest.raises(
         FilesystemLimitError, match=r"the search reached its deadline at 'README\.md'"
@@ -400,7 +400,7 @@ def test_a_search_ends_by_its_deadline(files: Filesystem) -> None:
     assert list(files.grep("a{50}", "text", deadline=Deadline.after(600)))
 
 
-def test_time_between_matches_does_not_count_to_a_search(files: Filesystem) -> None:
+def test_time_between_matches_is_not_part_of_the_search_time(files: Filesystem) -> None:
     slow = InMemoryFilesystem(
         {"a": "x\n" * 3, "b": "x"}, limits=FilesystemLimits(search_seconds=0.05)
     )
@@ -413,7 +413,7 @@ def test_time_between_matches_does_not_count_to_a_search(files: Filesystem) -> N
     assert paths == ["a", "a", "a", "b"]
 
 
-def test_long_lines_are_searched_by_ordinary_patterns() -> None:
+def test_long_lines_can_be_searched_with_ordinary_patterns() -> None:
     files = InMemoryFilesystem({"bundle.js": "var a=1;" * 100_000 + "needle = 'x'"})
     for pattern in ("needle", r"needle\s*=", r"\bneedle\b.{0,3}'x'$"):
         assert [match.line_number for match in files.grep(pattern)] == [1]
@@ -421,9 +421,7 @@ def test_long_lines_are_searched_by_ordinary_patterns() -> None:
 
 @given(text=st.text("ab\n\r\N{EURO SIGN}", max_size=300))
 @pytest.mark.parametrize("pattern", ["b|(?:c{0,100}){40}[de]", "^a?$", "a$", "\N{EURO SIGN}"])
-def test_grep_finds_the_lines_that_match_however_the_text_is_cut_for_the_search(
-    pattern: str, text: str
-) -> None:
+def test_grep_finds_the_same_lines_however_the_text_is_chunked(pattern: str, text: str) -> None:
     matches = line_matcher(pattern)
     lines = (
         [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []

@@ -75,7 +75,7 @@ def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
 
 @given(CHANGES, st.lists(CHANGES, min_size=1, max_size=4), st.data())
 @settings(max_examples=300, deadline=None)
-def test_a_restore_undoes_whatever_others_changed(
+def test_restore_undoes_changes_by_other_programs(
     first: list[Change], calls: list[list[Change]], data: st.DataObject
 ) -> None:
     with directory() as (root, foreign):
@@ -139,7 +139,7 @@ AFTER: list[Change] = [
 ]
 
 
-def test_what_a_killed_process_left_half_done_is_undone_by_the_next() -> None:
+def test_changes_of_a_killed_process_are_undone_by_recover() -> None:
     with directory() as (root, foreign):
         change(root, BEFORE)
         before = tree(root)
@@ -152,7 +152,7 @@ def test_what_a_killed_process_left_half_done_is_undone_by_the_next() -> None:
         assert tree(root) == before
 
 
-def test_what_a_killed_process_committed_stands() -> None:
+def test_committed_changes_of_a_killed_process_are_kept() -> None:
     with directory() as (root, foreign):
         changed_by_a_killed_process(root, BEFORE, "commit")
         after = tree(root)
@@ -161,7 +161,7 @@ def test_what_a_killed_process_committed_stands() -> None:
         assert copies(root) == []
 
 
-def test_changes_since_a_process_was_killed_are_not_undone() -> None:
+def test_changes_made_after_a_process_was_killed_are_not_undone() -> None:
     with directory() as (root, foreign):
         change(root, BEFORE)
         changed_by_a_killed_process(root, AFTER)
@@ -179,7 +179,7 @@ def test_changes_since_a_process_was_killed_are_not_undone() -> None:
         assert tree(root) == after
 
 
-def test_copies_that_are_incomplete_or_lead_elsewhere_are_refused() -> None:
+def test_incomplete_or_escaping_copies_are_rejected() -> None:
     with directory() as (root, foreign):
         change(root, BEFORE)
         changed_by_a_killed_process(root, AFTER)
@@ -198,7 +198,7 @@ def test_copies_that_are_incomplete_or_lead_elsewhere_are_refused() -> None:
         assert tree(root) == after
 
 
-def test_copies_in_use_are_left_alone_and_go_with_their_process() -> None:
+def test_copies_in_use_are_kept_until_their_process_closes() -> None:
     with directory() as (root, foreign):
         other = ForeignDirectory(root)
         snapshot = other.snapshot()
@@ -213,7 +213,7 @@ def test_copies_in_use_are_left_alone_and_go_with_their_process() -> None:
         assert copies(root) == []
 
 
-def test_nothing_is_undone_without_a_record() -> None:
+def test_restore_without_a_record_undoes_nothing() -> None:
     with directory() as (root, foreign):
         snapshot = foreign.snapshot()
         (root / "new").write_text("by another program")
@@ -221,7 +221,7 @@ def test_nothing_is_undone_without_a_record() -> None:
         assert (root / "new").exists()
 
 
-def test_a_file_that_keeps_its_status_is_read_once() -> None:
+def test_file_with_unchanged_status_is_read_once() -> None:
     with directory() as (root, foreign):
         path = root / "large"
         path.write_bytes(b"x" * 100_000)
@@ -237,7 +237,7 @@ def test_a_file_that_keeps_its_status_is_read_once() -> None:
         assert (path.stat().st_atime_ns, path.stat().st_ino) == before
 
 
-def test_a_link_that_was_changed_is_reported_and_the_rest_put_back() -> None:
+def test_changed_link_is_reported_and_the_rest_is_restored() -> None:
     with directory() as (root, foreign):
         (root / "link").symlink_to("here")
         (root / "file").write_text("before")
@@ -254,7 +254,7 @@ def test_a_link_that_was_changed_is_reported_and_the_rest_put_back() -> None:
         assert [(root / name).read_text() for name in ("file", "twin")] == ["before", "before"]
 
 
-def test_what_is_too_large_to_copy_is_refused_before_it_is_copied() -> None:
+def test_directory_beyond_max_bytes_is_rejected_before_it_is_copied() -> None:
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         Path(place, "large").write_bytes(b"x" * 1001)
         foreign = ForeignDirectory(place, max_bytes=1000)

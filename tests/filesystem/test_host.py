@@ -169,7 +169,7 @@ def some_path(dice: random.Random, outside: Path) -> str:
 
 
 @pytest.mark.parametrize("sort", ["host", "memory", "fork of host"])
-def test_no_path_text_leads_out(sort: str) -> None:
+def test_path_cannot_escape_the_root(sort: str) -> None:
     dice = random.Random(7)  # noqa: S311 - the same paths in every run
     paths = 10_000 if sort == "host" else 2_000
     for _ in range(paths // 250):
@@ -211,7 +211,7 @@ THINGS = st.tuples(
 
 @given(things=st.lists(THINGS, max_size=10))
 @settings(max_examples=40)
-def test_no_tree_leads_out(things: list[tuple[str, str, str]]) -> None:
+def test_links_in_the_tree_cannot_escape_the_root(things: list[tuple[str, str, str]]) -> None:
     with jail() as (root, outside):
         for kind, name, target in things:
             path, to = root / name, target.format(outside=outside)
@@ -283,9 +283,7 @@ DOINGS: dict[str, Callable[[HostFilesystem], object]] = {
 
 @pytest.mark.parametrize("doing", [*DOINGS, "put back"])
 @pytest.mark.parametrize("swapped", ["d", "d/secret", "d/below"])
-def test_a_link_that_is_put_in_place_just_before_a_step_is_not_followed(
-    swapped: str, doing: str
-) -> None:
+def test_link_swapped_in_before_any_step_is_not_followed(swapped: str, doing: str) -> None:
     at, hit = 0, True
     while hit:
         at += 1
@@ -329,7 +327,7 @@ def put_link(place: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("swapped", ["directory", "file"])
-def test_no_race_leads_out(swapped: str) -> None:
+def test_racing_symlink_swap_cannot_escape_the_root(swapped: str) -> None:
     """A thread puts a link to the outside in the place of what is read and written, again and
     again.
     """
@@ -397,7 +395,7 @@ def test_no_race_leads_out(swapped: str) -> None:
 # what is out of bounds
 
 
-def test_links_and_special_files_are_shown_and_refused() -> None:
+def test_links_and_special_files_are_listed_but_cannot_be_opened() -> None:
     with jail() as (root, outside):
         furnish(root, outside)
         files = HostFilesystem(root)
@@ -433,7 +431,7 @@ def test_links_and_special_files_are_shown_and_refused() -> None:
         files.close()
 
 
-def test_files_with_several_hard_links_are_read_where_the_author_allows_it(tmp_path: Path) -> None:
+def test_hard_linked_file_can_be_read_if_hard_links_is_true(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "cache").write_text("installed")
     (tmp_path / "root/installed").hardlink_to(tmp_path / "cache")
@@ -447,7 +445,7 @@ def test_files_with_several_hard_links_are_read_where_the_author_allows_it(tmp_p
     assert (tmp_path / "cache").read_text() == "installed"
 
 
-def test_a_link_that_comes_in_while_a_tool_works_goes_when_its_path_is_put_back(
+def test_link_created_while_a_tool_runs_is_removed_by_restore(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "root").mkdir()
@@ -464,7 +462,7 @@ def test_a_link_that_comes_in_while_a_tool_works_goes_when_its_path_is_put_back(
     files.close()
 
 
-def test_the_root_stays_the_directory_that_was_opened(tmp_path: Path) -> None:
+def test_root_remains_the_directory_that_was_opened(tmp_path: Path) -> None:
     root, other = tmp_path / "root", tmp_path / "other"
     root.mkdir()
     other.mkdir()
@@ -477,7 +475,7 @@ def test_the_root_stays_the_directory_that_was_opened(tmp_path: Path) -> None:
     files.close()
 
 
-def test_a_closed_filesystem_says_so(tmp_path: Path) -> None:
+def test_closed_filesystem_raises_value_error(tmp_path: Path) -> None:
     files = HostFilesystem(tmp_path)
     files.close()
     files.close()
@@ -491,7 +489,7 @@ def test_a_closed_filesystem_says_so(tmp_path: Path) -> None:
             attempt()
 
 
-def test_a_root_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_root_must_be_an_existing_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         HostFilesystem(tmp_path / "file")
@@ -503,7 +501,7 @@ def test_a_root_that_is_no_directory_is_refused(tmp_path: Path) -> None:
 # writing
 
 
-def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path) -> None:
+def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
     files = HostFilesystem(tmp_path)
     contents = {b"a" * 300_000, b"b" * 200_000}
     files.write_bytes("file", b"a" * 300_000)
@@ -525,7 +523,7 @@ def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path) -> None:
     files.close()
 
 
-def test_a_file_that_is_still_being_written_is_not_there_yet(tmp_path: Path) -> None:
+def test_temporary_file_of_a_writer_is_hidden_and_reserved(tmp_path: Path) -> None:
     (tmp_path / ".weakincentives-0123").write_text("half")
     files = HostFilesystem(tmp_path)
     assert list(files.walk()) == []
@@ -534,7 +532,7 @@ def test_a_file_that_is_still_being_written_is_not_there_yet(tmp_path: Path) -> 
     files.close()
 
 
-def test_the_file_of_a_killed_writer_goes_and_comes_back_with_its_directory(
+def test_temporary_file_is_deleted_and_restored_with_its_directory(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "folder" / "inner").mkdir(parents=True)
@@ -549,7 +547,7 @@ def test_the_file_of_a_killed_writer_goes_and_comes_back_with_its_directory(
     files.close()
 
 
-def test_sizes_are_checked_before_memory_is_spent(tmp_path: Path) -> None:
+def test_file_size_is_checked_before_memory_is_allocated(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     files = HostFilesystem(tmp_path, limits=FilesystemLimits(file_bytes=100))

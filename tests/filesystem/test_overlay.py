@@ -40,7 +40,7 @@ def run(step: Do, files: Filesystem) -> object:
 @pytest.mark.parametrize("sort", ["memory", "host", "fork of memory"])
 @given(before=TREES, first=STEPS, second=STEPS)
 @settings(max_examples=120)
-def test_forks_merged_in_order_are_as_run_in_order_or_the_later_is_refused_whole(
+def test_forks_merge_in_order_or_the_later_merge_changes_nothing(
     sort: str, before: Tree, first: list[Do], second: list[Do]
 ) -> None:
     with filesystem(sort, before) as base, filesystem("memory", before) as plain:
@@ -63,7 +63,9 @@ def test_forks_merged_in_order_are_as_run_in_order_or_the_later_is_refused_whole
     before=TREES, first=st.lists(OPERATIONS, max_size=4), second=st.lists(OPERATIONS, max_size=4)
 )
 @settings(max_examples=60)
-def test_a_fork_of_a_fork_merges_into_it(before: Tree, first: list[Do], second: list[Do]) -> None:
+def test_fork_of_a_fork_merges_into_its_parent(
+    before: Tree, first: list[Do], second: list[Do]
+) -> None:
     with filesystem("memory", before) as base:
         outer = base.fork()
         inner = outer.fork()
@@ -82,7 +84,7 @@ def test_a_fork_of_a_fork_merges_into_it(before: Tree, first: list[Do], second: 
 @pytest.mark.parametrize("sort", ["memory", "host", "fork of host"])
 @given(before=TREES, steps=st.lists(OPERATIONS, max_size=6))
 @settings(max_examples=100)
-def test_the_changes_of_a_fork_are_the_differences_to_its_base(
+def test_fork_changes_are_the_differences_from_its_base(
     sort: str, before: Tree, steps: list[Do]
 ) -> None:
     with filesystem(sort, before) as base:
@@ -102,7 +104,7 @@ def test_the_changes_of_a_fork_are_the_differences_to_its_base(
         assert base.merge(fork)
 
 
-def test_changes_do_not_show_what_is_too_large_or_has_gone_from_the_base(tmp_path: Path) -> None:
+def test_changes_report_large_or_removed_base_files_as_other(tmp_path: Path) -> None:
     base = HostFilesystem(tmp_path)
     base.write_text("gone", "1")
     base.write_text("large", "12")
@@ -115,7 +117,7 @@ def test_changes_do_not_show_what_is_too_large_or_has_gone_from_the_base(tmp_pat
     base.close()
 
 
-def test_forks_that_touch_different_files_of_one_directory_both_merge() -> None:
+def test_forks_that_change_different_files_of_a_directory_both_merge() -> None:
     base = InMemoryFilesystem({"src/a.py": "a", "src/b.py": "b"})
     first, second = base.fork(), base.fork()
     first.write_text("src/a.py", first.read_text("src/a.py") + "!")
@@ -127,7 +129,7 @@ def test_forks_that_touch_different_files_of_one_directory_both_merge() -> None:
     assert tree(base) == {"src": None, "src/a.py": b"a!", "src/new.py": b"n"}
 
 
-def test_a_fork_that_read_what_has_changed_since_is_refused_and_changes_nothing() -> None:
+def test_merge_is_rejected_if_a_file_read_by_the_fork_has_changed() -> None:
     base = InMemoryFilesystem({"count": "1"})
     forks = [base.fork(), base.fork()]
     for fork in forks:
@@ -139,7 +141,7 @@ def test_a_fork_that_read_what_has_changed_since_is_refused_and_changes_nothing(
     assert tree(base) == {"count": b"2"}
 
 
-def test_a_search_counts_as_reading_what_it_searched() -> None:
+def test_merge_is_rejected_if_a_file_searched_by_the_fork_has_changed() -> None:
     base = InMemoryFilesystem({"a.txt": "needle", "b.txt": "hay"})
     fork = base.fork()
     assert [match.path for match in fork.grep("needle")] == ["a.txt"]
@@ -149,7 +151,7 @@ def test_a_search_counts_as_reading_what_it_searched() -> None:
     assert not base.exists("found")
 
 
-def test_a_merge_leaves_out_changes_that_the_fork_rolled_back() -> None:
+def test_merge_omits_changes_that_the_fork_rolled_back() -> None:
     base = InMemoryFilesystem({"a": "1"})
     fork = base.fork()
     fork.write_text("kept", "1")
@@ -164,7 +166,7 @@ def test_a_merge_leaves_out_changes_that_the_fork_rolled_back() -> None:
     assert tree(base) == {"a": b"1", "kept": b"1"}
 
 
-def test_a_merge_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+def test_failed_merge_changes_nothing(tmp_path: Path) -> None:
     base = HostFilesystem(tmp_path)
     base.write_text("a", "1")
     fork = base.fork()
@@ -182,7 +184,7 @@ def test_a_merge_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     base.close()
 
 
-def test_only_a_fork_of_this_filesystem_merges_and_only_once() -> None:
+def test_merge_accepts_only_a_fork_of_this_filesystem_and_only_once() -> None:
     base, other = InMemoryFilesystem(), InMemoryFilesystem()
     with pytest.raises(ValueError, match="not a fork of"):
         base.merge(other.fork())
@@ -194,7 +196,7 @@ def test_only_a_fork_of_this_filesystem_merges_and_only_once() -> None:
         base.merge(fork)
 
 
-def test_changes_made_to_the_host_behind_our_back_are_seen_by_a_merge(tmp_path: Path) -> None:
+def test_merge_detects_external_changes_to_host_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     base = HostFilesystem(tmp_path)
     fork = base.fork()
@@ -205,7 +207,7 @@ def test_changes_made_to_the_host_behind_our_back_are_seen_by_a_merge(tmp_path: 
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_threads_read_and_write_their_own_forks_of_one_base(sort: str) -> None:
+def test_threads_can_use_their_own_forks_of_one_base(sort: str) -> None:
     with filesystem(sort, {f"{number}": b"%d" % number for number in range(20)}) as base:
 
         def work(name: str) -> list[bytes]:

@@ -57,7 +57,7 @@ PATTERNS = st.recursive(
 
 
 @given(PATTERNS)
-def test_the_size_of_a_pattern_is_never_too_small(sample: Sample) -> None:
+def test_pattern_size_is_never_underestimated(sample: Sample) -> None:
     pattern = f"{sample.text}[?]"  # a pattern in any case, not a plain text
     line_matcher(pattern)
     assert pattern_size(pattern) > sample.atoms
@@ -76,13 +76,13 @@ def test_the_size_of_a_pattern_is_never_too_small(sample: Sample) -> None:
         ("[]a]{7}", 7),
     ],
 )
-def test_repeats_multiply(pattern: str, atoms: int) -> None:
+def test_repeats_multiply_the_pattern_size(pattern: str, atoms: int) -> None:
     line_matcher(pattern)
     assert atoms <= pattern_size(pattern) <= 4 * atoms + 40
 
 
 @pytest.mark.parametrize("pattern", ["needle", "a" * 9_000, "TODO: x", "päth/to-it"])
-def test_a_plain_text_is_of_size_one(pattern: str) -> None:
+def test_plain_text_has_pattern_size_one(pattern: str) -> None:
     assert pattern_size(pattern) == 1
 
 
@@ -94,5 +94,5 @@ def test_a_plain_text_is_of_size_one(pattern: str) -> None:
         r"(\d{1,3}\.){3}\d{1,3}",
     ],
 )
-def test_ordinary_patterns_are_small(pattern: str) -> None:
+def test_ordinary_patterns_have_a_small_size(pattern: str) -> None:
     assert pattern_size(pattern) < 100

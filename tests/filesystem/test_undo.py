@@ -48,7 +48,7 @@ STEPS = st.lists(
     ],
 )
 @settings(max_examples=100)
-def test_a_snapshot_comes_back_unless_an_older_one_did(
+def test_snapshot_can_be_restored_unless_an_older_one_was(
     sort: str, before: Tree, steps: list[Any]
 ) -> None:
     with filesystem(sort, before) as files:
@@ -167,7 +167,7 @@ def interrupt_at_every_line(check: Callable[[int], bool], step: int) -> None:
 @loose_files
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("sort", ["memory", "host", "fork of memory"])
-def test_an_interrupt_at_any_line_leaves_a_state_from_which_restore_is_right(
+def test_interrupt_of_a_change_at_any_line_allows_a_correct_restore(
     sort: str, change: Callable[[Filesystem], object]
 ) -> None:
     def check(at: int) -> bool:
@@ -186,7 +186,7 @@ def test_an_interrupt_at_any_line_leaves_a_state_from_which_restore_is_right(
 @loose_files
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_an_interrupt_of_restore_at_any_line_leaves_the_snapshot_within_reach(
+def test_interrupt_of_restore_at_any_line_allows_another_restore(
     sort: str, change: Callable[[Filesystem], object]
 ) -> None:
     def check(at: int) -> bool:
@@ -216,7 +216,7 @@ class Failing(HostFilesystem):
         super()._put(path, entry)
 
 
-def test_an_entry_that_cannot_be_put_back_does_not_stop_the_rest_and_is_tried_again(
+def test_failed_entry_does_not_stop_the_restore_and_can_be_retried(
     tmp_path: Path,
 ) -> None:
     files = Failing(tmp_path)
@@ -236,7 +236,7 @@ def test_an_entry_that_cannot_be_put_back_does_not_stop_the_rest_and_is_tried_ag
     files.close()
 
 
-def test_a_failure_on_the_way_to_an_older_snapshot_is_tried_again(tmp_path: Path) -> None:
+def test_failed_restore_of_an_older_snapshot_can_be_retried(tmp_path: Path) -> None:
     files = Failing(tmp_path)
     for name in "ab":
         files.write_text(name, "old")
@@ -254,7 +254,7 @@ def test_a_failure_on_the_way_to_an_older_snapshot_is_tried_again(tmp_path: Path
     files.close()
 
 
-def test_an_interrupt_while_putting_back_is_raised_when_all_else_is_put_back(
+def test_interrupt_during_restore_is_raised_after_the_rest_is_restored(
     tmp_path: Path,
 ) -> None:
     files = Failing(tmp_path)
@@ -276,7 +276,7 @@ def test_an_interrupt_while_putting_back_is_raised_when_all_else_is_put_back(
 # modes and times
 
 
-def test_modes_and_times_come_back_with_the_files_and_directories_that_were_changed(
+def test_restore_includes_modes_and_times_of_changed_files(
     tmp_path: Path,
 ) -> None:
     files = HostFilesystem(tmp_path)
@@ -322,7 +322,7 @@ class Counting(HostFilesystem):
 
 @pytest.mark.parametrize("size", [10, 1000])
 @pytest.mark.parametrize("changed", [0, 1, 10])
-def test_undo_costs_what_has_changed_whatever_the_size_of_the_tree(
+def test_undo_cost_depends_on_changes_and_not_on_the_size_of_the_tree(
     tmp_path: Path, size: int, changed: int
 ) -> None:
     for number in range(size):
@@ -345,7 +345,7 @@ def test_undo_costs_what_has_changed_whatever_the_size_of_the_tree(
     files.close()
 
 
-def test_nothing_is_kept_without_a_snapshot_that_somebody_holds(tmp_path: Path) -> None:
+def test_nothing_is_kept_without_a_referenced_snapshot(tmp_path: Path) -> None:
     files = Counting(tmp_path)
     files.write_text("a", "1")
     files.write_text("a", "2")
@@ -356,7 +356,7 @@ def test_nothing_is_kept_without_a_snapshot_that_somebody_holds(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_a_snapshot_that_nobody_holds_is_no_garbage_for_the_collector(sort: str) -> None:
+def test_unreferenced_snapshot_is_freed_without_the_garbage_collector(sort: str) -> None:
     with filesystem(sort, CONTENT) as files:
         start = files.snapshot()
         files.write_text("b", "1")
@@ -373,7 +373,7 @@ def test_a_snapshot_that_nobody_holds_is_no_garbage_for_the_collector(sort: str)
             gc.enable()
 
 
-def test_a_large_pre_image_lies_in_a_file_and_not_in_memory(tmp_path: Path) -> None:
+def test_large_pre_image_is_stored_in_a_file_instead_of_memory(tmp_path: Path) -> None:
     files = HostFilesystem(tmp_path)
     files.write_bytes("big", b"1" * 200_000)
     snapshot = files.snapshot()
@@ -385,7 +385,7 @@ def test_a_large_pre_image_lies_in_a_file_and_not_in_memory(tmp_path: Path) -> N
     files.close()
 
 
-def test_many_large_pre_images_need_one_descriptor(tmp_path: Path) -> None:
+def test_many_large_pre_images_use_one_file_descriptor(tmp_path: Path) -> None:
     files = HostFilesystem(tmp_path)
     for number in range(50):
         files.write_bytes(f"{number}", b"%d" % number * 70_000)
@@ -402,7 +402,7 @@ def test_many_large_pre_images_need_one_descriptor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_a_snapshot_of_another_filesystem_is_refused(sort: str) -> None:
+def test_snapshot_of_another_filesystem_is_rejected(sort: str) -> None:
     with filesystem(sort) as first, filesystem(sort) as other:
         snapshot = first.snapshot()
         other.write_text("a", "kept")

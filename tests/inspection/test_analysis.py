@@ -67,13 +67,13 @@ def closed(
     return MarkdownSection(title=title, template=text, visibility=SUMMARY, summary=summary, **more)
 
 
-def test_a_prompt_without_faults_has_no_findings() -> None:
+def test_prompt_without_problems_has_no_findings() -> None:
     task = MarkdownSection(title="Task", template="Help.", tools=[tool("look")])
     clean = template(task, closed("Refunds", "Use `refund`. " * 30, tools=[tool("refund")]))
     assert analyze(clean) == Report("shop/manual", 2, ())
 
 
-def test_what_is_wrong_with_the_source_of_a_section_is_a_finding() -> None:
+def test_problem_reported_by_a_section_is_a_finding() -> None:
     class Imported(MarkdownSection[None]):
         def problems(self) -> list[tuple[str, str]]:
             return [("line 3 is broken", "mend it")]
@@ -82,7 +82,7 @@ def test_what_is_wrong_with_the_source_of_a_section_is_a_finding() -> None:
     assert finding == Finding("source", ("manual",), "warning", "line 3 is broken", "mend it")
 
 
-def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
+def test_each_finding_has_section_severity_message_and_remedy(tmp_path: Path) -> None:
     mood = MarkdownSection(
         title="Mood", template="Use `old_tool` or `refund(order)`.", enabled=lambda *, session: True
     )
@@ -147,7 +147,7 @@ def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("TL-13")
-def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_stands() -> None:
+def test_description_over_200_characters_is_found_in_any_section() -> None:
     def described(name: str, length: int) -> Tool[Order, object]:
         return Tool(name=name, params_type=Order, description="x" * length)
 
@@ -183,7 +183,7 @@ def book(params: Order, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("Booked.")
 
 
-def test_resource_without_fork_in_a_handler_that_runs_before_its_approval_is_found() -> None:
+def test_resource_without_fork_used_before_approval_is_found() -> None:
     def asking(handler: Any, approval: Any) -> Tool[Order, None]:
         name = f"{handler.__name__}_{approval}"
         return Tool(name=name, handler=handler, approval=approval, effect="repeatable")
@@ -214,7 +214,7 @@ def test_resource_without_fork_in_a_handler_that_runs_before_its_approval_is_fou
     assert second.message.startswith("its tool `refund_effects` ")
 
 
-def test_conditions_read_the_session_argument() -> None:
+def test_conditions_are_evaluated_with_the_given_session() -> None:
     gated = MarkdownSection(
         title="Gated",
         template="Use `refund`.",
@@ -233,7 +233,7 @@ def test_conditions_read_the_session_argument() -> None:
 # tools that texts name
 
 
-def test_a_summary_may_name_what_it_hides_and_nothing_else() -> None:
+def test_summary_may_name_only_the_tools_that_it_hides() -> None:
     inner = MarkdownSection(title="Food", template="y", tools=[tool("weigh")])
     own = closed(
         "Refunds", summary="Has `refund` and `weigh`.", tools=[tool("refund")], children=[inner]
@@ -242,14 +242,14 @@ def test_a_summary_may_name_what_it_hides_and_nothing_else() -> None:
     assert findings(template(own, other)) == [("tool-not-open", "orders")]
 
 
-def test_a_text_that_names_the_tool_of_its_own_closed_child_is_found() -> None:
+def test_text_that_names_a_tool_of_its_closed_child_is_found() -> None:
     parent = MarkdownSection(
         title="All", template="Use `refund`.", children=[closed("Refunds", tools=[tool("refund")])]
     )
     assert findings(template(parent)) == [("tool-not-open", "all")]
 
 
-def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
+def test_hidden_text_is_checked_in_the_state_that_includes_it() -> None:
     inner = closed("Inner", "Use `outer_tool`, not `refund`. " * 20)
     outer = closed("Outer", children=[inner], tools=[tool("outer_tool")])
     assert findings(template(outer, closed("Refunds", tools=[tool("refund")]))) == [
@@ -257,7 +257,7 @@ def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
     ]
 
 
-def test_an_example_that_calls_a_closed_tool_is_found() -> None:
+def test_example_that_calls_a_closed_tool_is_found() -> None:
     step = TaskStep(tool="refund", input=Order("A-7"), result="Paid back.")
     examples = TaskExamplesSection(examples=[TaskExample(objective="Pay back.", steps=(step,))])
     assert findings(template(examples, closed("Refunds", tools=[tool("refund")]))) == [
@@ -265,7 +265,7 @@ def test_an_example_that_calls_a_closed_tool_is_found() -> None:
     ]
 
 
-def test_a_description_that_names_a_closed_tool_is_found() -> None:
+def test_description_that_names_a_closed_tool_is_found() -> None:
     look = Tool[Order, object](name="look", description="After `refund` only.", params_type=Order)
     task = MarkdownSection(title="Task", template="Help.", tools=[look])
     assert findings(template(task, closed("Refunds", tools=[tool("refund")]))) == [
@@ -274,7 +274,7 @@ def test_a_description_that_names_a_closed_tool_is_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["refund", "``refund``", "`Refund`", "`refund now`", "`other`"])
-def test_only_a_name_in_backticks_is_the_name_of_a_tool(text: str) -> None:
+def test_only_a_name_in_backticks_is_treated_as_a_tool_name(text: str) -> None:
     assert (
         findings(
             template(
@@ -313,7 +313,7 @@ def built(shapes: Sequence[Shape], numbers: Iterator[int]) -> list[Section[Any]]
 
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 @settings(max_examples=80)
-def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) -> None:
+def test_analysis_finds_as_much_as_trying_every_set_of_open_sections(shapes: list[Shape]) -> None:
     example = template(*built(shapes, iter(range(100))))
     nodes = example.registry.sections
     paths = [node.path for node in nodes if node.visibility is SUMMARY]
@@ -343,7 +343,7 @@ def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) ->
 # summaries
 
 
-def test_a_summary_as_long_as_all_that_it_hides_is_found() -> None:
+def test_summary_as_long_as_the_text_that_it_hides_is_found() -> None:
     assert findings(template(closed("Notes", "Short."))) == [("summary-too-long", "notes")]
     summarized = template(closed("Notes")).render().text
     as_long = "x" * (len(summarized) - len("## 1. Notes\n\n"))
@@ -351,11 +351,11 @@ def test_a_summary_as_long_as_all_that_it_hides_is_found() -> None:
     assert findings(template(closed("Notes", f"{as_long}x"))) == []
 
 
-def test_the_tools_that_a_summary_hides_count() -> None:
+def test_hidden_tools_add_to_the_size_that_a_summary_hides() -> None:
     assert findings(template(closed("Notes", "Short.", tools=[tool("refund")]))) == []
 
 
-def test_a_section_that_is_always_full_needs_no_shorter_summary() -> None:
+def test_section_that_is_always_full_needs_no_shorter_summary() -> None:
     assert (
         findings(template(MarkdownSection(title="Notes", template="Hi.", summary="Unused."))) == []
     )
@@ -365,14 +365,14 @@ def test_a_section_that_is_always_full_needs_no_shorter_summary() -> None:
 # prefix
 
 
-def test_text_that_depends_on_the_session_before_text_that_does_not_is_found() -> None:
+def test_session_dependent_text_before_other_text_is_found() -> None:
     watching = MarkdownSection(title="Mood", template="x", enabled=lambda *, session: False)
     assert findings(template(watching, MarkdownSection(title="Task", template="Help."))) == [
         ("session-first", "mood")
     ]
 
 
-def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
+def test_session_dependent_sections_in_a_row_are_not_a_finding() -> None:
     first, second = (
         MarkdownSection(title=key, template="x", enabled=lambda *, session: True) for key in "ab"
     )
@@ -383,7 +383,7 @@ def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
 # params and failures
 
 
-def test_bound_params_decide_the_conditions() -> None:
+def test_conditions_are_evaluated_with_bound_params() -> None:
     gated = MarkdownSection[Count](
         title="Many", template="Use `refund`.", enabled=lambda params: params.value > 1
     )
@@ -392,7 +392,7 @@ def test_bound_params_decide_the_conditions() -> None:
     assert ("tool-not-open", "many") not in findings(example.bind(Count(1)))
 
 
-def test_a_condition_that_needs_real_params_is_reported() -> None:
+def test_condition_that_requires_bound_params_is_reported() -> None:
     gated = MarkdownSection[Count](
         title="Many", template="x", enabled=lambda params: params.value > 1
     )
@@ -403,7 +403,7 @@ def test_a_condition_that_needs_real_params_is_reported() -> None:
     assert finding.remedy == "analyze a prompt to which a Count is bound"
 
 
-def test_a_section_whose_own_code_fails_is_reported_and_the_others_are_checked() -> None:
+def test_failing_section_is_reported_and_the_others_are_checked() -> None:
     class Broken(Section[None]):
         def render_body(self, params: None, *, path: SectionPath) -> str:
             raise OSError("no disk")
@@ -425,7 +425,7 @@ def test_a_section_whose_own_code_fails_is_reported_and_the_others_are_checked()
     assert report.states == 0
 
 
-def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> None:
+def test_stored_overrides_are_checked_instead_of_the_authored_texts(tmp_path: Path) -> None:
     example = template(
         MarkdownSection(title="Task", template="Help."),
         closed("Refunds", tools=[tool("refund")]),
@@ -444,7 +444,7 @@ def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> N
     assert "the stored override of body other does not apply" in stale.message
 
 
-def test_a_report_is_json() -> None:
+def test_report_round_trips_through_json() -> None:
     report = analyze(template(closed("Notes", "Short.")))
     assert serde.parse(Report, serde.dump(report)) == report
 
@@ -485,7 +485,7 @@ def test_param_of_another_section_in_braces_is_found() -> None:
     assert findings(template(*sections)) == [("param-in-braces", "hotel")]
 
 
-def test_params_that_a_summary_another_section_or_code_uses_count_as_used() -> None:
+def test_params_used_by_a_summary_another_section_or_code_are_not_reported() -> None:
     both = [
         MarkdownSection[Trip](title="Trip", template="$city"),
         closed("Day", params_type=Trip, summary="For $day."),
@@ -499,7 +499,7 @@ def test_params_that_a_summary_another_section_or_code_uses_count_as_used() -> N
     assert findings(template(chosen).bind(Trip("Rome"))) == []
 
 
-def test_param_that_only_an_override_uses_is_used(tmp_path: Path) -> None:
+def test_params_in_an_override_are_checked_like_authored_text(tmp_path: Path) -> None:
     section = MarkdownSection[Trip](title="Trip", template="$city")
     store = LocalPromptOverridesStore(tmp_path)
     store.upsert(template(section).descriptor, SectionOverride(path=("trip",), body="$city {day}"))

@@ -89,7 +89,7 @@ def short(template: PromptTemplate[None]) -> int:
     return span.end - span.start
 
 
-def test_each_request_carries_the_text_that_it_shows() -> None:
+def test_section_cost_includes_its_text_in_every_request() -> None:
     by_path = costs(run(shop(visibility=FULL), PAY, say("Done.")))
     assert (by_path["task"].requests, by_path["task"].sent) == (2, 2 * TASK)
     assert sums(by_path["refunds"]) == (2, 2 * WHOLE, 0)
@@ -97,13 +97,13 @@ def test_each_request_carries_the_text_that_it_shows() -> None:
     assert (tool.name, tool.requests, tool.sent, tool.calls) == ("refund", 2, 2 * DECLARED, 1)
 
 
-def test_a_restarted_evaluation_is_counted_as_one() -> None:
+def test_restarted_evaluation_is_counted_once() -> None:
     for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
         refunds = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"]
         assert sums(refunds) == (3, short(template) + 2 * WHOLE, 1)
 
 
-def test_closing_ends_what_a_tool_costs() -> None:
+def test_tool_cost_ends_when_its_section_is_closed() -> None:
     template = PromptTemplate(ns="n", key="k", sections=shop().sections, closable=True)
     close = call(("close_section", {"section_key": "refunds"}))
     refunds = costs(run(template, READ, close, say("Done.")))["refunds"]
@@ -111,12 +111,12 @@ def test_closing_ends_what_a_tool_costs() -> None:
     assert refunds.opened == 1
 
 
-def test_a_call_that_was_refused_opens_nothing() -> None:
+def test_rejected_call_opens_nothing() -> None:
     refused = call(("open_sections", {"section_keys": ["refunds", "nope"], "reason": "r"}))
     assert costs(run(shop(Disclosure.OPEN), refused, say("Done.")))["refunds"].opened == 0
 
 
-def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
+def test_nested_evaluation_is_attributed_to_its_own_prompt() -> None:
     inner = PromptTemplate(
         ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
     )
@@ -137,7 +137,7 @@ def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
     assert [tool.calls for tool in by_path["refunds"].tools] == [1]
 
 
-def test_tools_are_in_the_order_in_which_the_section_has_them() -> None:
+def test_tools_are_in_declaration_order() -> None:
     tools = [Tool(name=f"tool_{number}", handler=refund) for number in range(9)]
     section = MarkdownSection(title="Task", template="Help.", tools=tools)
     template = PromptTemplate(ns="shop", key="tools", sections=[section])
@@ -151,13 +151,13 @@ def test_each_cost_names_its_prompt() -> None:
     }
 
 
-def test_runs_add_up() -> None:
+def test_costs_of_several_runs_add_up() -> None:
     records = run(shop(), READ, PAY, say("Done."))
     once, twice = costs(records)["refunds"], costs(records + records)["refunds"]
     assert sums(twice) == tuple(2 * number for number in sums(once))
 
 
-def test_runs_of_several_sessions_may_overlap() -> None:
+def test_runs_of_several_sessions_can_overlap() -> None:
     first = run(shop(), READ, PAY, say("Done."))
     other = run(shop(), PAY, READ, READ, PAY, PAY, say("Done."))
     overlapping = [record for pair in zip(first, other, strict=False) for record in pair]
@@ -165,16 +165,16 @@ def test_runs_of_several_sessions_may_overlap() -> None:
     assert section_costs(overlapping) == section_costs([*first, *other])
 
 
-def test_a_run_that_was_cut_off_counts_as_far_as_it_went() -> None:
+def test_interrupted_run_is_included_up_to_its_last_record() -> None:
     records = run(shop(), READ, PAY, say("Done."))
     assert costs(records[:2] + records)["task"].requests == 4
 
 
-def test_a_section_that_nobody_opens_stays_summarized() -> None:
+def test_section_that_is_never_opened_gets_no_advice() -> None:
     assert costs(run(shop(), say("Done.")))["refunds"].advice is None
 
 
-def test_a_full_section_with_a_summary_that_nobody_needs_should_be_summarized() -> None:
+def test_unused_full_section_with_a_summary_should_be_summarized() -> None:
     advice = costs(run(shop(visibility=FULL), say("Done.")))["refunds"].advice
     assert advice is not None
     expanded, brief = WHOLE + DECLARED, short(shop())
@@ -185,18 +185,18 @@ def test_a_full_section_with_a_summary_that_nobody_needs_should_be_summarized() 
     )
 
 
-def test_a_full_section_that_is_used_at_once_stays_full() -> None:
+def test_full_section_that_is_used_immediately_gets_no_advice() -> None:
     assert costs(run(shop(visibility=FULL), PAY, PAY, say("Done.")))["refunds"].advice is None
 
 
-def test_runs_that_began_with_a_section_shown_in_two_ways_get_advice_in_any_case() -> None:
+def test_section_that_started_both_full_and_summarized_gets_advice() -> None:
     both = run(shop(), say("Done.")) + run(shop(visibility=FULL), say("Done."))
     advice = costs(both)["refunds"].advice
     assert advice is not None
     assert advice.visibility == "SUMMARY"
 
 
-def test_no_log_can_tell_how_a_section_within_a_summarized_one_should_be_shown() -> None:
+def test_section_inside_a_summarized_section_gets_no_advice() -> None:
     food = MarkdownSection(title="Food", template=BODY, tools=[REFUND])
     around = MarkdownSection(
         title="Refunds", summary="s", template=BODY, visibility=SUMMARY, children=[food]
@@ -205,7 +205,7 @@ def test_no_log_can_tell_how_a_section_within_a_summarized_one_should_be_shown()
     assert costs(run(template, say("Done.")))["refunds.food"].advice is None
 
 
-def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
+def test_section_that_every_run_opens_should_be_full() -> None:
     expanded = WHOLE + DECLARED
     for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
         brief = short(template)
@@ -220,7 +220,7 @@ def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
         )
 
 
-def test_a_full_section_was_needed_from_the_call_of_its_tool_on() -> None:
+def test_full_section_is_needed_from_the_first_call_of_its_tool() -> None:
     other = call(("nothing", {}))
     records = run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done."))
     advice = costs(records)["refunds"].advice
@@ -231,18 +231,18 @@ def test_a_full_section_was_needed_from_the_call_of_its_tool_on() -> None:
     assert "open 2 x" in advice.arithmetic
 
 
-def test_a_full_section_whose_tools_are_never_called_should_be_summarized() -> None:
+def test_full_section_whose_tools_are_never_called_should_be_summarized() -> None:
     advice = costs(run(shop(visibility=FULL, summary=None), say("Done.")))["refunds"].advice
     assert advice is not None
     assert advice.visibility == "SUMMARY"
     assert "1 x 200 (assumed)" in advice.arithmetic
 
 
-def test_no_log_can_tell_whether_a_text_without_tools_was_needed() -> None:
+def test_section_without_tools_gets_no_advice() -> None:
     assert costs(run(shop(), say("Done.")))["task"].advice is None
 
 
-def test_records_without_sizes_are_left_out() -> None:
+def test_records_without_sizes_are_skipped() -> None:
     records = run(shop(), READ, PAY, say("Done."))
     for record in records:
         record.pop("sections", None)
@@ -251,7 +251,7 @@ def test_records_without_sizes_are_left_out() -> None:
 
 @given(st.lists(st.sampled_from([READ, PAY]), max_size=6))
 @settings(max_examples=30)
-def test_every_answer_of_read_section_is_carried_from_then_on(steps: list[Reply]) -> None:
+def test_every_read_section_reply_is_included_in_later_requests(steps: list[Reply]) -> None:
     refunds = costs(run(shop(), *steps, say("Done.")))["refunds"]
     sent, carried, reads = short(shop()), 0, 0
     for step in steps:

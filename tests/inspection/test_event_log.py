@@ -87,7 +87,7 @@ def evaluate(session: Session) -> None:
     ScriptedAdapter([read, pay, say("Done.")]).evaluate(PROMPT.bind(), session=session)
 
 
-def test_every_event_of_a_run_is_a_line_in_order() -> None:
+def test_every_event_of_a_run_is_logged_in_order() -> None:
     records = logged(evaluate)
     assert [record["event"] for record in records] == [
         "PromptRendered",
@@ -113,7 +113,7 @@ class Answer:
     total: int
 
 
-def test_the_log_has_the_models_text_and_the_feedback_on_a_rejected_answer() -> None:
+def test_log_contains_model_text_and_feedback_on_rejected_answers() -> None:
     look = AssistantMessage(
         text="Let me see.", tool_calls=(ToolCall("1", "refund", '{"number": "A-7"}'),)
     )
@@ -141,7 +141,7 @@ def test_the_log_has_the_models_text_and_the_feedback_on_a_rejected_answer() -> 
         ("look", "\ud800"),
     ],
 )
-def test_the_log_has_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
+def test_log_contains_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
     mistaken = AssistantMessage(tool_calls=(ToolCall("1", name, arguments),), finish="tool_calls")
     sections = [
         MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])
@@ -154,7 +154,7 @@ def test_the_log_has_arguments_as_the_model_wrote_them(name: str, arguments: str
     assert (fine["params"], fine["arguments"]) == ({"number": "A-7"}, '{"number": "A-7"}')
 
 
-def test_refused_arguments_of_any_length_make_a_short_event() -> None:
+def test_long_rejected_arguments_are_truncated_in_the_event() -> None:
     session, endless = Session(), '{"number": "' + "7" * 1_000_000
     mistaken = AssistantMessage(tool_calls=(ToolCall("1", "look", endless),), finish="tool_calls")
     sections = [
@@ -167,7 +167,7 @@ def test_refused_arguments_of_any_length_make_a_short_event() -> None:
     assert event.arguments == endless[:10_000]
 
 
-def test_the_log_refers_to_the_models_own_text_and_copies_none() -> None:
+def test_event_references_the_model_text_without_copying_it() -> None:
     session, text = Session(), "word " * 1_000
     ScriptedAdapter([say(text)]).evaluate(PROMPT.bind(), session=session)
     [event] = session[ProviderCalled].all()
@@ -179,7 +179,7 @@ class Tone:
     word: str
 
 
-def test_the_log_holds_all_that_was_said_in_a_conversation() -> None:
+def test_log_contains_everything_said_in_a_conversation() -> None:
     tone = MarkdownSection[Tone](title="Tone", template="Be $word.")
     template = PromptTemplate[Answer](ns="shop", key="talk", sections=[*PROMPT.sections, tone])
     prompt = template.bind(Tone("kind"))
@@ -219,7 +219,7 @@ def test_the_log_holds_all_that_was_said_in_a_conversation() -> None:
     assert str(begun[1]["changes"]).endswith("## 3. Tone\n\nBe brief.")
 
 
-def test_a_rejected_answer_is_an_event_also_when_the_model_is_not_asked_again() -> None:
+def test_answer_rejected_is_published_even_if_the_model_is_not_asked_again() -> None:
     prompt = Prompt[Answer](ns="shop", key="sum", sections=PROMPT.sections)
     adapter = ScriptedAdapter([say("no")] * 3)
     session = Session()
@@ -228,7 +228,7 @@ def test_a_rejected_answer_is_an_event_also_when_the_model_is_not_asked_again() 
     assert len(session[AnswerRejected].all()) == 3
 
 
-def test_the_log_begins_with_its_version() -> None:
+def test_log_starts_with_its_version() -> None:
     file = io.StringIO()
     write_events(Session().bus, file)
     assert file.getvalue() == LOG_START
@@ -240,7 +240,7 @@ def test_the_log_begins_with_its_version() -> None:
             list(read_events([other]))
 
 
-def test_a_rendered_prompt_is_logged_with_the_sizes_of_its_sections() -> None:
+def test_prompt_rendered_is_logged_with_section_sizes() -> None:
     (rendered, *_) = logged(evaluate)
     task, refunds = rendered["sections"]
     assert task == {
@@ -260,12 +260,12 @@ def test_a_rendered_prompt_is_logged_with_the_sizes_of_its_sections() -> None:
     assert sum(section["shown"] for section in rendered["sections"]) + 2 == len(rendered["text"])
 
 
-def test_section_paths_are_written_as_dotted_keys() -> None:
+def test_section_paths_are_logged_as_dotted_keys() -> None:
     (_, _, read, *_) = logged(evaluate)
     assert read["current_visibility_state"] == {"task": "full", "refunds": "summary"}
 
 
-def test_a_value_that_json_cannot_hold_is_logged_as_its_repr() -> None:
+def test_value_that_is_not_json_serializable_is_logged_as_its_repr() -> None:
     (_, _, read, *_) = logged(evaluate)
     (tool,) = read["result"]["value"]["expanded_tools"]
     assert tool["name"] == "refund"
@@ -293,7 +293,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_params_and_results_of_any_type_make_one_line_of_json(value: object) -> None:
+def test_params_and_results_of_any_type_are_logged_as_one_json_line(value: object) -> None:
     event = ToolInvoked(
         name="t", call_id="1", params=value, result=ToolResult("m", value), content="c"
     )
@@ -308,7 +308,7 @@ class Odd:
         return "\ud800"
 
 
-def test_a_text_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) -> None:
+def test_text_that_cannot_be_encoded_does_not_lose_the_event(tmp_path: Path) -> None:
     session = Session()
     result = ToolResult("m", {"\ud800": 1, ("a", "\ud800"): Odd()})
     event = ToolInvoked(name="t", call_id="1", params=None, result=result, content="m")
@@ -323,7 +323,7 @@ def test_a_text_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) ->
     assert event_record(event) == back
 
 
-def test_a_value_that_holds_itself_is_cut_off() -> None:
+def test_self_referencing_value_is_truncated() -> None:
     endless: list[object] = []
     endless.append(endless)
     assert "$repr" in json.dumps(
@@ -333,11 +333,11 @@ def test_a_value_that_holds_itself_is_cut_off() -> None:
     )
 
 
-def test_events_of_other_types_are_written_too() -> None:
+def test_events_of_other_types_are_logged() -> None:
     assert event_record("a plain text") == {"event": "str", "value": "a plain text"}
 
 
-def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
+def test_prompt_rendered_without_a_rendered_prompt_has_no_sizes() -> None:
     event = PromptRendered(ns="n", key="k", name="p", adapter="a", text="t", tool_names=())
     assert event_record(event)["sections"] == []
 
@@ -345,7 +345,7 @@ def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
 @pytest.mark.parametrize(
     "line", ["", "[" * 100_000, '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"]
 )
-def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
+def test_invalid_line_is_reported_with_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
     with pytest.raises(ValueError, match="line 2 is not an event"):
         list(read_events([good, line]))
@@ -355,7 +355,7 @@ SURROGATE = chr(92) + "ud800"
 
 
 @pytest.mark.parametrize("line", [SURROGATE, SURROGATE.upper().replace("U", "u"), "\ud800"])
-def test_lone_surrogates_of_a_log_are_read_as_escapes(line: str) -> None:
+def test_lone_surrogates_in_a_log_are_read_as_escapes(line: str) -> None:
     text = f'{{"event": "A{line}", "{line}": [{{"b": "{line}c"}}, 1, null]}}'
     ((record),) = read_events([text])
     assert record == {"event": f"A{SURROGATE}", SURROGATE: [{"b": f"{SURROGATE}c"}, 1, None]}
@@ -368,14 +368,14 @@ class Delivery(Event):
     event: object
 
 
-def test_field_named_event_is_logged_beside_the_name_of_the_type() -> None:
+def test_field_named_event_is_logged_as_event_field() -> None:
     for value in (3, "PromptExecuted"):
         record = event_record(Delivery(event=value))
         assert (record["event"], record["event_field"]) == ("Delivery", value)
 
 
 @pytest.mark.parametrize("name", ["LogStart", "PromptExecuted"])
-def test_application_event_with_a_name_of_the_library_is_logged_with_its_module(name: str) -> None:
+def test_application_event_with_a_library_name_is_logged_with_its_module(name: str) -> None:
     clashing = make_dataclass(name, [("version", int)], bases=(Event,), frozen=True, kw_only=True)
     clashing.__module__ = "shop"
     session, file = Session(), io.StringIO()

@@ -69,7 +69,7 @@ def page_of(wink: Wink, *arguments: str) -> Page:
 
 
 @pytest.mark.parametrize("kind", ["travel", "approvals", "cut"])
-def test_show_and_the_report_say_the_same(wink: Wink, kind: str) -> None:
+def test_report_contains_the_same_lines_as_show(wink: Wink, kind: str) -> None:
     if kind != "travel":
         with (wink.folder / "run.jsonl").open("w") as file:
             approval_log(file)
@@ -93,7 +93,7 @@ def test_show_and_the_report_say_the_same(wink: Wink, kind: str) -> None:
     assert len([line for line in lines if re.match(r"\w+ \{.* (ok|failed): ", line)]) == len(calls)
 
 
-def test_calls_of_a_run_that_has_waited_stand_before_its_first_request(wink: Wink) -> None:
+def test_calls_of_a_resumed_run_precede_its_first_request(wink: Wink) -> None:
     with (wink.folder / "run.jsonl").open("w") as file:
         resumed_log(file)
     page = page_of(wink, "run.jsonl")
@@ -109,7 +109,7 @@ def test_calls_of_a_run_that_has_waited_stand_before_its_first_request(wink: Win
     assert "before the first request\n" in page.lines
 
 
-def test_the_report_has_what_calls_changed_and_what_each_turn_sent(wink: Wink) -> None:
+def test_report_contains_changes_of_calls_and_sections_of_each_turn(wink: Wink) -> None:
     data = page_of(wink, "run.jsonl").data
     index = data["index"]["runs"][0]
     messages = [index["evaluations"][number]["message"] for number in index["top"]]
@@ -130,7 +130,7 @@ def test_the_report_has_what_calls_changed_and_what_each_turn_sent(wink: Wink) -
     assert index["turns"][5]["rejected"] is True
 
 
-def test_secrets_are_masked_unless_they_are_asked_for(wink: Wink) -> None:
+def test_secrets_are_masked_unless_requested(wink: Wink) -> None:
     page_of(wink, "run.jsonl")
     assert "correct-horse" in (wink.folder / "run.jsonl").read_text()
     masked = (wink.folder / "run.html").read_text()
@@ -144,7 +144,7 @@ def test_secrets_are_masked_unless_they_are_asked_for(wink: Wink) -> None:
     assert "password=correct-horse" in (wink.folder / "all.html").read_text()
 
 
-def test_two_runs_stand_side_by_side(wink: Wink) -> None:
+def test_report_compares_two_runs(wink: Wink) -> None:
     assert (
         wink(
             "run", "shop:template", "--set", "text=x", "--adapter", "shop:scripted", "--log", "b"
@@ -159,7 +159,7 @@ def test_two_runs_stand_side_by_side(wink: Wink) -> None:
     assert {"t0-0", "t1-0"} <= page.data.keys()
 
 
-def test_hostile_text_stays_text(wink: Wink) -> None:
+def test_hostile_text_is_escaped(wink: Wink) -> None:
     records: list[Any] = list(read_events((wink.folder / "run.jsonl").read_text().splitlines()))
     clean = Page((wink.folder / page_path(wink)).read_text())
 
@@ -197,7 +197,7 @@ def page_path(wink: Wink) -> str:
     return wink("report", "run.jsonl").stdout.strip()
 
 
-def test_pictures_are_on_the_page_when_their_bytes_are_at_hand(wink: Wink) -> None:
+def test_images_are_embedded_if_their_content_is_available(wink: Wink) -> None:
     with (wink.folder / "run.jsonl").open("w") as file:
         travel_log(file, FolderContentStore(wink.folder / "content"))
     page = page_of(wink, "run.jsonl", "--content", "content")
@@ -207,7 +207,7 @@ def test_pictures_are_on_the_page_when_their_bytes_are_at_hand(wink: Wink) -> No
     assert [name for name in plain if name.startswith("m-")] == []
 
 
-def test_a_log_names_no_file_outside_of_the_content_store(wink: Wink) -> None:
+def test_log_cannot_reference_files_outside_the_content_store(wink: Wink) -> None:
     log = wink.folder / "run.jsonl"
     [digest] = set(re.findall(r'"digest": "(\w{64})"', log.read_text()))
     (wink.folder / "secret").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -215,7 +215,7 @@ def test_a_log_names_no_file_outside_of_the_content_store(wink: Wink) -> None:
     assert not [name for name in page_of(wink, "run.jsonl", "--content", ".").data if "m-" in name]
 
 
-def test_texts_of_any_size_are_cut_without_javascript() -> None:
+def test_long_text_is_truncated_without_javascript() -> None:
     request: Record = {
         "event": "PromptRendered",
         "ns": "n",
@@ -233,7 +233,7 @@ def test_texts_of_any_size_are_cut_without_javascript() -> None:
     assert len(static) < 100_000
 
 
-def test_the_page_itself_is_small_and_asks_nobody() -> None:
+def test_report_assets_are_small_and_load_nothing_external() -> None:
     assets = [(ASSETS / f"report.{kind}").read_text() for kind in ("html", "css", "js")]
     assert sum(map(len, assets)) < 300_000
     assert not re.search(r"https?:|//\w|@import|url\(|innerHTML|eval\(", "".join(assets))
@@ -247,7 +247,7 @@ def test_the_page_itself_is_small_and_asks_nobody() -> None:
         (("shop.py",), "shop.py: line 1 is not an event"),
     ],
 )
-def test_what_cannot_be_reported_says_why(
+def test_invalid_report_arguments_are_rejected_with_a_reason(
     wink: Wink, arguments: tuple[str, ...], message: str
 ) -> None:
     done = wink("report", *arguments)
@@ -271,7 +271,7 @@ WRONG = st.sampled_from([NOWHERE, None, 7, -1, 1e999, True, "x<b>", [], [None], 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_a_foreign_log_is_a_page_or_one_line_that_names_it(wink: Wink, data: st.DataObject) -> None:
+def test_altered_log_gives_a_page_or_one_error_line(wink: Wink, data: st.DataObject) -> None:
     log, page = wink.folder / "foreign.jsonl", wink.folder / "foreign.html"
     page.unlink(missing_ok=True)
     lines = (wink.folder / "run.jsonl").read_text().splitlines()

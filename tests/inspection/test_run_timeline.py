@@ -100,7 +100,7 @@ def outline(evaluation: RunEvaluation) -> list[object]:
     ]
 
 
-def test_each_turn_has_the_section_tree_that_its_request_sent() -> None:
+def test_each_turn_has_the_section_tree_of_its_request() -> None:
     prompt = template(closable=True).bind()
     script = [READ, PAY, CLOSE, say("Done."), say("Again.")]
 
@@ -123,7 +123,7 @@ def test_each_turn_has_the_section_tree_that_its_request_sent() -> None:
     assert first.turns[0].sections[1].size < first.turns[1].sections[1].size
 
 
-def test_a_restart_says_what_it_opened_and_why() -> None:
+def test_restart_has_the_opened_sections_and_the_reason() -> None:
     run = logged(
         lambda session: MainLoop(
             ScriptedAdapter([READ, PAY, say("Done.")], dynamic_tools=False)
@@ -139,7 +139,7 @@ def test_a_restart_says_what_it_opened_and_why() -> None:
     )
 
 
-def test_an_evaluation_inside_a_call_is_a_part_of_that_call() -> None:
+def test_nested_evaluation_belongs_to_its_call() -> None:
     order, failure = {"number": "1"}, RuntimeError("no provider")
     asking = call(("ask", order), ("ask_async", order), ("ask", order))
 
@@ -163,7 +163,7 @@ def test_an_evaluation_inside_a_call_is_a_part_of_that_call() -> None:
 
 
 @pytest.mark.parametrize("without", ["", "EvaluationStopped"])
-def test_a_run_after_one_that_has_no_answer_is_not_nested_in_it(without: str) -> None:
+def test_run_after_a_failed_run_is_not_nested_in_it(without: str) -> None:
     def run(session: Session) -> None:
         stop = call(("interrupt", {"number": "1"}))
         for reply in (RuntimeError("no provider"), stop, say("Done.")):
@@ -174,7 +174,7 @@ def test_a_run_after_one_that_has_no_answer_is_not_nested_in_it(without: str) ->
     assert [each.depth for each in evaluations] == [0, 0, 0]
 
 
-def test_a_request_to_another_adapter_belongs_to_the_same_turn() -> None:
+def test_request_to_another_adapter_belongs_to_the_same_turn() -> None:
     broken = PromptEvaluationError("no route", phase="request", code="connection")
     adapter = FallbackAdapter(ScriptedAdapter([broken]), ScriptedAdapter([say("Here.")]))
     [evaluation] = logged(
@@ -185,7 +185,7 @@ def test_a_request_to_another_adapter_belongs_to_the_same_turn() -> None:
     assert turn.text == "Here."
 
 
-def test_runs_of_two_sessions_that_overlap_are_kept_apart() -> None:
+def test_overlapping_runs_of_two_sessions_are_separated() -> None:
     files = io.StringIO(), io.StringIO()
     for file in files:
         session = Session()
@@ -197,7 +197,7 @@ def test_runs_of_two_sessions_that_overlap_are_kept_apart() -> None:
     assert all(evaluation.answer for evaluation in run.evaluations)
 
 
-def test_a_log_that_ends_within_a_call_has_the_evaluation_inside_it() -> None:
+def test_log_that_ends_during_a_call_includes_the_nested_evaluation() -> None:
     file, session = io.StringIO(), Session()
     write_events(session.bus, file)
     ScriptedAdapter([ASK, say("a"), say("Done.")]).evaluate(template().bind(), session=session)
@@ -208,7 +208,7 @@ def test_a_log_that_ends_within_a_call_has_the_evaluation_inside_it() -> None:
     assert inner.text == "a"
 
 
-def test_events_of_no_evaluation_make_a_run_too() -> None:
+def test_events_without_an_evaluation_form_a_run() -> None:
     run = read_run(
         [{"event": "Odd"}, {"event": "VisibilityExpanded", "section_keys": [], "reason": ""}]
     )

@@ -21,11 +21,11 @@ from weakincentives.inspection.secrets import mask_secrets
         ("def f(token: str) -> None", None),
     ],
 )
-def test_what_looks_like_a_secret_is_masked(text: str, masked: str | None) -> None:
+def test_only_text_that_looks_like_a_secret_is_masked(text: str, masked: str | None) -> None:
     assert mask_secrets(text) == (text if masked is None else masked)
 
 
-def test_a_field_with_the_name_of_a_secret_is_masked_whole() -> None:
+def test_field_named_like_a_secret_is_masked_completely() -> None:
     assert mask_secrets("short", "client_secret") == "***"
     assert mask_secrets("refunds", "section_key") == "refunds"
     assert mask_secrets("5", "max_tokens") == "5"

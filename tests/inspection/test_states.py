@@ -141,7 +141,7 @@ class Recording(ScriptedAdapter):
 
 @given(cases(Disclosure.OPEN))
 @settings(max_examples=40)
-def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Case) -> None:
+def test_state_matches_what_a_model_sees_after_opening_its_sections(case: Case) -> None:
     for state in case.states(limit=16):
         keys = [".".join(path) for path in state.opened]
         replies = [
@@ -158,7 +158,7 @@ def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Ca
 @pytest.mark.parametrize("dynamic", [False, True])
 @given(case=cases(), numbers=st.lists(st.integers(0, 99), max_size=6))
 @settings(max_examples=50)
-def test_every_state_that_a_model_reaches_is_rendered(
+def test_every_state_that_a_model_can_reach_is_rendered(
     *, dynamic: bool, case: Case, numbers: list[int]
 ) -> None:
     def choose(request: SeenRequest) -> AssistantMessage:
@@ -191,7 +191,7 @@ def test_every_state_that_a_model_reaches_is_rendered(
 
 @given(cases(Disclosure.READ))
 @settings(max_examples=40)
-def test_a_section_that_is_only_read_reads_as_in_its_own_state(case: Case) -> None:
+def test_section_that_is_read_has_the_text_of_its_own_state(case: Case) -> None:
     for state in case.states(limit=0)[1:]:
         path = max(state.opened, key=len)
         if state.name == "all":
@@ -209,9 +209,7 @@ def test_a_section_that_is_only_read_reads_as_in_its_own_state(case: Case) -> No
 
 @given(cases(Disclosure.READ), st.sampled_from((0, 3, 16)))
 @settings(max_examples=40)
-def test_a_state_shows_what_the_specification_says_for_its_open_sections(
-    case: Case, limit: int
-) -> None:
+def test_state_text_matches_the_reference_model(case: Case, limit: int) -> None:
     for state in case.states(limit):
         visibility = {**case.shown_at_start, **dict.fromkeys(state.opened, FULL)}
         assert state.text == expected(case.roots, bound=case.bound, visibility=visibility).text
@@ -219,7 +217,7 @@ def test_a_state_shows_what_the_specification_says_for_its_open_sections(
 
 @given(cases(), st.sampled_from((0, 3, 16)))
 @settings(max_examples=40)
-def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_the_last(
+def test_every_openable_section_is_open_in_some_state_and_in_the_last(
     case: Case, limit: int
 ) -> None:
     states = case.states(limit)
@@ -232,7 +230,7 @@ def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_t
 
 @given(cases())
 @settings(max_examples=40)
-def test_the_smallest_states_hold_every_text_and_every_tool_of_all_others(case: Case) -> None:
+def test_smallest_states_contain_every_text_and_tool(case: Case) -> None:
     def contents(states: Iterable[PromptState]) -> tuple[set[str], set[str]]:
         texts = {
             state.text[span.start : span.end] for state in states for span in state.rendered.spans
@@ -245,7 +243,7 @@ def test_the_smallest_states_hold_every_text_and_every_tool_of_all_others(case: 
 
 @given(cases(), st.sampled_from((0, 3)))
 @settings(max_examples=40)
-def test_names_are_distinct_and_stay_the_same_at_any_limit(case: Case, limit: int) -> None:
+def test_state_names_are_distinct_and_independent_of_the_limit(case: Case, limit: int) -> None:
     states = case.states(limit)
     assert len({state.name for state in states}) == len(states)
     more = {state.opened: state.name for state in case.states()}
@@ -257,7 +255,7 @@ def test_names_are_distinct_and_stay_the_same_at_any_limit(case: Case, limit: in
 # cases
 
 
-def test_states_come_with_the_fewest_open_sections_first() -> None:
+def test_states_with_the_fewest_open_sections_come_first() -> None:
     nested = template(closed("Guide", children=[closed("Deep")]), closed("Refunds"))
     assert names(render_states(nested)) == [
         "closed",
@@ -277,19 +275,19 @@ def test_states_come_with_the_fewest_open_sections_first() -> None:
     assert names(render_states(nested, limit=6)) == names(render_states(nested))
 
 
-def test_a_prompt_without_summarized_sections_has_one_state() -> None:
+def test_prompt_without_summarized_sections_has_one_state() -> None:
     prompt = template(MarkdownSection(title="Task", template="Help."))
     for limit in (0, 1, 64):
         (state,) = render_states(prompt, limit=limit)
         assert (state.name, state.opened, state.text) == ("closed", (), "## 1. Task\n\nHelp.")
 
 
-def test_twenty_sections_side_by_side_have_two_more_states_and_not_a_million() -> None:
+def test_twenty_sibling_sections_have_one_state_each_plus_two() -> None:
     states = render_states(template(*(closed(f"S{number}") for number in range(20))))
     assert names(states) == ["closed", *(f"s{number}" for number in range(20)), "all"]
 
 
-def test_selectors_read_the_session_or_a_fresh_one() -> None:
+def test_selectors_use_the_given_session_or_an_empty_one() -> None:
     def when_asked(*, session: Any) -> SectionVisibility:  # Any: any view of state
         return FULL if session[Args].latest() else SUMMARY
 
@@ -305,7 +303,7 @@ def test_selectors_read_the_session_or_a_fresh_one() -> None:
     assert session[VisibilityOverrides].latest() is None
 
 
-def test_a_selector_that_reads_what_is_open_is_asked_in_each_state() -> None:
+def test_selector_that_reads_open_sections_is_evaluated_in_each_state() -> None:
     def guide_is_open(*, session: Any) -> bool:  # Any: any view of state
         latest = session[VisibilityOverrides].latest()
         return latest is not None and latest.get(("guide",)) is FULL
@@ -321,16 +319,14 @@ def test_sections_open_in_the_session_are_open_from_the_start() -> None:
     assert "Guide." in states[0].text
 
 
-def test_a_template_that_lets_sections_be_closed_has_the_tool_for_it_where_something_is_open() -> (
-    None
-):
+def test_closable_template_offers_close_section_in_every_state() -> None:
     states = render_states(template(closed("Guide"), closable=True))
     assert [[tool.name for tool in state.tools] for state in states] == [
         ["read_section", "close_section"]
     ] * 2
 
 
-def test_tools_and_output_are_described_as_adapters_describe_them() -> None:
+def test_tools_and_output_are_described_as_in_a_request() -> None:
     tool = Tool[Args, Args](name="look", description="Look it up.")
     prompt = PromptTemplate[Args](ns="t", key="k", sections=[closed("Guide", tools=[tool])])
     first, second = render_states(prompt)
@@ -353,7 +349,7 @@ def test_tools_and_output_are_described_as_adapters_describe_them() -> None:
     assert plain.output is None
 
 
-def test_states_show_the_texts_stored_under_the_tag(tmp_path: Path) -> None:
+def test_states_use_the_overrides_of_the_given_tag(tmp_path: Path) -> None:
     look = Tool[Args, Args](name="look", description="Look it up.")
     definition = template(closed("Guide", tools=[look]))
     store = LocalPromptOverridesStore(tmp_path)
@@ -373,7 +369,7 @@ def test_states_show_the_texts_stored_under_the_tag(tmp_path: Path) -> None:
     assert "Guide." in render_states(Prompt(definition, overrides_store=store))[1].text
 
 
-def test_an_error_names_a_hidden_section_without_params() -> None:
+def test_render_error_names_a_hidden_section_without_params() -> None:
     hidden = MarkdownSection[Who](
         title="Deep", template="$name", visibility=SUMMARY, summary="Who."
     )

@@ -72,7 +72,7 @@ FORMS: list[tuple[Callable[..., Any], bool, bool]] = [
 
 
 @pytest.mark.parametrize(("selector", "params", "session"), FORMS, ids=range(len(FORMS)))
-def test_each_form_is_told_by_its_signature(
+def test_selector_form_is_determined_by_its_signature(
     selector: Callable[..., Any], params: bool, session: bool
 ) -> None:
     bound = bind_selector(selector)
@@ -80,7 +80,7 @@ def test_each_form_is_told_by_its_signature(
 
 
 @pytest.mark.claim("PR-17")
-def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
+def test_bound_selector_passes_only_the_arguments_that_its_form_takes() -> None:
     session = Session()
     answers = [
         bind_selector(form)(Mode(), session, ("s",))
@@ -96,7 +96,7 @@ def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
 
 @pytest.mark.claim("PR-12", "PR-17")
 @pytest.mark.parametrize("answer", [True, False])
-def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) -> None:
+def test_every_selector_form_works_with_and_without_a_session(answer: bool) -> None:
     # Any: a table of forms
     forms: list[Any] = [
         lambda: answer,
@@ -131,7 +131,7 @@ def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) 
     ids=["two params", "state", "too many", "args", "kwargs", "positional session"],
 )
 @pytest.mark.parametrize("which", ["enabled", "visibility"])
-def test_any_other_signature_is_refused_with_path_culprit_and_remedy(
+def test_selector_with_any_other_signature_is_rejected_with_path_and_fix(
     selector: Any, culprit: str, which: str
 ) -> None:
     section = Loose[Mode](title="Inner", template="", **{which: selector})
@@ -151,7 +151,7 @@ def test_any_other_signature_is_refused_with_path_culprit_and_remedy(
 
 @pytest.mark.parametrize("which", ["enabled", "visibility"])
 @pytest.mark.parametrize("value", [5, "summary", ()], ids=repr)
-def test_what_is_neither_constant_nor_function_is_refused(value: Any, which: str) -> None:
+def test_selector_that_is_neither_constant_nor_function_is_rejected(value: Any, which: str) -> None:
     with pytest.raises(PromptValidationError, match=r"must be .* or a function of") as caught:
         PromptTemplate(
             ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: value})]
@@ -165,12 +165,12 @@ def test_what_is_neither_constant_nor_function_is_refused(value: Any, which: str
     )
 
 
-def test_a_visibility_of_none_is_refused_rather_than_taken_for_a_default() -> None:
+def test_visibility_none_is_rejected_instead_of_using_the_default() -> None:
     with pytest.raises(PromptValidationError, match=r"visibility must be .*, got None"):
         PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", visibility=None)])
 
 
-def test_a_builtin_without_a_signature_is_refused_with_the_remedy() -> None:
+def test_builtin_without_a_signature_is_rejected_as_selector() -> None:
     with pytest.raises(
         PromptValidationError,
         match=r"readable signature, got <class 'dict'>; wrap it in a function",
@@ -178,7 +178,7 @@ def test_a_builtin_without_a_signature_is_refused_with_the_remedy() -> None:
         PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", enabled=dict)])
 
 
-def test_a_coroutine_function_is_refused_since_its_answer_would_always_be_true() -> None:
+def test_coroutine_function_is_rejected_as_selector() -> None:
     async def enabled() -> bool:
         return False
 
@@ -196,7 +196,7 @@ def test_a_coroutine_function_is_refused_since_its_answer_would_always_be_true()
 
 
 @pytest.mark.parametrize("which", ["enabled", "visibility"])
-def test_a_selector_over_params_needs_a_section_with_params(which: str) -> None:
+def test_selector_over_params_requires_a_section_with_params(which: str) -> None:
     with pytest.raises(
         PromptValidationError, match=rf"{which} takes params, but the section has none"
     ) as caught:
@@ -207,9 +207,7 @@ def test_a_selector_over_params_needs_a_section_with_params(which: str) -> None:
     assert "write the section as MarkdownSection[Params](…)" in str(caught.value)
 
 
-def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_get_the_hint() -> (
-    None
-):
+def test_selector_error_has_the_path_and_a_hint_only_for_a_missing_session() -> None:
     def over_session(*, session: Any) -> bool:
         return bool(session[Mode].latest())
 
@@ -233,7 +231,7 @@ def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_g
     assert "render(session=…)" not in str(caught.value)
 
 
-def test_a_bound_selector_of_a_module_level_function_is_a_value() -> None:
+def test_bound_selectors_compare_by_function_and_can_be_pickled() -> None:
     bound = bind_selector(by_both)
     assert pickle.loads(pickle.dumps(bound)) == bound
     assert bound == bind_selector(by_both)

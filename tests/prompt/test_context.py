@@ -9,7 +9,7 @@ from weakincentives.prompt import ToolContext
 
 
 @pytest.mark.claim("TL-29")
-def test_a_context_is_frozen_slotted_and_begins_with_what_the_runtime_holds() -> None:
+def test_tool_context_is_frozen_slotted_and_starts_with_the_runtime_fields() -> None:
     names = [field.name for field in fields(ToolContext)]
     assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
     context = ToolContext(*(Any,) * 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

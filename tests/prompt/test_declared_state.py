@@ -80,7 +80,7 @@ def run(session: Session, seats: int) -> ScriptedAdapter:
     return adapter
 
 
-def test_a_session_has_the_reducers_of_the_prompts_that_use_it_once() -> None:
+def test_prompt_reducers_are_installed_once_per_session() -> None:
     session = Session()
     run(session, 2)
     adapter = run(session, 3)
@@ -89,7 +89,7 @@ def test_a_session_has_the_reducers_of_the_prompts_that_use_it_once() -> None:
     assert "2 seats." in repr(adapter.requests[0].messages[0])
 
 
-def test_the_reducers_are_there_after_a_restore_and_in_forks() -> None:
+def test_declared_reducers_work_after_a_restore_and_in_forks() -> None:
     session, other = Session(), Session()
     run(session, 2)
     template().bind().declare_state(other)
@@ -103,14 +103,14 @@ def test_the_reducers_are_there_after_a_restore_and_in_forks() -> None:
     assert other[Booking].latest() == Booking(7)
 
 
-def test_state_that_was_installed_by_hand_is_not_installed_again() -> None:
+def test_slice_installed_manually_is_not_installed_again() -> None:
     session = Session()
     session.install(Booking)
     run(session, 2)
     assert session[Booking].latest() == Booking(2)
 
 
-def test_two_sections_may_declare_one_slice() -> None:
+def test_two_sections_can_declare_one_slice_with_the_same_reducers() -> None:
     second = MarkdownSection(title="Two", template="", state=[Booking, StateSlice(Line, {})])
     with pytest.raises(
         PromptValidationError, match="Line has different reducers in section 'booking'"
@@ -137,18 +137,18 @@ def test_sections_may_reduce_different_events_into_one_slice() -> None:
     assert session[Line].all() == (Line("A"), Line("2 seats"))
 
 
-def test_contradicting_reducers_are_refused_with_both_paths() -> None:
+def test_conflicting_reducers_are_rejected_with_both_section_paths() -> None:
     other = MarkdownSection(title="Two", template="", state=[StateSlice(Line, {Line: keep_last})])
     with pytest.raises(PromptValidationError, match="in section 'booking'") as caught:
         template(other)
     assert caught.value.section_path == ("two",)
 
 
-def test_bound_params_win_over_those_of_the_session() -> None:
+def test_bound_params_take_precedence_over_params_from_the_session() -> None:
     assert "9 seats." in template().render(Status(9), session=Session()).text
 
 
-def test_without_a_session_the_params_are_unbound() -> None:
+def test_params_from_without_a_session_raises_render_error() -> None:
     with pytest.raises(PromptRenderError, match="no Status is bound"):
         template().render()
 
@@ -160,7 +160,7 @@ def test_without_a_session_the_params_are_unbound() -> None:
         (lambda _: 5, "must return a Status, got 5"),
     ],
 )
-def test_a_source_that_fails_is_named_with_the_section(source: Any, message: str) -> None:
+def test_failing_params_from_is_reported_with_its_section(source: Any, message: str) -> None:
     section = MarkdownSection[Status](title="S", template="$seats", params_from=source)
     prompt = PromptTemplate(ns="tests", key="source", sections=[section])
     with pytest.raises(PromptRenderError, match=message) as caught:
@@ -171,6 +171,6 @@ def test_a_source_that_fails_is_named_with_the_section(source: Any, message: str
 @pytest.mark.parametrize(
     "arguments", [{"state": [5]}, {"state": 5}, {"params_from": status}, {"params_from": 5}]
 )
-def test_declarations_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_state_and_params_from_are_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(PromptValidationError):
         MarkdownSection(title="S", template="", **arguments)

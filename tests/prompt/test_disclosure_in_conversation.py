@@ -150,7 +150,7 @@ def vanishes(*, session: Any) -> bool:
 @pytest.mark.parametrize(
     "cause", ["handler", "nested run", "nested run of another prompt", "visibility", "enabled"]
 )
-def test_what_is_shown_as_a_summary_can_be_opened_whatever_happened_meanwhile(
+def test_section_rendered_as_summary_can_be_opened_despite_later_changes(
     cause: str,
     disclosure: Disclosure,
     dynamic: bool,
@@ -186,9 +186,7 @@ def test_what_is_shown_as_a_summary_can_be_opened_whatever_happened_meanwhile(
     assert contents[-1] == "ok"
 
 
-def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_below_a_summary() -> (
-    None
-):
+def test_condition_is_evaluated_once_per_conversation_even_after_restarts() -> None:
     calls: list[str] = []
 
     def condition(name: str, *, answer: object) -> Callable[..., Any]:
@@ -217,7 +215,7 @@ def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_belo
         assert sorted(calls) == ["deep", "deep?", "guide", "rest?"]
 
 
-def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
+def test_measuring_a_section_does_not_fix_its_visibility() -> None:
     # what the event log measures at the start must not be what the model gets later
     from weakincentives.prompt.sizes import measure
 
@@ -236,7 +234,7 @@ def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
 # --- Rendered without the session, or twice evaluated
 
 
-def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed() -> None:
+def test_prompt_rendered_without_a_session_tracks_opened_and_closed_sections() -> None:
     prompt = template_of(
         hidden("a", tool_named("own"), children=[shown("b", tool_named("deep"))]), closable=True
     )
@@ -267,7 +265,7 @@ def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed(
     assert remembered(session) == {("a",): SUMMARY, ("a", "b"): SUMMARY}
 
 
-def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
+def test_rendered_prompt_starts_from_scratch_in_each_evaluation() -> None:
     session = Session()
     rendered = template_of(
         hidden("a", tool_named("own"), children=[hidden("b", visibility=flips)])
@@ -285,7 +283,7 @@ def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_session_had_it_open(
+def test_caller_override_to_summary_takes_precedence_over_session_until_read(
     dynamic: bool,
 ) -> None:
     session = Session()
@@ -308,7 +306,7 @@ def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_ses
     assert remembered(session) == {("a",): SUMMARY}
 
 
-def test_an_override_that_a_handler_writes_counts_from_the_next_execution_on() -> None:
+def test_visibility_override_from_a_handler_applies_from_the_next_execution() -> None:
     session = Session()
     prompt = template_of(
         shown("main", overriding(("rest",), FULL)),
@@ -325,7 +323,7 @@ def test_an_override_that_a_handler_writes_counts_from_the_next_execution_on() -
 # --- Suffixes
 
 
-def test_a_suffix_names_the_children_that_opening_shows() -> None:
+def test_suffix_lists_only_enabled_children() -> None:
     children = [
         shown("on"),
         shown("off", enabled=False),
@@ -344,7 +342,7 @@ def test_a_suffix_names_the_children_that_opening_shows() -> None:
     )
 
 
-def test_a_nested_suffix_names_children_by_keys_that_the_tool_accepts() -> None:
+def test_nested_suffix_lists_full_keys_that_the_tool_accepts() -> None:
     text = (
         template_of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])]))
         .render()
@@ -364,7 +362,7 @@ def test_a_nested_suffix_names_children_by_keys_that_the_tool_accepts() -> None:
 
 
 @pytest.mark.parametrize("enabled", [False, lambda: False])
-def test_split_reads_what_has_only_disabled_tools(enabled: Any) -> None:
+def test_split_suffix_names_read_section_if_all_tools_are_disabled(enabled: Any) -> None:
     deep = shown("deep", children=[shown("deeper", tool_named("never"))], enabled=enabled)
     prompt = template_of(hidden("a", children=[shown("b", children=[deep])]), disclosure=SPLIT)
     assert [tool.name for tool in prompt.render().tools] == ["read_section"]
@@ -381,7 +379,7 @@ def test_split_reads_what_has_only_disabled_tools(enabled: Any) -> None:
         (OPEN, "call open_sections with keys 'a', 'a.b' first"),
     ],
 )
-def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(
+def test_call_of_tool_in_closed_section_explains_how_to_open_it(
     disclosure: Disclosure, how: str
 ) -> None:
     inner = hidden(
@@ -398,7 +396,7 @@ def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(
     ]
 
 
-def test_what_it_says_works() -> None:
+def test_tool_works_after_opening_the_sections_that_the_error_names() -> None:
     prompt = template_of(hidden("a", children=[hidden("b", tool_named("deep"))]), disclosure=OPEN)
     adapter = ScriptedAdapter([call(("deep", {})), opening("a", "a.b"), call(("deep", {})), say()])
     done = MainLoop(adapter).execute(prompt, session=Session())
@@ -406,7 +404,7 @@ def test_what_it_says_works() -> None:
 
 
 @pytest.mark.claim("U-17")
-def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None:
+def test_tool_of_a_section_just_opened_is_available_from_the_next_turn() -> None:
     prompt = template_of(hidden("a", tool_named("own")))
     contents = run(
         prompt, call(("read_section", {"section_key": "a"}), ("own", {})), call(("own", {}))
@@ -418,7 +416,7 @@ def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(
+def test_read_section_under_split_does_not_open_a_section_with_tools(
     dynamic: bool,
 ) -> None:
     session = Session()
@@ -450,7 +448,7 @@ OPENINGS = call(
         (OPEN, OPENINGS, "why a; why b; why c"),
     ],
 )
-def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
+def test_sections_requested_in_one_turn_open_in_one_restart(
     disclosure: Disclosure, turn: AssistantMessage, reason: str
 ) -> None:
     session = Session()
@@ -469,7 +467,7 @@ def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
     assert [event.requested_sections for event in session[ToolInvoked]] == [("a",), ("b",), ("c",)]
 
 
-def test_a_long_list_of_reasons_is_cut() -> None:
+def test_expansion_reason_is_truncated() -> None:
     turn = call(*(("open_sections", {"section_keys": [key], "reason": key * 200}) for key in "ab"))
     with pytest.raises(VisibilityExpansionRequired) as caught:
         ScriptedAdapter([turn]).evaluate(
@@ -480,7 +478,7 @@ def test_a_long_list_of_reasons_is_cut() -> None:
 
 
 @pytest.mark.parametrize("mode", ["in_order", "isolated"])
-def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> None:
+def test_calls_run_only_if_they_precede_the_expansion_request(mode: Any) -> None:
     ran: list[str] = []
 
     def noting(name: str) -> Tool[Any, Any]:
@@ -538,7 +536,7 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
     assert done.restarts == 1
 
 
-def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_the_rest() -> None:
+def test_requests_of_one_turn_build_on_each_other_and_skip_invalid_ones() -> None:
     turn = call(
         *(
             ("open_sections", {"section_keys": [key], "reason": "r"})
@@ -555,7 +553,7 @@ def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_t
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_restart(
+def test_close_and_read_in_one_turn_work_with_injection_and_restart(
     dynamic: bool,
 ) -> None:
     session = Session()
@@ -572,7 +570,7 @@ def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_resta
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_a_section_that_is_read_again_shows_the_child_that_the_same_turn_has_read(
+def test_reopened_section_shows_the_child_read_in_the_same_turn(
     dynamic: bool,
 ) -> None:
     session = Session()
@@ -589,7 +587,7 @@ def test_a_section_that_is_read_again_shows_the_child_that_the_same_turn_has_rea
     assert {"own", "deep"} <= {*adapter.requests[-1].tool_names}
 
 
-def test_a_child_that_was_closed_since_it_was_read_stays_closed_when_its_parent_is_read() -> None:
+def test_child_closed_after_it_was_read_stays_closed_when_parent_is_read() -> None:
     child = hidden("b", tool_named("deep"))
     prompt = template_of(hidden("a", tool_named("own"), children=[child]), closable=True)
     turns = [
@@ -604,7 +602,7 @@ def test_a_child_that_was_closed_since_it_was_read_stays_closed_when_its_parent_
     assert {"own", "deep"} & {*adapter.requests[-1].tool_names} == {"own"}
 
 
-def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for() -> None:
+def test_tool_call_budget_includes_requests_and_opens_those_within_it() -> None:
     prompt = template_of(*(hidden(key, tool_named(f"of-{key}")) for key in "abc"))
     session = Session()
     adapter = ScriptedAdapter([read("a", "b", "c"), call(("of-a", {})), say()], dynamic_tools=False)
@@ -613,7 +611,7 @@ def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for()
     assert remembered(session) == {("a",): FULL, ("b",): FULL}
 
 
-def test_the_signal_with_its_decisions_can_be_pickled() -> None:
+def test_visibility_expansion_with_decisions_can_be_pickled() -> None:
     prompt = template_of(
         hidden("a", tool_named("own")),
         hidden("b", tool_named("other"), visibility=flips),
@@ -640,7 +638,7 @@ LIMITS: list[tuple[Any, type[LimitError]]] = [
 
 
 @pytest.mark.parametrize(("options", "error"), LIMITS, ids=["turns", "tool calls"])
-def test_what_was_answered_is_recorded_also_when_a_limit_ends_the_evaluation_just_then(
+def test_section_changes_are_recorded_if_a_limit_ends_the_evaluation(
     options: Any, error: type[LimitError]
 ) -> None:
     session = Session()
@@ -688,7 +686,7 @@ def needing(*tools: Tool[Any, Any]) -> Section[Any]:
 
 
 @pytest.mark.parametrize("disclosure", Disclosure)
-def test_params_that_are_missing_below_a_summary_are_told_at_the_start(
+def test_missing_params_below_a_summary_are_reported_at_the_start(
     disclosure: Disclosure, caplog: pytest.LogCaptureFixture
 ) -> None:
     off = MarkdownSection[Needed](title="Off", key="off", template="$value", enabled=False)
@@ -708,7 +706,7 @@ def test_params_that_are_missing_below_a_summary_are_told_at_the_start(
 
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("disclosure", Disclosure)
-def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
+def test_opening_a_section_without_its_params_informs_model_and_author(
     disclosure: Disclosure,
     dynamic: bool,
     caplog: pytest.LogCaptureFixture,
@@ -724,7 +722,7 @@ def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
     assert "prompt.bind(Needed(…))" in caplog.text
 
 
-def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
+def test_params_with_a_default_are_not_reported_as_missing() -> None:
     child = MarkdownSection[Flag](title="Deep", key="deep", template="x")
     assert template_of(hidden("guide", children=[child])).render().missing_params == {}
     default = MarkdownSection[Needed](
@@ -733,7 +731,7 @@ def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
     assert template_of(hidden("guide", children=[needing(), default])).render().missing_params == {}
 
 
-def test_closing_takes_away_what_the_same_turn_has_read_inside() -> None:
+def test_closing_a_section_removes_tools_opened_inside_it_in_the_same_turn() -> None:
     prompt = template_of(
         hidden("a", tool_named("own"), children=[hidden("b", tool_named("deep"))]), closable=True
     )

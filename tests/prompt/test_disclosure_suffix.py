@@ -39,7 +39,9 @@ def summarized(**arguments: object) -> MarkdownSection[Who]:
 
 @pytest.mark.claim("C-01", "C-02", "PD-29")
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
-def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool: str) -> None:
+def test_suffix_follows_a_rule_and_names_the_tool_and_key(
+    disclosure: Disclosure, tool: str
+) -> None:
     text = prompt(summarized(), disclosure=disclosure).render().text
     assert text == (
         "## 1. Context\n\nIn short.\n\n---\n"
@@ -49,7 +51,7 @@ def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool
 
 @pytest.mark.claim("C-23", "PD-30")
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
-def test_the_suffix_lists_the_direct_children_in_order_of_declaration(
+def test_suffix_lists_direct_children_in_declaration_order(
     disclosure: Disclosure, tool: str
 ) -> None:
     grandchild = MarkdownSection(title="Deep", template="")
@@ -65,7 +67,7 @@ def test_the_suffix_lists_the_direct_children_in_order_of_declaration(
 
 
 @pytest.mark.claim("C-01", "C-02", "DT-07", "PS-29")
-def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
+def test_split_suffix_names_open_sections_if_the_subtree_has_tools() -> None:
     tool = Tool[Nothing, Nothing](name="t")
     with_own = summarized(title="Own", key="own", tools=[tool])
     with_deep = summarized(
@@ -92,14 +94,14 @@ def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
 
 
 @pytest.mark.claim("DT-15")
-def test_the_suffix_does_not_tell_whether_a_section_has_tools() -> None:
+def test_suffix_does_not_reveal_whether_a_section_has_tools() -> None:
     plain, tooled = summarized(), summarized(tools=[Tool[Nothing, Nothing](name="t")])
     assert prompt(plain).render().text == prompt(tooled).render().text
 
 
 @pytest.mark.claim("DT-06")
 @pytest.mark.parametrize("value", ["read", None, True])
-def test_any_other_disclosure_is_refused(value: object) -> None:
+def test_invalid_disclosure_is_rejected(value: object) -> None:
     with pytest.raises(PromptValidationError, match=r"must be Disclosure\.READ, \.OPEN or \.SPLIT"):
         prompt(disclosure=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -107,7 +109,7 @@ def test_any_other_disclosure_is_refused(value: object) -> None:
 @pytest.mark.claim("C-23", "PD-31")
 @given(st.data())
 @settings(max_examples=50)
-def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.DataObject) -> None:
+def test_markdown_has_one_heading_per_section_and_one_rule_per_summary(data: st.DataObject) -> None:
     roots = data.draw(forests())
     rendered = PromptTemplate(ns="tests", key="md", sections=sections(roots)).render(
         visibility_overrides=data.draw(overrides(roots))
@@ -121,7 +123,7 @@ def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.Dat
 @pytest.mark.claim("C-01", "PD-03", "PD-07", "PD-08", "DT-06")
 @given(st.data())
 @settings(max_examples=50)
-def test_the_disclosure_tools_present_are_those_that_the_text_names(data: st.DataObject) -> None:
+def test_disclosure_tools_are_exactly_those_that_the_text_names(data: st.DataObject) -> None:
     roots = data.draw(forests())
     disclosure = data.draw(st.sampled_from(Disclosure))
     tree = PromptTemplate(ns="tests", key="md", sections=sections(roots), disclosure=disclosure)

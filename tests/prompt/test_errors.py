@@ -32,7 +32,7 @@ def expansion(*message: str) -> VisibilityExpansionRequired:
 
 
 @pytest.mark.claim("C-29", "PD-13", "PS-30")
-def test_all_derive_from_prompt_error_and_import_from_both_places() -> None:
+def test_prompt_errors_share_a_base_and_are_importable_from_both_modules() -> None:
     for name in errors.__all__:
         kind = getattr(errors, name)
         assert issubclass(kind, PromptError)
@@ -44,7 +44,7 @@ def test_all_derive_from_prompt_error_and_import_from_both_places() -> None:
 
 
 @pytest.mark.parametrize("kind", [PromptValidationError, PromptRenderError])
-def test_a_placed_error_says_message_detail_and_place(
+def test_error_text_contains_message_detail_section_and_placeholder(
     kind: type[PromptValidationError | PromptRenderError],
 ) -> None:
     assert str(kind("Wrong.")) == "Wrong."
@@ -60,7 +60,7 @@ def test_a_placed_error_says_message_detail_and_place(
 
 
 @pytest.mark.claim("C-29", "PD-14", "PD-15", "PD-16")
-def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_message() -> None:
+def test_expansion_text_names_keys_and_reason() -> None:
     for error in (expansion(), expansion("Section expansion requires restart")):
         assert str(error) == "Visibility expansion required for sections: a, b.c. Reason: why"
         assert (dict(error.requested_overrides), error.reason, error.section_keys) == (
@@ -75,7 +75,7 @@ def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_messa
 
 
 @pytest.mark.claim("U-06")
-def test_an_expansion_is_a_plain_exception_that_cannot_be_changed() -> None:
+def test_expansion_is_an_immutable_exception() -> None:
     error = expansion()
     assert isinstance(error.requested_overrides, MappingProxyType)
     assert error != expansion()
@@ -93,7 +93,7 @@ def test_an_expansion_is_a_plain_exception_that_cannot_be_changed() -> None:
     assert "Reason: why" in "".join(traceback.format_exception(caught.value))
 
 
-def test_an_expansion_does_not_follow_later_changes_of_what_it_was_given() -> None:
+def test_expansion_copies_its_requested_overrides() -> None:
     requested: dict[SectionPath, SectionVisibility] = {("a",): FULL}
     error = VisibilityExpansionRequired(
         requested_overrides=requested, reason="", section_keys=("a",)
@@ -114,7 +114,7 @@ def test_an_expansion_does_not_follow_later_changes_of_what_it_was_given() -> No
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_every_error_survives_copying_and_pickling_whole(error: PromptError) -> None:
+def test_every_error_survives_copy_and_pickle(error: PromptError) -> None:
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(twin) is type(error)
         assert (str(twin), twin.args) == (str(error), error.args)

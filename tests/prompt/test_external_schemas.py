@@ -1,6 +1,7 @@
 """What providers are sent of schemas that others wrote: nothing that they refuse, nothing lost."""
 
 import json
+from math import inf, nan
 from typing import Any
 
 import jsonschema_rs
@@ -14,7 +15,7 @@ from support.provider_rules import check_plain, check_root
 from support.sent_schemas import Sent, sent_tool
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import Tool
-from weakincentives.prompt.external_schemas import to_provider_form
+from weakincentives.prompt.external_schemas import to_provider_form, upgrade_dialect
 from weakincentives.serde import JsonSchema
 
 
@@ -24,21 +25,21 @@ def spec_of(parameters: JsonSchema | None) -> Sent:
 
 
 @given(external_schemas())
-def test_no_provider_refuses_the_schema_of_a_foreign_tool(schema: JsonSchema) -> None:
+def test_external_schema_is_sent_in_a_form_that_every_provider_accepts(schema: JsonSchema) -> None:
     spec = spec_of(schema)
     check_plain(spec.plain)
     (check_root if spec.strict else check_plain)(spec.parameters)
 
 
 @given(external_schemas())
-def test_form_of_a_form_is_the_same(schema: JsonSchema) -> None:
+def test_to_provider_form_is_idempotent(schema: JsonSchema) -> None:
     form = to_provider_form(schema)
     assert to_provider_form(form) == form
 
 
 @given(external_schemas(), st.dictionaries(names, values, max_size=3))
 @example({"type": "object", "additionalProperties": False, "patternProperties": {}}, {"a": None})
-def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
+def test_sent_schema_accepts_everything_that_the_external_schema_accepts(
     schema: JsonSchema, arguments: dict[str, Any]
 ) -> None:
     tool = Tool.from_schema(name="t", description="T.", parameters=schema, handler=ok)
@@ -67,7 +68,9 @@ def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
         },
     ],
 )
-def test_a_schema_that_says_little_is_offered_as_an_object(parameters: JsonSchema | None) -> None:
+def test_underspecified_schema_is_sent_as_a_non_strict_object(
+    parameters: JsonSchema | None,
+) -> None:
     spec = spec_of(parameters)
     assert not spec.strict
     check_plain(spec.parameters)
@@ -76,7 +79,7 @@ def test_a_schema_that_says_little_is_offered_as_an_object(parameters: JsonSchem
 @pytest.mark.parametrize(
     "broken", [{"properties": []}, {"properties": {"a": {"$ref": 3}}}, {"anyOf": 3}, {"type": 3}]
 )
-def test_what_is_no_schema_is_offered_as_an_open_object_and_refuses_every_call(
+def test_invalid_schema_is_sent_as_an_open_object_and_rejects_every_call(
     broken: JsonSchema,
 ) -> None:
     parameters = {"type": "object", **broken} if "type" not in broken else broken
@@ -88,13 +91,13 @@ def test_what_is_no_schema_is_offered_as_an_open_object_and_refuses_every_call(
         tool.parse_params("{}")
 
 
-def test_a_tool_without_params_is_strict() -> None:
+def test_tool_without_params_is_strict() -> None:
     spec = spec_of({"type": "object", "properties": {}})
     assert spec.strict
     check_root(spec.parameters)
 
 
-def test_optional_properties_may_be_null_and_their_default_stands_in_words() -> None:
+def test_optional_property_is_nullable_and_its_default_is_described() -> None:
     spec = spec_of(
         {
             "$schema": "http://json-schema.org/draft-07/schema#",
@@ -128,7 +131,7 @@ def test_optional_properties_may_be_null_and_their_default_stands_in_words() -> 
     }
 
 
-def test_recursion_and_references_into_properties_become_definitions() -> None:
+def test_recursive_and_property_references_become_definitions() -> None:
     spec = spec_of(
         {
             "type": "object",
@@ -148,7 +151,7 @@ def test_recursion_and_references_into_properties_become_definitions() -> None:
     assert spec.parameters["$defs"].keys() == {"tree", "_"}
 
 
-def test_a_union_at_the_root_moves_into_the_description() -> None:
+def test_union_at_the_root_moves_into_the_description() -> None:
     spec = spec_of(
         {
             "type": "object",
@@ -163,7 +166,7 @@ def test_a_union_at_the_root_moves_into_the_description() -> None:
     )
 
 
-def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
+def test_property_with_an_unsupported_name_moves_into_the_description() -> None:
     spec = spec_of({"type": "object", "properties": {"$top": {"type": "integer"}}})
     check_plain(spec.parameters)
     assert spec.parameters["properties"] == {}
@@ -172,7 +175,7 @@ def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
     )
 
 
-def test_required_names_are_those_that_a_provider_accepts() -> None:
+def test_required_lists_only_names_that_providers_accept() -> None:
     names = {"$top": {"type": "integer"}, "a": {"type": "string"}}
     spec = spec_of({"type": "object", "properties": names, "required": ["$top", "a"]})
     assert spec.parameters["required"] == ["a"]
@@ -180,7 +183,7 @@ def test_required_names_are_those_that_a_provider_accepts() -> None:
     assert list(spec.parameters["properties"]) == ["a"]
 
 
-def test_a_rule_that_few_decoders_know_stands_in_words_at_its_part() -> None:
+def test_unsupported_keyword_moves_into_the_description_of_its_property() -> None:
     part = {"type": "string", "not": {"const": "ä"}, "description": "Words."}
     spec = spec_of({"type": "object", "properties": {"a": part}, "required": ["a"]})
     assert spec.parameters["properties"] == {
@@ -196,13 +199,13 @@ def test_a_rule_that_few_decoders_know_stands_in_words_at_its_part() -> None:
         {"type": "object", "properties": {f"p{index}": {"type": "null"} for index in range(5_001)}},
     ],
 )
-def test_a_schema_beyond_the_limits_of_strict_is_sent_plainly(wide: JsonSchema) -> None:
+def test_schema_beyond_the_strict_limits_is_sent_as_non_strict(wide: JsonSchema) -> None:
     spec = spec_of({"type": "object", "properties": {"a": wide}})
     assert not spec.strict
     check_plain(spec.parameters)
 
 
-def test_a_schema_of_more_than_ten_levels_is_sent_plainly() -> None:
+def test_schema_of_more_than_ten_levels_is_sent_as_non_strict() -> None:
     schema: JsonSchema = {"type": "string"}
     strict: list[bool] = []
     for _ in range(12):
@@ -212,3 +215,255 @@ def test_a_schema_of_more_than_ten_levels_is_sent_plainly() -> None:
         (check_root if spec.strict else check_plain)(spec.parameters)
     assert strict[0]
     assert not strict[-1]
+
+
+DEFINITIONS: JsonSchema = {
+    "w": {"type": "string"},
+    "o": {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]},
+    "a/b c": {"items": [{}, {"type": "boolean"}]},
+}
+# the schema of a property, and its form
+FORMS: dict[str, tuple[JsonSchema | bool, JsonSchema]] = {
+    "enum of several types": (
+        {"enum": ["x", 1, 1.5, True, None]},
+        {
+            "anyOf": [
+                {"type": "string", "enum": ["x"]},
+                {"type": "number", "enum": [1, 1.5]},
+                {"type": "boolean", "enum": [True]},
+                {"type": "null"},
+            ]
+        },
+    ),
+    "constant object": (
+        {"const": {"k": 1}},
+        {"const": {"k": 1}, "type": "object", "additionalProperties": True, "properties": {}},
+    ),
+    "constant of another type": (
+        {"type": "string", "const": 3},
+        {"type": "string", "description": 'It also fits {"const": 3}'},
+    ),
+    "equal values": (
+        {"type": "integer", "enum": [1, 1, 1.0, True, 2]},
+        {"type": "integer", "enum": [1, 1.0, 2]},
+    ),
+    "numbers": ({"enum": [1, 2.5]}, {"enum": [1, 2.5], "type": "number"}),
+    "enum with null": (
+        {"type": ["string", "null"], "enum": ["a", None]},
+        {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
+    ),
+    "infinite bound": (
+        {"type": "number", "maximum": inf, "minimum": 0},
+        {"type": "number", "minimum": 0, "description": "maximum: Infinity"},
+    ),
+    "NaN in a default": (
+        {"type": "array", "default": [{"a": nan}]},
+        {"type": "array", "items": {}, "description": 'default: [{"a": NaN}]'},
+    ),
+    "oneOf": (
+        {"oneOf": [{"type": "string"}, {"type": "integer"}], "description": "D."},
+        {"description": "D.", "anyOf": [{"type": "string"}, {"type": "integer"}]},
+    ),
+    "oneOf and anyOf": (
+        {"oneOf": [{"minLength": 1}], "anyOf": [{"type": "string"}]},
+        {
+            "anyOf": [{"type": "string"}],
+            "description": 'It also fits {"anyOf": [{"minLength": 1}]}',
+        },
+    ),
+    "allOf of one": ({"allOf": [{"type": "string"}]}, {"anyOf": [{"type": "string"}]}),
+    "types of members": (
+        {"type": ["string", "null"], "anyOf": [{"minLength": 1}, {"type": "null"}, True]},
+        {
+            "anyOf": [
+                {"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]},
+                {"type": "null"},
+                {},
+            ]
+        },
+    ),
+    "union of objects": (
+        {"type": "object", "properties": {"b": {}}, "anyOf": [{"required": ["b"]}]},
+        {
+            "type": "object",
+            "properties": {"b": {}},
+            "additionalProperties": True,
+            "description": 'It also fits {"anyOf": [{"required": ["b"]}]}',
+        },
+    ),
+    "not": (
+        {"type": "string", "not": {"const": ""}},
+        {"type": "string", "description": 'It also fits {"not": {"const": ""}}'},
+    ),
+    "reference with text": (
+        {"$ref": "#/$defs/w", "description": "D.", "examples": ["e"]},
+        {"description": 'D. (examples: ["e"])', "anyOf": [{"$ref": "#/$defs/w"}]},
+    ),
+    "reference with a rule": (
+        {"$ref": "#/$defs/w", "minLength": 3},
+        {"anyOf": [{"$ref": "#/$defs/w"}], "description": 'It also fits {"minLength": 3}'},
+    ),
+    "tuple of draft 7": (
+        {"items": [{"type": "string"}], "additionalItems": False},
+        {"prefixItems": [{"type": "string"}], "items": {}},
+    ),
+    "nullable enum": (
+        {"type": "string", "nullable": True, "enum": ["a"]},
+        {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
+    ),
+    "nullable reference": (
+        {"$ref": "#/$defs/w", "nullable": True, "description": "D."},
+        {"anyOf": [{"$ref": "#/$defs/w"}, {"type": "null"}], "description": "D."},
+    ),
+    "example": (
+        {"type": "string", "example": "e"},
+        {"type": "string", "description": 'examples: ["e"]'},
+    ),
+    "names that providers reject": (
+        {
+            "type": "object",
+            "properties": {"a b": {"type": "string"}, "c": {}},
+            "required": ["a b", "d", "d"],
+        },
+        {
+            "type": "object",
+            "properties": {"c": {}, "d": {}},
+            "required": ["d"],
+            "additionalProperties": True,
+            "description": 'It also fits {"properties": {"a b": {"type": "string"}}, '
+            '"required": ["a b"]}',
+        },
+    ),
+    "values of an object": (
+        {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
+        {
+            "type": "object",
+            "additionalProperties": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "properties": {},
+        },
+    ),
+    "true": (True, {}),
+    "merged objects": (
+        {
+            "allOf": [
+                {"properties": {"x": {"type": "string"}}, "required": ["x"]},
+                {"$ref": "#/$defs/o"},
+            ]
+        },
+        {
+            "type": "object",
+            "properties": {"x": {"type": "string"}, "y": {"type": "integer"}},
+            "required": ["x", "y"],
+        },
+    ),
+    "objects with a common property": (
+        {"allOf": [{"properties": {"y": {"type": "string"}}}, {"$ref": "#/$defs/o"}]},
+        {"allOf": [{"properties": {"y": {"type": "string"}}}, {"$ref": "#/$defs/o"}]},
+    ),
+    "objects with another rule": (
+        {"allOf": [{"properties": {"x": {}}, "minProperties": 1}, {"$ref": "#/$defs/o"}]},
+        {"allOf": [{"properties": {"x": {}}, "minProperties": 1}, {"$ref": "#/$defs/o"}]},
+    ),
+    "escaped pointer": ({"$ref": "#/$defs/a~1b%20c/items/1"}, {"$ref": "#/$defs/1"}),
+    "reference to nothing": ({"$ref": "#/$defs/none"}, {"$ref": "#/$defs/none"}),
+    "array": ({"type": "array"}, {"type": "array", "items": {}}),
+    "exclusive bounds of draft 4": (
+        {
+            "type": "number",
+            "minimum": 1,
+            "exclusiveMinimum": True,
+            "exclusiveMaximum": False,
+            "maximum": 5,
+        },
+        {"type": "number", "maximum": 5, "exclusiveMinimum": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "form"), FORMS.values(), ids=FORMS)
+def test_provider_form_of_a_property(schema: JsonSchema | bool, form: JsonSchema) -> None:
+    whole: JsonSchema = {"type": "object", "properties": {"a": schema}, "$defs": DEFINITIONS}
+    # as JSON, which tells 1 from 1.0 and true
+    assert json.dumps(to_provider_form(whole)["properties"]["a"]) == json.dumps(form)
+
+
+@pytest.mark.parametrize(
+    ("schema", "form"),
+    [
+        (
+            {"properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/$defs/w"}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/$defs/w"}},
+                "$defs": {"w": {"type": "string"}},
+            },
+        ),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/definitions/w"}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/w"}, "b": {"$ref": "#/$defs/w_"}},
+                "$defs": {"w": {"type": "string"}, "w_": {"type": "null"}},
+            },
+        ),
+        (
+            {
+                "$id": "http://x/s.json#",
+                "properties": {"a": {"$ref": "http://x/s.json#/$defs/a~1b%20c/items/1"}},
+            },
+            {
+                "properties": {"a": {"$ref": "#/$defs/1"}},
+                "$defs": {"1": {"type": "boolean"}},
+            },
+        ),
+        ({"$ref": "#/$defs/o"}, {"properties": {"y": {"type": "integer"}}, "required": ["y"]}),
+    ],
+    ids=["shared", "two of one name", "pointer", "root"],
+)
+def test_provider_form_keeps_the_definitions_that_it_refers_to(
+    schema: JsonSchema, form: JsonSchema
+) -> None:
+    whole = {**schema, "$defs": DEFINITIONS, "definitions": {"w": {"type": "null"}}}
+    assert to_provider_form(whole) == {"type": "object", **form}
+
+
+def test_provider_form_of_a_union_at_the_root_admits_other_properties() -> None:
+    union = {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert to_provider_form({**union, "properties": {"a": {}, "b": {}}}) == {
+        "type": "object",
+        "properties": {"a": {}, "b": {}},
+        "additionalProperties": True,
+        "description": f"It also fits {json.dumps(union)}",
+    }
+
+
+def test_descriptions_replace_those_of_properties_that_exist() -> None:
+    form = to_provider_form({"properties": {"a": True}}, {"a": "D.", "z": "Z."})
+    assert form == {"type": "object", "properties": {"a": {"description": "D."}}}
+
+
+def test_parts_deeper_than_40_levels_admit_anything() -> None:
+    part: JsonSchema = {"type": "string"}
+    for _ in range(45):
+        part = {"type": "array", "items": part}
+    form = to_provider_form({"properties": {"a": part}})["properties"]["a"]
+    depth = 0
+    while "items" in form:
+        form, depth = form["items"], depth + 1
+    assert (depth, form) == (40, {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "upgraded"),
+    [
+        ({"nullable": True, "type": "string"}, {"type": ["string", "null"]}),
+        ({"$schema": "draft", "nullable": True}, {"$schema": "draft", "nullable": True}),
+        ({"properties": {"a": {"items": [True]}}}, {"properties": {"a": {"prefixItems": [True]}}}),
+        (
+            {"components": {"x": 1, "schemas": {"A": {"example": 1}}}},
+            {"components": {"x": 1, "schemas": {"A": {"examples": [1]}}}},
+        ),
+        ({"components": 3}, {"components": 3}),
+        (True, True),
+    ],
+)
+def test_older_dialects_are_upgraded(schema: Any, upgraded: Any) -> None:
+    assert upgrade_dialect(schema) == upgraded

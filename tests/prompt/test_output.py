@@ -67,7 +67,7 @@ ANSWERS = st.builds(
 
 
 @pytest.mark.claim("PS-22", "PS-23")
-def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
+def test_dataclass_output_is_an_object_and_list_output_is_an_array() -> None:
     assert (ONE.output_type, ONE.container) == (Answer, "object")
     assert (MANY.output_type, MANY.container) == (Answer, "array")
     assert (TEXT.output_type, TEXT.container) == (None, None)
@@ -77,7 +77,7 @@ def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
 @pytest.mark.parametrize(
     "output", [dict, list, tuple, set, Any, object, list[Any], list[object]], ids=repr
 )
-def test_an_output_type_that_admits_everything_is_refused_with_the_type(output: Any) -> None:
+def test_unconstrained_output_type_is_named_in_the_error(output: Any) -> None:
     with pytest.raises(
         PromptValidationError, match="accepts every answer; declare a more precise type"
     ) as caught:
@@ -160,7 +160,7 @@ def test_any_type_with_a_schema_can_be_the_output(output: Any, text: str, value:
     ],
     ids=repr,
 )
-def test_an_answer_of_another_type_is_asked_for_again(output: Any, text: str) -> None:
+def test_answer_of_the_wrong_type_raises_after_two_repairs(output: Any, text: str) -> None:
     prompt = PromptTemplate[output](ns="tests", key="any").bind()
     adapter = ScriptedAdapter([say(text)] * 3)
     with pytest.raises(PromptEvaluationError, match="after 2 repairs"):
@@ -173,7 +173,7 @@ class Callback:
 
 
 @pytest.mark.parametrize("output", [Callback, list[Callback]], ids=repr)
-def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built(
+def test_output_type_without_a_schema_is_rejected_when_template_is_built(
     output: Any,
 ) -> None:
     message = (
@@ -187,7 +187,7 @@ def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built
 
 
 @pytest.mark.claim("PR-03")
-def test_a_subscript_and_a_config_say_the_same() -> None:
+def test_subscript_and_structured_output_config_are_equivalent() -> None:
     by_subscript = Prompt[Answer](ns="n", key="k", sections=[])
     by_config = Prompt[Answer](
         ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer)
@@ -198,7 +198,7 @@ def test_a_subscript_and_a_config_say_the_same() -> None:
 
 
 @pytest.mark.claim("PR-04")
-def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
+def test_subscript_and_structured_output_config_must_match() -> None:
     with pytest.raises(
         PromptValidationError,
         match=r"structured_output must agree, got .*Answer.*Source.*declare only one",
@@ -212,7 +212,7 @@ def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
         )
 
 
-def test_a_config_is_a_value() -> None:
+def test_structured_output_config_is_a_frozen_value() -> None:
     config = StructuredOutputConfig(list[Answer])
     assert config == StructuredOutputConfig[list[Answer]](list[Answer])
     assert hash(config) == hash(StructuredOutputConfig(list[Answer]))
@@ -235,7 +235,7 @@ def test_a_config_is_a_value() -> None:
 
 @pytest.mark.claim("PS-25")
 @given(ANSWERS)
-def test_a_dumped_answer_is_read_back_bare_and_fenced_with_prose_around(answer: Answer) -> None:
+def test_dumped_answer_is_parsed_bare_and_fenced_with_prose_around_it(answer: Answer) -> None:
     text = serde.dump_json(answer)
     pretty = json.dumps(json.loads(text), indent=2)
     for written in (
@@ -249,7 +249,7 @@ def test_a_dumped_answer_is_read_back_bare_and_fenced_with_prose_around(answer: 
 
 
 @given(st.lists(ANSWERS, max_size=3))
-def test_a_dumped_list_is_read_back(answers: list[Answer]) -> None:
+def test_dumped_list_is_parsed_bare_and_fenced(answers: list[Answer]) -> None:
     text = "[" + ",".join(map(serde.dump_json, answers)) + "]"
     assert parse_structured_output(text, MANY) == answers
     assert parse_structured_output(f"Sure.\n\n```json\n{text}\n```", MANY) == answers
@@ -270,7 +270,7 @@ def test_a_dumped_list_is_read_back(answers: list[Answer]) -> None:
         '```python\n```x\n```\n```json\n{"text": "a"}\n```',
     ],
 )
-def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(text: str) -> None:
+def test_first_fenced_json_block_is_parsed_among_other_languages(text: str) -> None:
     assert parse_structured_output(text, ONE) == Answer("a")
 
 
@@ -278,14 +278,14 @@ def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(t
 @pytest.mark.parametrize(
     "text", ["", "It is so.", "```json\n```", '```json\n{"text": "a"', '{"text": "a"} trailing']
 )
-def test_a_text_without_json_is_an_error_that_keeps_the_whole_answer(text: str) -> None:
+def test_answer_without_json_raises_error_with_the_raw_response(text: str) -> None:
     with pytest.raises(OutputParseError) as caught:
         parse_structured_output(text, ONE)
     assert caught.value.raw_response == text
 
 
 @pytest.mark.claim("PS-26")
-def test_the_container_must_be_the_declared_one() -> None:
+def test_answer_must_have_the_declared_container() -> None:
     with pytest.raises(OutputParseError, match="must be a JSON object, not an array") as caught:
         parse_structured_output('[{"text": "a"}]', ONE)
     assert caught.value.raw_response == '[{"text": "a"}]'
@@ -296,7 +296,7 @@ def test_the_container_must_be_the_declared_one() -> None:
 
 
 @pytest.mark.claim("PS-27")
-def test_every_fault_is_told_with_its_path() -> None:
+def test_every_validation_error_is_reported_with_its_path() -> None:
     with pytest.raises(OutputParseError) as caught:
         parse_structured_output(
             '{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE
@@ -315,7 +315,7 @@ FENCES = {
 
 
 @pytest.mark.parametrize("text", FENCES.values(), ids=FENCES)
-def test_fences_of_any_make_are_read_in_linear_time(text: str) -> None:
+def test_fences_are_parsed_in_linear_time(text: str) -> None:
     started = process_time()
     with pytest.raises(OutputParseError):
         parse_structured_output(text, ONE)
@@ -323,7 +323,7 @@ def test_fences_of_any_make_are_read_in_linear_time(text: str) -> None:
 
 
 @pytest.mark.claim("PS-27")
-def test_extra_keys_pass_where_they_are_allowed() -> None:
+def test_extra_keys_are_accepted_if_allowed() -> None:
     lenient = PromptTemplate[Answer](
         ns="n", key="k", structured_output=StructuredOutputConfig(Answer, allow_extra_keys=True)
     ).render()
@@ -357,7 +357,7 @@ def test_extra_keys_pass_where_they_are_allowed() -> None:
         (list[Answer], '{"items": [%s]}'),
     ],
 )
-def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
+def test_evaluation_and_parser_accept_the_same_answers(
     output: Any, form: str, item: str, *, accepted: bool
 ) -> None:
     template = PromptTemplate[output](ns="tests", key="both")
@@ -373,7 +373,7 @@ def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
             adapter.evaluate(template.bind(), session=Session())
 
 
-def test_a_prompt_that_declares_nothing_has_nothing_to_parse() -> None:
+def test_parse_structured_output_requires_a_declared_output_type() -> None:
     with pytest.raises(
         OutputParseError, match=r"declares no output type; use PromptTemplate\[Output\]"
     ) as caught:
@@ -381,7 +381,7 @@ def test_a_prompt_that_declares_nothing_has_nothing_to_parse() -> None:
     assert caught.value.raw_response == "{}"
 
 
-def test_the_error_can_be_copied_and_pickled_whole() -> None:
+def test_output_parse_error_survives_copy_and_pickle() -> None:
     error = OutputParseError("text: missing", raw_response="{}")
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(twin) is OutputParseError
@@ -432,13 +432,13 @@ class Bill:
     note: str = ""
 
 
-def test_decimal_keeps_its_digits_where_a_null_or_a_fraction_is_mended() -> None:
+def test_decimal_keeps_its_digits_when_other_fields_are_coerced() -> None:
     text = '{"total": 1.234567890123456789, "count": 2.0, "note": null}'
     assert answer_of(Bill, text) == Bill(Decimal("1.234567890123456789"), 2)
     assert answer_of(Decimal, '{"value": 1.234567890123456789}') == Decimal("1.234567890123456789")
 
 
-def test_key_that_stands_twice_in_an_answer_is_named() -> None:
+def test_duplicate_key_in_an_answer_is_named() -> None:
     for text in ('{"text": "a", "text": "b"}', '```json\n{"text": "a", "text": "a"}\n```'):
         with pytest.raises(OutputParseError, match="the key 'text' stands twice"):
             parse_structured_output(text, ONE)
@@ -454,7 +454,7 @@ type Anything = dict[str, Any] | Any
     [Any, dict[str, Any] | Any, Any | None, object | int, Anything, list[Any], list[Anything]],
     ids=str,
 )
-def test_output_type_that_admits_everything_is_rejected(of: Any) -> None:
+def test_unconstrained_output_type_is_rejected(of: Any) -> None:
     with pytest.raises(
         PromptValidationError, match="accepts every answer; declare a more precise type"
     ):

@@ -137,7 +137,7 @@ def expansion(
 
 
 @pytest.mark.claim("C-10", "PD-09", "PD-10", "PD-12", "DT-08", "U-07")
-def test_the_params_are_frozen_slotted_and_described() -> None:
+def test_open_and_read_section_params_are_frozen_slotted_and_described() -> None:
     arguments: Any = OpenSectionsParams(section_keys=("a",), reason="why")
     with pytest.raises(FrozenInstanceError):
         arguments.reason = "other"
@@ -163,7 +163,7 @@ def test_the_params_are_frozen_slotted_and_described() -> None:
 
 
 @pytest.mark.claim("DT-09", "DT-12")
-def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
+def test_read_section_result_is_frozen_and_requires_only_content() -> None:
     result: Any = ReadSectionResult("text")
     assert (result.content, result.expanded_tools, result.render()) == ("text", (), "text")
     with pytest.raises(FrozenInstanceError):
@@ -172,7 +172,7 @@ def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
 
 
 @pytest.mark.claim("PD-06", "DT-10")
-def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
+def test_factory_and_prompt_create_the_same_read_section_tool() -> None:
     prompt = template_of(hidden("context"))
     tool = create_read_section_handler(
         registry=prompt.template.registry,
@@ -191,7 +191,7 @@ def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
     assert (opener.name, opener.accepts_overrides) == ("open_sections", False)
 
 
-def test_the_factory_takes_what_is_in_force_before_what_the_session_held_by_then() -> None:
+def test_factory_prefers_current_visibility_over_the_session() -> None:
     session = Session()
     session[VisibilityOverrides].seed(VisibilityOverrides({("context",): SUMMARY}))
     handler: Any = create_read_section_handler(
@@ -206,7 +206,7 @@ def test_the_factory_takes_what_is_in_force_before_what_the_session_held_by_then
     )
 
 
-def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_discloses() -> None:
+def test_factory_uses_session_for_conditions_and_disclosure_for_suffixes() -> None:
     session = Session()
     session[Quoted].seed(Quoted("A-7"))
     known = hidden(
@@ -233,7 +233,7 @@ def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_disclo
 
 
 @pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
-def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
+def test_disclosure_tools_are_offered_while_an_open_section_can_be_closed(name: str) -> None:
     # what the session holds open can be closed, so the tool that opens it again is there before
     disclosure = Disclosure.OPEN if name == "open_sections" else Disclosure.READ
     session = Session()
@@ -254,7 +254,7 @@ def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
 
 
 @pytest.mark.claim("C-16", "C-20", "DT-12", "DT-13", "DT-17", "DT-18", "DT-22", "DT-23", "DT-36")
-def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> None:
+def test_tools_of_a_read_section_are_in_the_next_request_and_can_be_called() -> None:
     section = hidden(
         "context",
         tool_named("own"),
@@ -289,7 +289,7 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
 @pytest.mark.parametrize(
     "key", ["nope", "Context", "context.", "off", "off.inside", "", "context.nope"]
 )
-def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, key: str) -> None:
+def test_unknown_and_disabled_keys_get_the_same_reply(disclosure: Disclosure, key: str) -> None:
     off = hidden("off", tool_named("off"), children=[hidden("inside")], enabled=lambda: False)
     prompt = template_of(
         hidden("context", tool_named("own")), hidden("prose"), off, disclosure=disclosure
@@ -302,7 +302,7 @@ def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, ke
 
 
 @pytest.mark.parametrize("disclosure", Disclosure)
-def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None:
+def test_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None:
     turn = (opening if disclosure is Disclosure.OPEN else read)("x" * 1_000_000)
     run = Run(template_of(hidden("prose"), disclosure=disclosure), [turn])
     assert [answer.success for answer in run.answers] == [False]
@@ -313,7 +313,7 @@ def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None
 @pytest.mark.claim("C-17", "DT-30")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("how", ["override", "session", "own"])
-def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:
+def test_reading_an_open_section_returns_it_as_already_expanded(dynamic: bool, how: str) -> None:
     section = (
         shown("context", tool_named("own"))
         if how == "own"
@@ -340,7 +340,7 @@ def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:
 
 
 @pytest.mark.claim("DT-20", "DT-21", "U-09")
-def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
+def test_duplicate_injection_is_skipped_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "weakincentives.evaluation"):
@@ -362,7 +362,7 @@ def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
     assert [event.tool_names for event in run.injected] == [("own", "two")]
 
 
-def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then() -> None:
+def test_section_read_again_includes_sections_opened_inside_it() -> None:
     inner = hidden("inner", tool_named("deep"))
     run = Run(
         template_of(hidden("outer", tool_named("own"), children=[inner])),
@@ -374,7 +374,7 @@ def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then()
 
 
 @pytest.mark.claim("DT-27", "DT-28", "DT-36")
-def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own() -> None:
+def test_non_dynamic_adapter_raises_expansion_with_its_own_message() -> None:
     error = expansion(
         template_of(hidden("context", tool_named("own"))), read("context"), dynamic=False
     )
@@ -387,7 +387,7 @@ def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own()
     assert str(error).endswith("sections: context. Reason: Adapter does not support dynamic tools")
 
 
-def test_reading_a_section_renders_its_subtree_alone() -> None:
+def test_read_section_renders_only_the_subtree_of_the_section() -> None:
     """By counting: the cost of `read_section` does not grow with the prompt around the section."""
     written: list[SectionPath] = []
 
@@ -425,7 +425,7 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
 
 
 @pytest.mark.claim("PD-37")
-def test_a_section_of_a_megabyte_opens() -> None:
+def test_section_of_a_megabyte_can_be_opened() -> None:
     big = MarkdownSection(
         title="Big", key="big", template="x" * 1_000_000, summary="big", visibility=SUMMARY
     )
@@ -443,7 +443,7 @@ def opened(*sections: Section[Any]) -> Prompt[Any]:
 
 
 @pytest.mark.claim("PD-11", "PD-14", "PD-15", "PD-17", "DT-35")
-def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None:
+def test_expansion_has_paths_reason_and_the_keys_that_the_model_sent() -> None:
     prompt = opened(hidden("a", tool_named("own")), shown("b", children=[hidden("c")]))
     error = expansion(prompt, opening("a", "b.c", reason="why"))
     assert error.requested_overrides == {("a",): FULL, ("b", "c"): FULL}
@@ -457,7 +457,7 @@ def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None
 
 @pytest.mark.claim("PD-12", "U-07")
 @pytest.mark.parametrize("length", [255, 256, 257, 1000])
-def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
+def test_long_reason_is_truncated_instead_of_rejected(length: int) -> None:
     assert len(expansion(opened(hidden("a")), opening("a", reason="r" * length)).reason) == min(
         length, 256
     )
@@ -480,7 +480,7 @@ def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
         ([], "section_keys is empty: name at least one summarized section."),
     ],
 )
-def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], message: str) -> None:
+def test_one_invalid_key_rejects_the_whole_call_and_is_named(keys: list[str], message: str) -> None:
     prompt = opened(
         hidden("a", children=[hidden("b", children=[hidden("c")])]),
         shown("shown"),
@@ -495,9 +495,7 @@ def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], messag
 @pytest.mark.claim("PD-27", "U-11")
 @pytest.mark.parametrize("child", [shown, hidden])
 @pytest.mark.parametrize("keys", [["parent", "parent.child"], ["parent.child", "parent"]])
-def test_a_section_opens_together_with_the_summarized_one_around_it(
-    child: Any, keys: list[str]
-) -> None:
+def test_section_opens_together_with_its_summarized_parent(child: Any, keys: list[str]) -> None:
     # a section of a summarized parent is not shown, whatever its own visibility
     prompt = opened(hidden("parent", children=[child("child")]))
     error = expansion(prompt, opening(*keys))
@@ -511,7 +509,7 @@ class Quoted:
 
 
 @pytest.mark.claim("U-19")
-def test_a_value_that_reads_like_the_line_of_a_summary_opens_nothing() -> None:
+def test_param_value_that_looks_like_a_suffix_opens_nothing() -> None:
     line = (
         '[This section is summarized. To view full content, call `open_sections` with key "task".]'
     )
@@ -525,14 +523,14 @@ def test_a_value_that_reads_like_the_line_of_a_summary_opens_nothing() -> None:
     assert run.visibility == {}
 
 
-def test_a_key_named_twice_opens_once() -> None:
+def test_repeated_key_opens_its_section_once() -> None:
     error = expansion(opened(hidden("a")), opening("a", "a"))
     assert (error.requested_overrides, error.section_keys) == ({("a",): FULL}, ("a", "a"))
 
 
 @pytest.mark.claim("U-10")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
-def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
+def test_key_with_dots_is_found(disclosure: Disclosure) -> None:
     prompt = template_of(hidden("a.b"), shown("c", children=[hidden("d.e")]), disclosure=disclosure)
     assert '"c.d.e"' in prompt.render().text
     if disclosure is Disclosure.OPEN:
@@ -550,7 +548,7 @@ def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
 
 @pytest.mark.claim("C-12", "PD-34", "PD-35")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
-def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Disclosure) -> None:
+def test_tool_invoked_is_published_before_the_expansion_is_raised(disclosure: Disclosure) -> None:
     prompt = template_of(
         shown("task"),
         hidden("context", tool_named("own"), children=[hidden("inner")]),
@@ -569,7 +567,7 @@ def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Di
 
 
 @pytest.mark.claim("PD-35")
-def test_the_event_says_how_things_stood_before_each_request() -> None:
+def test_tool_invoked_has_the_visibility_before_each_request() -> None:
     # what an earlier turn opened or closed is counted
     prompt = template_of(
         hidden("a", tool_named("own"), children=[hidden("b")]), hidden("c"), closable=True
@@ -581,7 +579,7 @@ def test_the_event_says_how_things_stood_before_each_request() -> None:
     assert states == [closed, opened, {**opened, ("c",): FULL}, {**closed, ("c",): FULL}]
 
 
-def test_other_tools_say_nothing_of_visibility() -> None:
+def test_tool_invoked_of_other_tools_has_no_visibility() -> None:
     run = Run(template_of(shown("task", tool_named("own")), hidden("a")), [call(("own", {}))])
     assert run.invoked[0].params == Args()
     assert run.invoked[0].requested_sections == ()
@@ -591,7 +589,7 @@ def test_other_tools_say_nothing_of_visibility() -> None:
 # --- close_section
 
 
-def test_closing_is_off_unless_the_template_allows_it() -> None:
+def test_close_section_requires_a_closable_template() -> None:
     run = Run(template_of(hidden("a", tool_named("own"))), [read("a"), closing("a")])
     assert run.contents[1].startswith("Unknown tool 'close_section'.")
     assert [tool.name for tool in template_of(hidden("a"), closable=True).render().tools] == [
@@ -600,7 +598,7 @@ def test_closing_is_off_unless_the_template_allows_it() -> None:
     ]
 
 
-def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() -> None:
+def test_closed_section_loses_its_tools_until_it_is_read_again() -> None:
     prompt = template_of(
         shown("task", tool_named("first")),
         hidden("a", tool_named("own"), children=[shown("b", tool_named("deep"))]),
@@ -628,7 +626,7 @@ def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() 
     assert run.visibility[("a",)] is FULL
 
 
-def test_each_closed_tool_names_the_section_that_brings_it_back() -> None:
+def test_call_of_a_closed_tool_names_the_section_to_read() -> None:
     prompt = template_of(
         hidden("a", tool_named("own")), hidden("b", tool_named("other")), closable=True
     )
@@ -641,7 +639,7 @@ def test_each_closed_tool_names_the_section_that_brings_it_back() -> None:
     ]
 
 
-def test_what_the_session_holds_open_can_be_closed_and_read_again() -> None:
+def test_section_opened_by_the_session_can_be_closed_and_read_again() -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     run = Run(
@@ -654,13 +652,13 @@ def test_what_the_session_holds_open_can_be_closed_and_read_again() -> None:
     assert run.tools == [["own"], [], [], ["own"]]
 
 
-def test_a_closed_section_shows_its_summary_in_the_next_render() -> None:
+def test_closed_section_is_summarized_in_the_next_render() -> None:
     prompt = template_of(hidden("a", tool_named("own")), closable=True)
     run = Run(prompt, [read("a"), closing("a")])
     assert prompt.render(session=run.session).text == prompt.render().text
 
 
-def test_a_closable_section_without_tools_opens_when_it_is_read_and_can_be_closed() -> None:
+def test_closable_section_without_tools_can_be_opened_and_closed() -> None:
     prompt = template_of(hidden("a", children=[hidden("inner")]), closable=True)
     run = Run(prompt, [read("a"), read("a.inner"), closing("a.inner"), read("a.inner")])
     assert run.visibility == {("a",): FULL, ("a", "inner"): FULL}
@@ -672,7 +670,7 @@ def test_a_closable_section_without_tools_opens_when_it_is_read_and_can_be_close
 
 
 @pytest.mark.parametrize("key", ["nope", "task", "b", "a.inner", "off"])
-def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
+def test_only_sections_that_the_model_opened_can_be_closed(key: str) -> None:
     prompt = template_of(
         shown("task", tool_named("own")),
         hidden("a", children=[hidden("inner")]),
@@ -689,7 +687,7 @@ def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
     assert run.visibility == {}
 
 
-def test_the_smallest_sets_of_open_sections_lead_to_each_summarized_one() -> None:
+def test_minimal_expansions_returns_the_smallest_set_for_each_summary() -> None:
     def folded(key: str, *children: MarkdownSection[Any]) -> MarkdownSection[Any]:
         return MarkdownSection(
             title=key, key=key, template=key, summary=key, visibility=SUMMARY, children=children

@@ -51,7 +51,7 @@ def body(prompt: Prompt[Any], *params: object) -> list[str]:
     return prompt.render(*params).text.split("\n\n")[1::2]
 
 
-def test_the_repr_of_a_prompt_and_of_its_template_say_what_they_hold_and_no_value() -> None:
+def test_repr_of_prompt_and_template_is_bounded_and_contains_no_values() -> None:
     @dataclass(frozen=True)
     class Login:
         password: str
@@ -72,7 +72,7 @@ def test_the_repr_of_a_prompt_and_of_its_template_say_what_they_hold_and_no_valu
 
 
 @pytest.mark.claim("C-06")
-def test_three_ways_lead_to_the_same_prompt() -> None:
+def test_prompt_can_be_created_in_three_equivalent_ways() -> None:
     template = greeting()
     inline = Prompt(ns="tests", key="greeting", sections=template.sections)
     ways = [Prompt(template), template.bind(), inline]
@@ -84,7 +84,7 @@ def test_three_ways_lead_to_the_same_prompt() -> None:
 
 
 @pytest.mark.claim("PR-03")
-def test_a_subscripted_prompt_declares_its_output() -> None:
+def test_subscripted_prompt_declares_its_output_type() -> None:
     assert Prompt[Answer](ns="n", key="k", sections=[]).output_type is Answer
     assert Prompt[list[Answer]](ns="n", key="k").output_type == list[Answer]
     config = StructuredOutputConfig(Answer)
@@ -100,7 +100,7 @@ class AnswerPrompt(Prompt[Answer]):
     """A kind of prompt of its own."""
 
 
-def test_a_subclass_of_a_subscript_declares_its_output() -> None:
+def test_subclass_of_a_subscripted_prompt_declares_its_output_type() -> None:
     template = PromptTemplate[Answer](ns="n", key="k")
     assert AnswerPrompt(ns="n", key="k").output_type is AnswerPrompt(template).output_type is Answer
     with pytest.raises(PromptValidationError, match="a template for None and output_type"):
@@ -129,7 +129,7 @@ Loose: Any = Prompt
     ],
     ids=["both", "other output", "text", "text for output", "inline"],
 )
-def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, message: str) -> None:
+def test_prompt_rejects_invalid_or_conflicting_arguments(make: Any, message: str) -> None:
     with pytest.raises(PromptValidationError) as caught:
         make()
     assert message in str(caught.value)
@@ -140,7 +140,7 @@ def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, mess
 
 
 @pytest.mark.claim("C-28", "PR-06", "PS-03", "PS-04")
-def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
+def test_bind_changes_and_returns_the_prompt_and_replaces_params_by_type() -> None:
     prompt = Prompt(greeting())
     assert prompt.bind() is prompt
     assert prompt.bind(Who("Ada"), Size(2)) is prompt
@@ -150,14 +150,14 @@ def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
 
 
 @pytest.mark.claim("C-07", "C-28", "PS-05")
-def test_params_of_a_render_count_for_that_call_only() -> None:
+def test_params_passed_to_render_apply_only_to_that_call() -> None:
     prompt = greeting().bind(Who("Ada"))
     assert body(prompt, Who("Bob"), Size(1)) == ["Bob", "1 items"]
     assert body(prompt) == ["Ada", "0 items"]
 
 
 @pytest.mark.claim("PS-04")
-def test_prompts_of_one_template_share_no_params() -> None:
+def test_prompts_of_one_template_do_not_share_params() -> None:
     template = greeting()
     first, second = Prompt(template).bind(Who("Ada")), Prompt(template)
     assert (body(first)[0], body(second)[0]) == ("Ada", "nobody")
@@ -169,7 +169,7 @@ def test_prompts_of_one_template_share_no_params() -> None:
         st.builds(Who, st.sampled_from("abc")) | st.builds(Size, st.integers(0, 3)), max_size=6
     )
 )
-def test_the_last_of_each_type_counts_however_the_calls_are_cut(values: list[object]) -> None:
+def test_last_bound_params_of_each_type_apply_in_one_call_or_several(values: list[object]) -> None:
     prompt = greeting().bind()
     for value in values:
         prompt.bind(value)
@@ -208,7 +208,7 @@ REFUSED = [
 
 @pytest.mark.claim("C-07", "PR-35", "PR-36", "PR-37")
 @pytest.mark.parametrize(("params", "message", "detail"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_bound_is_refused_by_every_door_and_changes_nothing(
+def test_invalid_params_are_rejected_by_bind_and_render_without_changes(
     params: tuple[object, ...], message: str, detail: str
 ) -> None:
     template = greeting()
@@ -222,7 +222,7 @@ def test_what_cannot_be_bound_is_refused_by_every_door_and_changes_nothing(
     assert body(prompt) == ["kept", "0 items"]
 
 
-def test_a_prompt_that_uses_no_params_says_so() -> None:
+def test_bind_rejects_params_if_the_sections_use_none() -> None:
     with pytest.raises(PromptValidationError, match="the sections use none"):
         PromptTemplate(ns="n", key="k").bind(Who())
 
@@ -232,14 +232,14 @@ def test_a_prompt_that_uses_no_params_says_so() -> None:
 
 
 @pytest.mark.claim("PS-22")
-def test_the_deadline_given_is_the_one_read() -> None:
+def test_rendered_prompt_has_the_deadline_passed_to_render() -> None:
     deadline = Deadline.after(60)
     assert greeting().bind().render(deadline=deadline).deadline is deadline
     assert greeting().render(deadline=deadline).deadline is deadline
     assert greeting().render().deadline is None
 
 
-def test_a_rendered_prompt_does_not_follow_later_binding() -> None:
+def test_rendered_prompt_is_not_affected_by_later_binding() -> None:
     prompt = greeting().bind(Who("Ada"))
     visible: dict[SectionPath, SectionVisibility] = {("who",): SectionVisibility.SUMMARY}
     rendered = prompt.render(visibility_overrides=visible)
@@ -250,12 +250,12 @@ def test_a_rendered_prompt_does_not_follow_later_binding() -> None:
     assert rendered.visibility[("who",)] is SectionVisibility.SUMMARY
 
 
-def test_a_prompt_tells_its_name_in_its_repr() -> None:
+def test_prompt_repr_contains_ns_and_key() -> None:
     assert repr(greeting().bind()) == "<Prompt tests/greeting>"
 
 
 @pytest.mark.claim("U-03")
-def test_many_threads_may_use_one_template() -> None:
+def test_template_can_be_used_by_many_threads() -> None:
     template = greeting()
     texts: dict[int, set[str]] = {}
 

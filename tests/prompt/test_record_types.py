@@ -73,7 +73,7 @@ TEMPLATE = PromptTemplate(
 )
 
 
-def test_sections_read_models_and_dicts() -> None:
+def test_sections_accept_models_and_typed_dicts_as_params() -> None:
     text = TEMPLATE.render(City(name="Rome"), Trip(place="Rome")).text
     assert text == "## 1. City\n\nRome: 1.\n\n## 2. Trip\n\nTo Rome for $1."
     assert "Trip" not in TEMPLATE.render(City(name="Rome"), Trip(place="home")).text
@@ -109,7 +109,7 @@ def _answers(messages: Any) -> list[str]:
     return [message.content for message in messages if message.kind == "tool"]
 
 
-def test_state_of_models_and_dicts_goes_through_a_snapshot() -> None:
+def test_state_of_models_and_typed_dicts_round_trips_through_a_snapshot() -> None:
     session, other = Session(), Session()
     session[City].append(City(name="Rome"))
     session[Trip].append(Trip(place="Rome"))
@@ -118,7 +118,7 @@ def test_state_of_models_and_dicts_goes_through_a_snapshot() -> None:
     assert (other[City].all(), other[Trip].all()) == (session[City].all(), session[Trip].all())
 
 
-def test_a_dict_that_fits_no_or_several_types_is_refused() -> None:
+def test_dict_that_fits_none_or_several_types_is_rejected() -> None:
     several = PromptTemplate(
         ns="tests",
         key="several",
@@ -133,7 +133,7 @@ def test_a_dict_that_fits_no_or_several_types_is_refused() -> None:
         TEMPLATE.bind({"where": "Rome"})
 
 
-def test_unbound_params_are_told_with_their_type() -> None:
+def test_unbound_params_are_reported_with_their_type() -> None:
     with pytest.raises(PromptRenderError, match=r"(?s)no City is bound.*prompt\.bind\(City"):
         TEMPLATE.render(Trip(place="Rome"))
     with pytest.raises(PromptRenderError, match=r"no Trip is bound.*Trip requires place"):
@@ -152,11 +152,11 @@ def test_placeholders_are_checked_against_the_fields() -> None:
             )
 
 
-def test_a_prompt_with_models_and_dicts_can_be_analyzed() -> None:
+def test_prompt_with_models_and_typed_dicts_can_be_analyzed() -> None:
     assert [finding.code for finding in analyze(TEMPLATE).findings] == []
 
 
-def test_a_model_is_read_strictly_unless_it_says_otherwise() -> None:
+def test_model_is_parsed_strictly_unless_its_config_disables_it() -> None:
     class Lax(BaseModel):
         model_config = ConfigDict(strict=False, extra="ignore")
         n: int
@@ -215,7 +215,7 @@ Fresh = NewType("Fresh", City)
     ],
     ids=str,
 )
-def test_record_type_is_one_however_it_is_written(of: Any, value: Any) -> None:
+def test_generic_and_alias_forms_of_a_record_type_are_equivalent(of: Any, value: Any) -> None:
     seen: list[object] = []
 
     def take(params: Any, *, context: ToolContext) -> ToolResult[Any]:
@@ -245,7 +245,7 @@ def test_record_type_is_one_however_it_is_written(of: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize("of", [Box[int], Noted, BoxOf[int], Annotated[Box[int], ""]], ids=str)
-def test_state_of_an_alias_is_the_state_of_its_class(of: Any) -> None:
+def test_alias_and_its_class_share_one_slice(of: Any) -> None:
     session = Session()
     session.declare(StateSlice(Box, {}))
     session[of].append(Box(1))
@@ -262,7 +262,7 @@ type Text = str
 
 
 @pytest.mark.parametrize("alias", ["list", "text"])
-def test_alias_of_a_list_or_a_text_is_an_answer_of_that_form(alias: str) -> None:
+def test_alias_of_list_or_str_has_the_container_of_its_target(alias: str) -> None:
     of: Any = {"list": Cities, "text": Text}[alias]
     config = PromptTemplate[of](ns="tests", key="alias").structured_output
     assert config is not None
@@ -273,7 +273,7 @@ class Numbers(RootModel[list[int]]):
     """A model whose JSON is no object."""
 
 
-def test_root_model_has_no_fields_and_is_an_answer_in_a_wrapper() -> None:
+def test_root_model_is_rejected_as_params_and_wrapped_as_output() -> None:
     with pytest.raises(PromptValidationError, match=r"params type must be .*, got .*Numbers"):
         Tool(name="t", params_type=Numbers)
     with pytest.raises(PromptValidationError, match=r"params type must be .*, got .*Numbers"):
@@ -288,6 +288,6 @@ type Undefined = Nowhere  # type: ignore[name-defined]  # noqa: F821  # pyright:
 
 
 @pytest.mark.parametrize("of", [Endless, Undefined, int, list[City], None], ids=str)
-def test_type_that_is_no_record_is_rejected_as_params(of: Any) -> None:
+def test_type_that_is_not_a_record_is_rejected_as_params(of: Any) -> None:
     with pytest.raises(PromptValidationError):
         Tool(name="t", params_type=of)

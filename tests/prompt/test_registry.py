@@ -49,7 +49,7 @@ def refused(*roots: Section[Any]) -> PromptValidationError:
 @pytest.mark.claim("PR-07", "PR-10", "PR-11")
 @given(forests())
 @settings(max_examples=60)
-def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) -> None:
+def test_nodes_are_in_pre_order_and_have_index_key_depth_and_end(roots: tuple[Plan, ...]) -> None:
     registry = RegistrySnapshot(tuple(sections(roots)))
     nodes = registry.sections
     assert [node.path for node in nodes] == list(paths(roots))
@@ -73,7 +73,7 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
 @pytest.mark.claim("PR-07")
 @given(forests())
 @settings(max_examples=50)
-def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -> None:
+def test_registry_collects_params_types_and_tools_of_the_tree(roots: tuple[Plan, ...]) -> None:
     registry = RegistrySnapshot(tuple(sections(roots)))
     assert registry.params_types == {node.section.params_type for node in registry.sections} - {
         None
@@ -88,7 +88,7 @@ def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -
 @pytest.mark.claim("PD-36", "PR-07")
 @given(forests(), st.lists(st.text(max_size=4), max_size=3).map(tuple))
 @settings(max_examples=50)
-def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: SectionPath) -> None:
+def test_unknown_path_key_or_tool_is_not_found(roots: tuple[Plan, ...], path: SectionPath) -> None:
     registry = RegistrySnapshot(tuple(sections(roots)))
     known = set(paths(roots))
     node = registry.get_section(path)
@@ -100,7 +100,7 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
 
 
 @pytest.mark.claim("PR-08")
-def test_the_registry_is_built_once_a_template() -> None:
+def test_registry_is_built_once_per_template() -> None:
     class Counting(Section[None]):
         looked = 0
 
@@ -123,7 +123,7 @@ def test_the_registry_is_built_once_a_template() -> None:
 
 
 @pytest.mark.claim("PS-10")
-def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
+def test_duplicate_sibling_keys_are_rejected_with_the_path() -> None:
     error = refused(section("Group", section("One", key="same"), section("Two", key="same")))
     assert error.section_path == ("group", "same")
     assert "('group', 'same') is used twice; give it another key" in str(error)
@@ -131,7 +131,7 @@ def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
 
 
 @pytest.mark.claim("U-10")
-def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
+def test_paths_that_are_equal_when_joined_by_dots_are_rejected() -> None:
     error = refused(section("A", section("B")), section("Joined", key="a.b"))
     assert error.section_path == ("a.b",)
     assert "equals that of ('a', 'b') when both are joined with dots; give it another key" in str(
@@ -142,7 +142,7 @@ def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
 
 
 @pytest.mark.claim("U-10")
-def test_a_dotted_key_alone_is_found_by_itself() -> None:
+def test_dotted_key_is_found_only_by_the_complete_key() -> None:
     registry = RegistrySnapshot((section("Joined", section("Inner"), key="a.b"),))
     assert [
         registry.get_section_by_key(key) is not None
@@ -156,7 +156,7 @@ def test_a_dotted_key_alone_is_found_by_itself() -> None:
     ]
 
 
-def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
+def test_get_section_matches_path_keys_instead_of_the_dotted_key() -> None:
     registry = RegistrySnapshot((section("A", section("B")),))
     assert registry.get_section(("a", "b")) is registry.get_section_by_key("a.b")
     assert registry.get_section(("a.b",)) is None
@@ -168,7 +168,7 @@ def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
 
 @pytest.mark.claim("C-30", "TL-22")
 @pytest.mark.parametrize("hides", [{"enabled": False}, {"visibility": SUMMARY}], ids=repr)
-def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict[str, Any]) -> None:
+def test_tool_names_are_unique_in_the_whole_tree_even_if_hidden(hides: dict[str, Any]) -> None:
     error = refused(
         section("A", section("Hidden", tools=[tool("same")], **hides)),
         section("B", tools=[tool("same")]),
@@ -179,7 +179,7 @@ def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict
 
 
 @pytest.mark.claim("TL-22")
-def test_a_tool_may_not_stand_twice_in_one_section() -> None:
+def test_tool_listed_twice_in_one_section_is_rejected() -> None:
     same = tool("same")
     error = refused(section("A", tools=[same, tool("other"), same]))
     assert error.section_path == ("a",)
@@ -188,13 +188,13 @@ def test_a_tool_may_not_stand_twice_in_one_section() -> None:
 
 @pytest.mark.claim("C-30", "U-09")
 @pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
-def test_the_names_of_the_disclosure_tools_are_reserved(name: str) -> None:
+def test_names_of_disclosure_tools_are_reserved(name: str) -> None:
     error = refused(section("G", section("A", tools=[tool(name)])))
     assert error.section_path == ("g", "a")
     assert f"tool name '{name}' is reserved for disclosure; rename the tool" in str(error)
 
 
-def test_tool_params_without_a_json_schema_are_refused() -> None:
+def test_tool_params_without_a_json_schema_are_rejected() -> None:
     @dataclass
     class Odd:
         callback: object
@@ -205,14 +205,14 @@ def test_tool_params_without_a_json_schema_are_refused() -> None:
     assert "tool 'odd': its params type has no JSON schema" in str(error)
 
 
-def test_examples_that_json_cannot_hold_are_refused() -> None:
+def test_examples_that_are_not_json_serializable_are_rejected() -> None:
     example = ToolExample("Bad", Nothing(), object())
     error = refused(section("A", tools=[Tool[Nothing, object](name="odd", examples=[example])]))
     assert error.section_path == ("a",)
     assert "tool 'odd': invalid example" in str(error)
 
 
-def test_a_section_may_give_its_tools_one_by_one() -> None:
+def test_tools_method_can_be_a_generator() -> None:
     class Generating(MarkdownSection[None]):
         def tools(self) -> Any:
             yield tool("t")
@@ -231,7 +231,7 @@ def test_a_section_may_give_its_tools_one_by_one() -> None:
 
 @pytest.mark.claim("C-24", "PR-39")
 @pytest.mark.parametrize("where", ["template", "summary"])
-def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_fields(
+def test_unknown_placeholder_is_rejected_with_path_and_available_fields(
     where: str,
 ) -> None:
     error = refused(
@@ -246,7 +246,7 @@ def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_
 
 
 @pytest.mark.parametrize("where", ["template", "summary"])
-def test_a_placeholder_in_an_unspecialized_section_is_refused_with_the_remedy(where: str) -> None:
+def test_placeholder_in_an_unspecialized_section_is_rejected_with_a_fix(where: str) -> None:
     error = refused(section("S", **{where: "$name"}))
     assert (error.section_path, error.placeholder) == (("s",), "$name")
     assert "write the section as MarkdownSection[Params](…)" in str(error)
@@ -255,7 +255,7 @@ def test_a_placeholder_in_an_unspecialized_section_is_refused_with_the_remedy(wh
 @pytest.mark.claim("C-24", "PR-39")
 @pytest.mark.parametrize("where", ["template", "summary"])
 @pytest.mark.parametrize("text", ["cost: $ 5", "$", "$1", "${", "${a b}", "ends with $"])
-def test_a_malformed_placeholder_is_refused_with_what_stands_there(where: str, text: str) -> None:
+def test_malformed_placeholder_is_rejected_and_quoted(where: str, text: str) -> None:
     # refused at construction, where its author can see it
     error = refused(section("S", **{where: text}))
     assert (error.section_path, error.placeholder) == (("s",), "$")
@@ -263,7 +263,7 @@ def test_a_malformed_placeholder_is_refused_with_what_stands_there(where: str, t
     assert repr(text[text.index("$") :][:10]) in str(error)
 
 
-def test_only_real_fields_count_as_fields() -> None:
+def test_only_dataclass_fields_are_valid_placeholders() -> None:
     @dataclass
     class Params:
         own: str = ""
@@ -278,7 +278,7 @@ def test_only_real_fields_count_as_fields() -> None:
 
 
 @pytest.mark.claim("PS-02")
-def test_engines_other_syntax_is_plain_text() -> None:
+def test_syntax_of_other_template_engines_is_plain_text() -> None:
     text = "{{ name }} {% if x %} {name} %(name)s #{name}"
     body = MarkdownSection[Who](title="S", template=f"{text} $name.upper()")
     rendered = PromptTemplate(ns="n", key="k", sections=[body]).render(Who("Ada"))
@@ -290,7 +290,7 @@ def test_engines_other_syntax_is_plain_text() -> None:
 
 
 @pytest.mark.claim("PS-40")
-def test_what_is_no_section_is_refused_a_prompt_included() -> None:
+def test_items_that_are_not_sections_are_rejected_including_prompts() -> None:
     prompt = PromptTemplate(ns="n", key="inner").bind()
     for item in (prompt, prompt.template, "text", None):
         with pytest.raises(
@@ -300,7 +300,7 @@ def test_what_is_no_section_is_refused_a_prompt_included() -> None:
             PromptTemplate(ns="n", key="outer", sections=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
-def test_a_section_in_place_of_a_list_is_refused() -> None:
+def test_section_passed_instead_of_a_list_is_rejected() -> None:
     single: Any = section("A")
     with pytest.raises(
         PromptValidationError, match=r"sections must be a list, such as sections=\[…\], got"
@@ -308,7 +308,7 @@ def test_a_section_in_place_of_a_list_is_refused() -> None:
         PromptTemplate(ns="n", key="outer", sections=single)
 
 
-def test_every_fault_deep_in_a_tree_is_found_whatever_is_shown() -> None:
+def test_errors_deep_in_a_tree_are_found_even_in_disabled_sections() -> None:
     bad = MarkdownSection(title="Bad", template="$x", enabled=False)
     error = refused(section("A", section("B", bad, enabled=False), visibility=lambda: None))
     assert error.section_path == ("a", "b", "bad")

@@ -81,7 +81,7 @@ def bindable(built: PromptTemplate[None], values: list[object]) -> list[object]:
 @pytest.mark.claim("C-03", "C-04", "PS-18", "PS-19", "PD-32", "PD-33")
 @given(st.data())
 @settings(max_examples=120)
-def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -> None:
+def test_text_tools_and_visibility_match_the_reference_model(data: st.DataObject) -> None:
     roots = data.draw(forests())
     built = template(roots)
     bound = bindable(built, data.draw(params()))
@@ -101,7 +101,7 @@ def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -
 @pytest.mark.claim("PR-12", "PR-16", "PR-40")
 @given(st.data())
 @settings(max_examples=60)
-def test_each_selector_that_matters_is_asked_once_in_pre_order_with_the_real_params_and_session(
+def test_each_relevant_selector_is_called_once_in_pre_order(
     data: st.DataObject,
 ) -> None:
     roots = data.draw(forests())
@@ -121,7 +121,7 @@ def test_each_selector_that_matters_is_asked_once_in_pre_order_with_the_real_par
 @pytest.mark.claim("PR-30")
 @given(st.data())
 @settings(max_examples=60)
-def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.DataObject) -> None:
+def test_spans_are_the_sections_own_parts_and_join_to_the_text(data: st.DataObject) -> None:
     roots = data.draw(forests())
     built = template(roots)
     visibility = data.draw(overrides(roots))
@@ -137,7 +137,7 @@ def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.Da
 @pytest.mark.claim("C-04", "PS-18", "C-03")
 @given(st.data())
 @settings(max_examples=60)
-def test_numbers_are_given_by_place_whatever_is_shown(data: st.DataObject) -> None:
+def test_section_numbers_do_not_depend_on_visibility(data: st.DataObject) -> None:
     roots = data.draw(forests())
     built = template(roots)
     numbers = {node.path: node.number for node in built.registry.sections}
@@ -150,7 +150,7 @@ def test_numbers_are_given_by_place_whatever_is_shown(data: st.DataObject) -> No
 
 @given(st.data())
 @settings(max_examples=60)
-def test_every_key_that_a_prompt_prints_is_found(data: st.DataObject) -> None:
+def test_every_key_in_the_rendered_text_can_be_looked_up(data: st.DataObject) -> None:
     roots = data.draw(forests())
     built = template(roots)
     rendered = built.render(visibility_overrides=data.draw(overrides(roots)))
@@ -163,7 +163,7 @@ def test_every_key_that_a_prompt_prints_is_found(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=50)
-def test_rendering_is_repeatable_and_leaves_no_trace(data: st.DataObject) -> None:
+def test_rendering_is_repeatable_and_has_no_side_effects(data: st.DataObject) -> None:
     roots = data.draw(forests())
     built = template(roots)
     bound = bindable(built, data.draw(params()))
@@ -205,7 +205,7 @@ def refuse() -> Any:
 
 @pytest.mark.claim("TL-21", "PR-13", "PR-14")
 @pytest.mark.parametrize("visibility", [FULL, SUMMARY])
-def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(
+def test_disabled_section_and_its_subtree_are_skipped_and_need_no_params(
     visibility: SectionVisibility,
 ) -> None:
     hidden = MarkdownSection[Needed](
@@ -230,7 +230,7 @@ def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(
 
 
 @pytest.mark.claim("C-16", "PR-19", "PR-21")
-def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() -> None:
+def test_summary_needs_no_params_or_visibility_of_its_children() -> None:
     child = MarkdownSection[Needed](
         title="Child",
         template="$value",
@@ -260,7 +260,7 @@ def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() 
 
 
 @pytest.mark.claim("C-09", "C-19", "PR-18", "PR-32", "PR-33", "U-04")
-def test_call_beats_session_beats_selector() -> None:
+def test_call_overrides_take_precedence_over_session_and_selector() -> None:
     tree = template_of(
         MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY)
     )
@@ -275,7 +275,7 @@ def test_call_beats_session_beats_selector() -> None:
 
 
 @pytest.mark.claim("PR-41")
-def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
+def test_overrides_are_looked_up_by_path_and_never_iterated() -> None:
     # held by counting
     class Counting(dict[SectionPath, SectionVisibility]):
         gets = 0
@@ -306,9 +306,7 @@ class Level:
 
 
 @pytest.mark.claim("PS-20")
-def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_else_built() -> (
-    None
-):
+def test_params_come_from_binding_own_default_first_default_or_constructor() -> None:
     def section(key: str, default: Level | None = None) -> MarkdownSection[Level]:
         return MarkdownSection[Level](title=key, key=key, template="$value", default_params=default)
 
@@ -324,7 +322,7 @@ def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_
 
 
 @pytest.mark.claim("PS-20")
-def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
+def test_first_default_applies_wherever_it_is_in_the_tree() -> None:
     deep = MarkdownSection[Level](
         title="Deep", template="$value", default_params=Level("deep"), enabled=False
     )
@@ -338,7 +336,7 @@ def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
 
 
 @pytest.mark.claim("PS-21")
-def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
+def test_missing_params_error_names_section_type_and_fix() -> None:
     tree = template_of(
         MarkdownSection(
             title="Group",
@@ -354,7 +352,7 @@ def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
     assert "'group.inner'" in str(caught.value)
 
 
-def test_a_params_type_that_refuses_to_be_built_is_reported_like_missing_params() -> None:
+def test_params_type_that_cannot_be_built_is_reported_like_missing_params() -> None:
     @dataclass
     class Refusing:
         value: str = ""
@@ -370,7 +368,7 @@ def test_a_params_type_that_refuses_to_be_built_is_reported_like_missing_params(
     assert tree.render(Refusing("x")).text == "## 1. S\n\nx"
 
 
-def test_a_params_type_is_built_once_a_render() -> None:
+def test_params_type_is_built_once_per_render() -> None:
     built: list[int] = []
 
     @dataclass
@@ -412,14 +410,14 @@ class Custom(Section[Who]):
 
 
 @pytest.mark.claim("PR-22")
-def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
+def test_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
     group = MarkdownSection(title="Group", template="Intro.", children=[Custom(title="Own")])
     assert template_of(group).render(Who("Ada")).text == (
         "## 1. Group\n\nIntro.\n\n### 1.1. Own\n\nCustom body for Ada at group/own"
     )
 
 
-def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> None:
+def test_own_render_body_of_a_markdown_section_is_called_for_each_render() -> None:
     class Loud[ParamsT](MarkdownSection[ParamsT]):
         def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
             return super().render_body(params, path=path).upper()
@@ -429,7 +427,7 @@ def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> Non
 
 
 @pytest.mark.claim("PR-26", "PR-27")
-def test_an_override_stands_for_the_whole_body() -> None:
+def test_override_replaces_the_whole_body() -> None:
     own, markdown = Custom(title="Own"), MarkdownSection[Who](title="Text", template="Was $name")
     fixed = MarkdownSection(title="Fixed", template="Stays", accepts_overrides=False)
     tree = template_of(own, markdown, fixed)
@@ -454,7 +452,7 @@ def test_an_override_stands_for_the_whole_body() -> None:
     ("body", "placeholder"),
     [("$nobody", "$nobody"), ("cost: $ 5", "$"), ("$__class__", "$__class__")],
 )
-def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeholder: str) -> None:
+def test_override_is_substituted_as_strictly_as_a_template(body: str, placeholder: str) -> None:
     tree = template_of(MarkdownSection[Who](title="Text", template="Was $name"))
     with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
         tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
@@ -462,7 +460,7 @@ def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeho
     assert "The text is an override; correct the override." in str(caught.value)
 
 
-def test_an_override_of_the_body_does_not_displace_the_summary() -> None:
+def test_body_override_does_not_replace_the_summary() -> None:
     tree = template_of(
         MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY)
     )
@@ -471,7 +469,7 @@ def test_an_override_of_the_body_does_not_displace_the_summary() -> None:
     assert "Other" not in rendered.text
 
 
-def test_what_a_sections_own_code_raises_gets_the_path() -> None:
+def test_error_in_a_sections_own_code_has_its_path() -> None:
     class Broken(Section[None]):
         def render_body(self, params: None, *, path: SectionPath) -> str:
             raise ZeroDivisionError("by zero")
@@ -485,7 +483,7 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> None:
+def test_section_code_that_does_not_return_a_string_is_named_with_a_fix() -> None:
     class Forgetful(Section[None]):
         # Any: a type checker would tell
         def render_body(self, params: None, *, path: SectionPath) -> Any:
@@ -513,7 +511,7 @@ def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> No
             template_of(section).render()
 
 
-def test_a_selector_that_raises_names_the_section() -> None:
+def test_error_of_a_failing_selector_names_the_section() -> None:
     def failing() -> bool:
         raise LookupError("no such flag")
 
@@ -522,7 +520,7 @@ def test_a_selector_that_raises_names_the_section() -> None:
     assert caught.value.section_path == ("s",)
 
 
-def test_a_visibility_that_is_none_is_refused_at_render() -> None:
+def test_invalid_visibility_is_rejected_at_render() -> None:
     tree = template_of(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(
         PromptRenderError, match=r"must be SectionVisibility\.FULL or \.SUMMARY, got 'summary'"
@@ -534,7 +532,7 @@ def test_a_visibility_that_is_none_is_refused_at_render() -> None:
 @pytest.mark.parametrize(
     "overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr
 )
-def test_a_malformed_visibility_override_is_refused_rather_than_ignored(overrides: Any) -> None:
+def test_malformed_visibility_override_is_rejected_instead_of_ignored(overrides: Any) -> None:
     tree = template_of(
         MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY)
     )
@@ -547,7 +545,7 @@ def test_a_malformed_visibility_override_is_refused_rather_than_ignored(override
         tree.render(session=session)
 
 
-def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:
+def test_selector_without_its_session_raises_with_a_hint() -> None:
     tree = template_of(
         MarkdownSection(title="S", template="", enabled=lambda *, session: len(session[Who]) > 0)
     )
@@ -573,7 +571,7 @@ def searching(**arguments: Any) -> Tool[Search, None]:
 
 @pytest.mark.parametrize("template", ["Hello $name", "", "$name\n\n$name"])
 @pytest.mark.parametrize("visibility", SectionVisibility)
-def test_a_body_has_no_blank_edges_whatever_its_params_have(
+def test_rendered_body_has_no_blank_lines_at_its_edges(
     template: str, visibility: SectionVisibility
 ) -> None:
     parts = [
@@ -592,7 +590,7 @@ def test_a_body_has_no_blank_edges_whatever_its_params_have(
 
 
 @pytest.mark.claim("TL-24", "PR-31", "PS-22")
-def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
+def test_rendered_prompt_is_frozen_and_exposes_its_parts() -> None:
     tree = template_of(MarkdownSection(title="S", template="x", tools=[searching()]))
     prompt = tree.bind()
     deadline = Deadline.after(5)
@@ -613,7 +611,7 @@ def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
 
 
 @pytest.mark.claim("C-32", "TL-15", "TL-24", "PR-29", "PS-32")
-def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
+def test_tool_overrides_change_the_exposed_tool_and_not_the_original() -> None:
     own, fixed = (
         searching(),
         Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False),
@@ -637,7 +635,7 @@ def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
     assert only_params.tool_param_descriptions == {"search": {"limit": "How many"}}
 
 
-def test_an_overriding_description_is_held_to_the_same_rules() -> None:
+def test_overridden_description_is_validated_like_the_original() -> None:
     tree = template_of(MarkdownSection(title="S", template="x", tools=[searching()]))
     with pytest.raises(PromptValidationError, match="'search'"):
         tree.renderer.render(
@@ -646,7 +644,7 @@ def test_an_overriding_description_is_held_to_the_same_rules() -> None:
 
 
 @pytest.mark.claim("PR-09")
-def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
+def test_prompt_renderer_used_directly_renders_like_the_prompt() -> None:
     tree = template_of(
         MarkdownSection[Who](title="A", template="$name", tools=[searching()]),
         MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY),
@@ -679,13 +677,13 @@ def test_examples_of_tools_follow_the_body_of_a_full_section() -> None:
 
 
 @pytest.mark.claim("TL-25")
-def test_rendering_and_binding_run_no_handler() -> None:
+def test_rendering_and_binding_do_not_run_handlers() -> None:
     tree = template_of(MarkdownSection(title="S", template="x", tools=[searching()]))
     assert [tool.name for tool in Prompt(tree).bind().render().tools] == ["search"]
 
 
 @pytest.mark.claim("PR-25", "U-19")
-def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
+def test_param_values_are_inserted_literally_and_never_substituted_again() -> None:
     tree = template_of(MarkdownSection[Who](title="S", template="$name costs $$1"))
     assert (
         tree.render(Who("$other %s ${name} ## 9. Fake")).text
@@ -694,7 +692,7 @@ def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
 
 
 @pytest.mark.claim("U-08")
-def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
+def test_params_are_read_at_render_time_and_need_not_be_hashable() -> None:
     @dataclass
     class Listing:
         items: list[str]
@@ -706,7 +704,7 @@ def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
     assert prompt.render().text.endswith("['a', 'b']")
 
 
-def test_a_title_is_put_in_the_heading_as_it_is() -> None:
+def test_title_is_used_literally_in_the_heading() -> None:
     title = "100% of $5, %s and ${who}"
     template = PromptTemplate(
         ns="n", key="k", sections=[MarkdownSection(title=title, key="t", template="50% $$")]

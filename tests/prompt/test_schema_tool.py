@@ -63,7 +63,7 @@ def schema_tool(parameters: Mapping[str, object] | None = SCHEMA) -> Tool[JsonPa
     )
 
 
-def test_a_call_receives_its_arguments_as_a_mapping_that_fits_the_schema() -> None:
+def test_parse_params_returns_a_mapping_that_fits_the_schema() -> None:
     arguments: dict[str, Json] = {"path": "/a", "filter": ["b"]}
     assert schema_tool().parse_params(json.dumps(arguments)) == arguments
 
@@ -79,7 +79,7 @@ def test_a_call_receives_its_arguments_as_a_mapping_that_fits_the_schema() -> No
         ({"path": "/", "more": 1}, (), "unknown properties; there are 'path', 'depth', 'filter'"),
     ],
 )
-def test_arguments_that_do_not_fit_are_answered_with_their_place(
+def test_invalid_arguments_are_reported_with_their_path(
     arguments: object, path: tuple[str | int, ...], word: str
 ) -> None:
     with pytest.raises(SerdeError) as caught:
@@ -95,19 +95,19 @@ def test_issues_never_quote_the_data() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"depth": None}, {"filter": {"name": None}}])
-def test_a_null_that_the_schema_refuses_stands_for_an_absent_property(
+def test_null_not_allowed_by_the_schema_is_treated_as_absent(
     arguments: dict[str, Json],
 ) -> None:
     params = schema_tool().parse_params(json.dumps({"path": "/a", **arguments}))
     assert params == ({"path": "/a"} if "depth" in arguments else {"path": "/a", "filter": {}})
 
 
-def test_a_null_that_the_schema_admits_stays() -> None:
+def test_null_allowed_by_the_schema_is_kept() -> None:
     tool = schema_tool({"type": "object", "properties": {"a": {"type": ["string", "null"]}}})
     assert tool.parse_params('{"a": null}') == {"a": None}
 
 
-def test_without_a_schema_every_object_is_admitted_and_nothing_else() -> None:
+def test_only_objects_are_accepted_without_a_schema() -> None:
     tool = schema_tool(None)
     assert tool.parse_params('{"a": [1]}') == {"a": [1]}
     for text in ("[]", "3", "{", '{"a": NaN}'):
@@ -118,20 +118,20 @@ def test_without_a_schema_every_object_is_admitted_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     "reference", ["http://127.0.0.1:9/schema.json", "#/$defs/none", "file:///etc/hosts"]
 )
-def test_no_reference_leaves_the_schema(reference: str) -> None:
+def test_unresolvable_reference_is_reported_and_never_fetched(reference: str) -> None:
     tool = schema_tool({"type": "object", "properties": {"a": {"$ref": reference}}})
     with pytest.raises(SerdeError, match="leads nowhere"):
         tool.parse_params('{"a": 1}')
 
 
-def test_a_schema_that_refers_to_itself_ends() -> None:
+def test_check_of_a_self_referencing_schema_terminates() -> None:
     with pytest.raises(SerdeError, match="goes in circles"):
         schema_tool({"$ref": "#"}).parse_params("{}")
     nested = {"type": "object", "properties": {"inner": {"$ref": "#"}}}
     assert schema_tool(nested).parse_params('{"inner": {"inner": {}}}') == {"inner": {"inner": {}}}
 
 
-def test_a_pattern_takes_time_linear_in_the_text() -> None:
+def test_pattern_is_matched_in_linear_time() -> None:
     tool = schema_tool({"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}})
     start = process_time()
     with pytest.raises(SerdeError, match="pattern"):
@@ -139,7 +139,7 @@ def test_a_pattern_takes_time_linear_in_the_text() -> None:
     assert process_time() - start < 10  # the engine of `re` would need years
 
 
-def test_a_check_takes_work_in_proportion_to_the_arguments() -> None:
+def test_check_work_is_limited_in_proportion_to_the_arguments() -> None:
     branches = [
         {"properties": {"op": {"const": op}, "of": {"$ref": "#/$defs/rule"}}, "required": ["of"]}
         for op in ("and", "or", "not")
@@ -162,7 +162,7 @@ def test_a_check_takes_work_in_proportion_to_the_arguments() -> None:
         ([], True),
     ],
 )
-def test_items_are_unique_by_value(items: list[Any], *, unique: bool) -> None:
+def test_unique_items_are_compared_by_value(items: list[Any], *, unique: bool) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     text = json.dumps({"a": items})
     if unique:
@@ -179,7 +179,7 @@ def test_items_are_unique_by_value(items: list[Any], *, unique: bool) -> None:
         ({"a": {"required": True}}, "{}", "a: does not fit required: true"),
     ],
 )
-def test_what_leads_the_check_astray_is_answered(
+def test_arguments_that_fail_a_draft_3_check_are_reported(
     schema: dict[str, Any], arguments: str, answer: str
 ) -> None:
     oldest = "http://json-schema.org/draft-03/schema#"
@@ -188,7 +188,7 @@ def test_what_leads_the_check_astray_is_answered(
         parse_object(text, arguments)
 
 
-def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:
+def test_pattern_that_the_engine_does_not_support_is_not_checked() -> None:
     tool = schema_tool({"type": "object", "properties": {"a": {"pattern": "^(?!x)"}}})
     assert tool.parse_params('{"a": "x"}') == {"a": "x"}
 
@@ -197,14 +197,14 @@ def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:
     "parameters",
     [{"type": "objekt"}, {"type": ["array"]}, {"required": True}, {"x": {1}}, {"x": float("nan")}],
 )
-def test_a_schema_that_is_none_is_refused_when_the_tool_is_built(
+def test_invalid_schema_is_rejected_when_the_tool_is_built(
     parameters: Mapping[str, object],
 ) -> None:
     with pytest.raises(PromptValidationError, match="'look': parameters= is not a JSON Schema"):
         schema_tool(parameters)
 
 
-def test_a_tool_is_a_value_that_later_changes_of_its_schema_do_not_reach() -> None:
+def test_schema_tool_is_a_value_unaffected_by_later_schema_changes() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
     tool = schema_tool(parameters)
     parameters["properties"] = {}
@@ -214,7 +214,7 @@ def test_a_tool_is_a_value_that_later_changes_of_its_schema_do_not_reach() -> No
     assert (changed.schema, changed.description) == (tool.schema, "Else.")
 
 
-def test_the_model_reads_what_is_wrong_and_calls_again() -> None:
+def test_model_sees_validation_errors_and_calls_again() -> None:
     adapter = ScriptedAdapter(
         [call(("look", {"path": "a"})), call(("look", {"path": "/a"})), say("done")]
     )
@@ -228,7 +228,7 @@ def test_the_model_reads_what_is_wrong_and_calls_again() -> None:
     assert contents[1] == "{'path': '/a'}"
 
 
-def test_a_call_that_must_not_run_twice_is_known_whatever_the_order_of_its_arguments() -> None:
+def test_at_most_once_call_is_recognized_in_any_argument_order() -> None:
     runs: list[JsonParams] = []
 
     def record(params: JsonParams, *, context: ToolContext) -> ToolResult[None]:
@@ -260,7 +260,7 @@ def test_a_call_that_must_not_run_twice_is_known_whatever_the_order_of_its_argum
     assert (execution.restarts, len(runs)) == (1, 1)
 
 
-def test_examples_show_the_mapping() -> None:
+def test_examples_render_the_input_mapping() -> None:
     tool = Tool.from_schema(
         name="look",
         description="Looks.",
@@ -285,13 +285,13 @@ def test_examples_show_the_mapping() -> None:
     assert '{"path":"/x"}' in text
 
 
-def test_its_params_can_be_described_anew() -> None:
+def test_schema_params_are_listed_in_the_descriptor() -> None:
     descriptor = prompt(schema_tool()).descriptor
     names = [text_id.at for text_id in descriptor.texts if text_id.kind == "param"]
     assert names == ["look.path", "look.depth", "look.filter"]
 
 
-def test_its_contract_is_tried_with_arguments_that_fit_the_schema() -> None:
+def test_schema_tool_passes_the_tool_contract() -> None:
     assert_tool_contract(schema_tool(), max_examples=20)
 
 
@@ -320,11 +320,11 @@ def run_without_jsonschema(*, check: bool) -> str:
     return done.stderr
 
 
-def test_a_schema_that_was_checked_before_needs_no_jsonschema_until_a_call() -> None:
+def test_checked_schema_needs_no_jsonschema_until_a_call() -> None:
     assert run_without_jsonschema(check=False) == ""
 
 
-def test_without_jsonschema_an_error_names_the_extra() -> None:
+def test_missing_jsonschema_error_names_the_extra() -> None:
     assert "pip install '.[json-schema]'" in run_without_jsonschema(check=True)
 
 
@@ -341,7 +341,7 @@ INTEGERS = json.dumps(
 )
 
 
-def test_number_without_a_fraction_is_an_integer_where_the_schema_says_so() -> None:
+def test_number_without_a_fraction_is_an_integer_where_the_schema_allows_it() -> None:
     text = '{"whole": 3.0, "either": 4.0, "listed": [5.0, "x"], "any": 6.0, "free": {"a": 7.0}}'
     arguments = parse_object(INTEGERS, text)
     assert json.dumps(arguments) == text.replace("3.0", "3").replace("4.0", "4").replace("5.0", "5")
@@ -360,7 +360,7 @@ def test_number_without_a_fraction_is_an_integer_where_the_schema_says_so() -> N
         (1e-308, 1e308, True),
     ],
 )
-def test_multiples_are_counted_in_decimal_digits(factor: float, number: float, fits: bool) -> None:
+def test_multiple_of_is_checked_in_decimal_digits(factor: float, number: float, fits: bool) -> None:
     schema = json.dumps({"properties": {"a": {"type": "number", "multipleOf": factor}}})
     if fits:
         assert parse_object(schema, json.dumps({"a": number})) == {"a": number}
@@ -378,7 +378,7 @@ def test_multiples_are_counted_in_decimal_digits(factor: float, number: float, f
         (r"^\u{1F600}$", "\N{GRINNING FACE}"),
     ],
 )
-def test_patterns_are_those_of_ecmascript(pattern: str, text: str) -> None:
+def test_patterns_use_ecmascript_syntax(pattern: str, text: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
     assert parse_object(json.dumps(schema), json.dumps({"a": text})) == {"a": text}
     Tool.from_schema(name="t", description="x", handler=echo, parameters=schema)

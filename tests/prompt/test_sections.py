@@ -46,7 +46,7 @@ TOOL = Tool[Nothing, Nothing](name="tool")
 
 
 @pytest.mark.claim("TL-19", "PS-06")
-def test_section_is_abstract_and_gives_back_what_it_was_made_of() -> None:
+def test_section_is_abstract_and_exposes_its_arguments() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Section(title="S")  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
     child = Plain(title="Child")
@@ -72,7 +72,7 @@ def test_section_is_abstract_and_gives_back_what_it_was_made_of() -> None:
 
 
 @pytest.mark.claim("PR-16")
-def test_what_is_left_out_has_its_default() -> None:
+def test_omitted_section_arguments_have_defaults() -> None:
     section = Plain(title="T")
     assert (section.summary, section.children, section.tools()) == (None, (), ())
     assert (section.enabled, section.visibility) == (None, SectionVisibility.FULL)
@@ -81,12 +81,12 @@ def test_what_is_left_out_has_its_default() -> None:
 
 @pytest.mark.claim("PS-07")
 @pytest.mark.parametrize("kind", [Plain, MarkdownSection[Who]])
-def test_a_specialized_section_knows_its_params_type(kind: Any) -> None:
+def test_specialized_section_has_its_params_type(kind: Any) -> None:
     assert (kind(title="S") if kind is Plain else kind(title="S", template="")).params_type is Who
 
 
 @pytest.mark.claim("C-27", "PS-07")
-def test_an_unspecialized_section_takes_no_params() -> None:
+def test_unspecialized_section_takes_no_params() -> None:
     assert MarkdownSection(title="S", template="x").params_type is None
     assert MarkdownSection(title="S", template="x", params_type=Who).params_type is Who
     assert (
@@ -107,7 +107,7 @@ def test_an_unspecialized_section_takes_no_params() -> None:
         ("x" * 80, "x" * 64),
     ],
 )
-def test_a_missing_key_is_the_titles_slug(title: str, key: str) -> None:
+def test_missing_key_defaults_to_the_slug_of_the_title(title: str, key: str) -> None:
     assert MarkdownSection(title=title, template="").key == key
 
 
@@ -117,7 +117,7 @@ def test_a_missing_key_is_the_titles_slug(title: str, key: str) -> None:
         lambda title: any(c.isalnum() for c in title)
     )
 )
-def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None:
+def test_slug_of_a_title_with_a_letter_or_digit_is_a_valid_key(title: str) -> None:
     section = MarkdownSection(title=title, template="")
     assert MarkdownSection(title="T", template="", key=section.key).key == section.key
 
@@ -128,13 +128,13 @@ def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None
 
 @pytest.mark.claim("PR-34")
 @given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True))
-def test_every_key_of_the_pattern_is_taken(key: str) -> None:
+def test_every_key_that_matches_the_pattern_is_accepted(key: str) -> None:
     assert MarkdownSection(title="T", template="", key=key).key == key
 
 
 @pytest.mark.claim("PR-34")
 @pytest.mark.parametrize("key", ["instructions", "context.history", "step-1", "a" * 64, "0"])
-def test_keys_that_are_valid(key: str) -> None:
+def test_valid_keys_are_accepted(key: str) -> None:
     assert MarkdownSection(title="T", template="", key=key).key == key
 
 
@@ -142,7 +142,7 @@ def test_keys_that_are_valid(key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr
 )
-def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None:
+def test_invalid_key_is_rejected_with_key_title_and_rule(key: Any) -> None:
     with pytest.raises(
         PromptValidationError, match=r"use|with 1 to 64 characters from a-z"
     ) as caught:
@@ -152,14 +152,14 @@ def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None
     assert caught.value.section_path == ((key,) if isinstance(key, str) and key else None)
 
 
-def test_a_title_without_a_slug_asks_for_a_key() -> None:
+def test_title_without_a_slug_requires_a_key() -> None:
     with pytest.raises(PromptValidationError, match="'指南': pass key="):
         MarkdownSection(title="指南", template="")
     assert MarkdownSection(title="指南", template="", key="guide").title == "指南"
 
 
 @pytest.mark.parametrize("title", ["", "  ", "a\nb", "a\rb", "a\u2028b", None], ids=repr)
-def test_a_title_is_one_line_of_text(title: Any) -> None:
+def test_title_must_be_one_line_of_text(title: Any) -> None:
     with pytest.raises(
         PromptValidationError, match="title must be one line of text, got"
     ) as caught:
@@ -170,7 +170,7 @@ def test_a_title_is_one_line_of_text(title: Any) -> None:
 
 @pytest.mark.claim("TL-19")
 @pytest.mark.parametrize("item", ["tool", Tool, None, Nothing()], ids=repr)
-def test_what_is_no_tool_is_refused(item: Any) -> None:
+def test_items_that_are_not_tools_are_rejected(item: Any) -> None:
     with pytest.raises(
         PromptValidationError,
         match=r"tools must contain Tool objects, got .*; wrap a function as Tool\(",
@@ -181,7 +181,7 @@ def test_what_is_no_tool_is_refused(item: Any) -> None:
 
 
 @pytest.mark.claim("PS-40")
-def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> None:
+def test_children_that_are_not_sections_are_rejected_including_prompts() -> None:
     prompt = PromptTemplate(ns="n", key="k").bind()
     for item in ("text", prompt, prompt.template, MarkdownSection):
         with pytest.raises(
@@ -194,7 +194,7 @@ def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> Non
 
 
 @pytest.mark.parametrize("kind", [MarkdownSection, TaskExamplesSection, WorkspaceSection])
-def test_none_in_the_place_of_tools_and_children_is_as_empty(kind: Any) -> None:
+def test_none_for_tools_or_children_means_empty(kind: Any) -> None:
     needed: Any = {MarkdownSection: {"template": ""}, TaskExamplesSection: {"examples": ()}}.get(
         kind, {}
     )
@@ -204,7 +204,7 @@ def test_none_in_the_place_of_tools_and_children_is_as_empty(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["tools", "children"])
-def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -> None:
+def test_single_item_instead_of_a_list_is_rejected_with_a_fix(name: str) -> None:
     item: Any = {"tools": TOOL, "children": MarkdownSection(title="Child", template="")}[name]
     with pytest.raises(
         PromptValidationError, match=rf"{name} must be a list, such as {name}=\[…\]"
@@ -215,7 +215,7 @@ def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -
 
 @pytest.mark.claim("PS-08")
 @pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)
-def test_params_without_fields_are_refused(kind: Any) -> None:
+def test_params_type_without_fields_is_rejected(kind: Any) -> None:
     with pytest.raises(
         PromptValidationError,
         match="params type must be a dataclass, a pydantic",
@@ -225,7 +225,7 @@ def test_params_without_fields_are_refused(kind: Any) -> None:
     assert caught.value.section_path == ("s",)
 
 
-def test_default_params_must_be_of_the_sections_type() -> None:
+def test_default_params_must_have_the_sections_params_type() -> None:
     with pytest.raises(
         PromptValidationError, match=r"default_params must be of type Who, got Value\(value=''\)"
     ) as caught:
@@ -236,7 +236,7 @@ def test_default_params_must_be_of_the_sections_type() -> None:
 
 
 @pytest.mark.parametrize("text", [5, None, b"bytes"], ids=repr)
-def test_a_template_is_text(text: Any) -> None:
+def test_template_must_be_a_string(text: Any) -> None:
     with pytest.raises(
         PromptValidationError, match=r"template must be a string with \$field placeholders, got"
     ) as caught:
@@ -245,7 +245,7 @@ def test_a_template_is_text(text: Any) -> None:
     assert caught.value.section_path == ("s",)
 
 
-def test_a_summary_is_text_or_nothing() -> None:
+def test_summary_must_be_a_string_or_none() -> None:
     assert MarkdownSection(title="S", template="", summary=None).summary is None
     with pytest.raises(PromptValidationError, match=r"summary must be a string .*, got 5"):
         MarkdownSection(title="S", template="", summary=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -273,7 +273,7 @@ def test_template_and_summary_are_dedented_and_stripped() -> None:
 
 
 @pytest.mark.claim("C-26", "C-27", "PR-23")
-def test_render_body_fills_the_template_and_leaves_the_heading_to_the_renderer() -> None:
+def test_render_body_substitutes_the_template_and_adds_no_heading() -> None:
     # an unspecialized section takes the params that it is handed
     section = MarkdownSection(title="Test", template="Value: $value", key="test")
     assert section.render_body(Value("hello"), path=("test",)) == "Value: hello"
@@ -299,7 +299,7 @@ def test_render_body_called_directly_raises_with_path_and_placeholder(
         assert caught.value.__cause__ is not None
 
 
-def test_a_literal_section_uses_every_text_as_it_is() -> None:
+def test_literal_section_does_not_substitute_any_text() -> None:
     section = MarkdownSection(
         title="Costs $5", template="  $HOME ${x} $$ 100%s\n", summary="for $", literal=True
     )
@@ -326,7 +326,7 @@ def test_overrides_of_a_literal_section_are_literal_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("PS-39")
-def test_a_clone_is_decoupled_all_the_way_down_and_shares_tools() -> None:
+def test_clone_copies_all_descendants_and_shares_tools() -> None:
     leaf = MarkdownSection(title="Leaf", template="leaf", tools=[TOOL])
     root = MarkdownSection[Who](
         title="Root",
@@ -366,7 +366,7 @@ def shown(section: Section[Any]) -> str:
     before=st.lists(st.text("abc", min_size=1), min_size=1),
     after=st.lists(st.text("xyz", min_size=1), min_size=1),
 )
-def test_a_clone_with_other_arguments_is_what_the_constructor_makes_of_them(
+def test_clone_with_other_arguments_equals_a_newly_constructed_section(
     before: list[str], after: list[str]
 ) -> None:
     section = Listing(before, key="list", default_params=Basket(["a"]))
@@ -378,7 +378,7 @@ def test_a_clone_with_other_arguments_is_what_the_constructor_makes_of_them(
     assert section.clone(title="Other", items=after).title == "Other"
 
 
-def test_a_clone_shares_no_plain_data_and_every_other_object() -> None:
+def test_clone_copies_plain_data_and_shares_other_objects() -> None:
     service, nested = object(), [Basket(["deep"])]
     section = Listing(["a"], service, default_params=Basket(["apple"]))
     section_of_nested = Listing(["a"], service=nested)
@@ -394,7 +394,7 @@ def test_a_clone_shares_no_plain_data_and_every_other_object() -> None:
     assert clone.service is service
 
 
-def test_arguments_by_position_and_in_any_number_come_to_the_clone() -> None:
+def test_clone_passes_positional_and_variadic_arguments() -> None:
     class Words(MarkdownSection):
         def __init__(self, *words: str, end: str = ".") -> None:
             super().__init__(title="Words", template=" ".join(words) + end)
@@ -404,7 +404,7 @@ def test_arguments_by_position_and_in_any_number_come_to_the_clone() -> None:
     assert Listing(["a"], key="list").clone(items=["b"]).body_text() == "b"
 
 
-def test_children_that_a_constructor_uses_again_are_cloned_for_each() -> None:
+def test_children_reused_by_the_constructor_are_cloned_for_each_section() -> None:
     shared = MarkdownSection(title="Shared", template="x")
 
     class Uses(MarkdownSection):
@@ -418,7 +418,7 @@ def test_children_that_a_constructor_uses_again_are_cloned_for_each() -> None:
     assert clone.children[0].title == "Shared"
 
 
-def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
+def test_clone_rejects_an_iterator_instead_of_reading_it_as_empty() -> None:
     class Words(MarkdownSection):
         def __init__(self, words: Any) -> None:
             super().__init__(title="Words", template=" ".join(words))
@@ -438,7 +438,7 @@ def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
 
 @given(forests())
 @settings(max_examples=30)
-def test_a_clone_renders_as_its_original(roots: Any) -> None:
+def test_clone_renders_like_its_original(roots: Any) -> None:
     originals = sections(roots)
     clones = [section.clone() for section in originals]
     pair = [
@@ -449,7 +449,7 @@ def test_a_clone_renders_as_its_original(roots: Any) -> None:
 
 
 @pytest.mark.claim("PS-39")
-def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
+def test_clone_arguments_are_recompiled_and_validated() -> None:
     section = MarkdownSection[Who](title="S", template="$name", summary="old")
     changed = section.clone(
         key="other",
@@ -485,7 +485,7 @@ def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
         ({"template": None}, "template must be a string .*, got None"),
     ],
 )
-def test_a_clone_is_refused_what_a_section_is_refused(
+def test_clone_rejects_the_same_arguments_as_the_constructor(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PromptValidationError, match=message):
@@ -493,7 +493,7 @@ def test_a_clone_is_refused_what_a_section_is_refused(
 
 
 @pytest.mark.parametrize("name", ["nope", "_tools", "_body", "clone"])
-def test_a_clone_is_refused_arguments_that_the_section_does_not_have(name: str) -> None:
+def test_clone_rejects_unknown_arguments(name: str) -> None:
     with pytest.raises(
         PromptValidationError, match=f"cannot clone: MarkdownSection has no argument '{name}'"
     ) as caught:
@@ -501,7 +501,7 @@ def test_a_clone_is_refused_arguments_that_the_section_does_not_have(name: str) 
     assert caught.value.section_path == ("s",)
 
 
-def test_a_sections_repr_says_in_one_bounded_line_what_it_holds_and_none_of_its_texts() -> None:
+def test_section_repr_is_one_bounded_line_without_texts() -> None:
     child = MarkdownSection(title="Food", template="secret")
     tools = [Tool[Who, Nothing](name="refund", description="secret", handler=None)]
     section = MarkdownSection[Who](
@@ -526,7 +526,7 @@ def test_a_sections_repr_says_in_one_bounded_line_what_it_holds_and_none_of_its_
 
 
 @pytest.mark.claim("PS-40")
-def test_one_section_may_stand_in_several_prompts() -> None:
+def test_section_can_be_used_in_several_prompts() -> None:
     shared = MarkdownSection(title="Shared", template="x")
     first = PromptTemplate(ns="n", key="a", sections=[shared])
     second = PromptTemplate(
@@ -541,7 +541,7 @@ def test_one_section_may_stand_in_several_prompts() -> None:
     [copy.copy, copy.deepcopy, lambda section: pickle.loads(pickle.dumps(section))],
     ids=["copy", "deep", "pickle"],
 )
-def test_a_copied_or_pickled_section_works_as_before(duplicate: Any) -> None:
+def test_copied_or_pickled_section_works_like_the_original(duplicate: Any) -> None:
     section = MarkdownSection[Who](title="S", template="$name", summary="$name?", tools=[TOOL])
     copied = duplicate(section)
     assert (copied.key, copied.params_type, copied.tools()) == ("s", Who, (TOOL,))

@@ -47,7 +47,7 @@ def measured(template: PromptTemplate[None]) -> dict[str, SectionTexts]:
 
 @given(st.data())
 @settings(max_examples=60)
-def test_the_shown_texts_are_the_prompt(data: st.DataObject) -> None:
+def test_measured_texts_join_to_the_rendered_prompt(data: st.DataObject) -> None:
     roots = data.draw(forests())
     rendered = PromptTemplate(ns="n", key="k", sections=sections(roots)).render(
         session=Session(), visibility_overrides=data.draw(overrides(roots))
@@ -70,7 +70,7 @@ def test_hidden_sections_are_measured_and_disabled_ones_are_not() -> None:
     assert texts["task"].summary is None
 
 
-def test_the_expanded_size_is_all_that_opening_shows() -> None:
+def test_expanded_size_includes_everything_that_opening_reveals() -> None:
     texts = measured(shop())
     hidden = "## 2. Refunds\n\nWithin 30 days.\n\n### 2.1. Food\n\nNever food."
     tools = texts["refunds"].tools["refund"] + texts["refunds.food"].tools["weigh"]
@@ -78,7 +78,7 @@ def test_the_expanded_size_is_all_that_opening_shows() -> None:
     assert measured(shop(FULL))["refunds"].expanded_size == texts["refunds"].expanded_size
 
 
-def test_a_tool_is_measured_with_its_schema() -> None:
+def test_tool_is_measured_with_its_schema() -> None:
     @dataclass(frozen=True)
     class Described(Order):
         why: str = field(default="", metadata={"description": "As the “Fußzeile” has it."})
@@ -99,7 +99,7 @@ def test_hidden_sections_without_params_do_not_prevent_measuring() -> None:
     assert only.shown == only.full == only.summary
 
 
-def test_a_section_that_a_condition_can_summarize_is_measured_summarized_too() -> None:
+def test_section_that_a_condition_can_summarize_is_also_measured_as_summary() -> None:
     gated = MarkdownSection(title="Gated", template="x", visibility=lambda: SectionVisibility.FULL)
     (texts,) = measure(PromptTemplate(ns="n", key="k", sections=[gated]).render().view)
     assert texts.summary is not None

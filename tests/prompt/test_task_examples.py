@@ -64,7 +64,7 @@ def test_examples_are_numbered_with_their_steps_and_outcome() -> None:
     )
 
 
-def test_a_section_of_examples_is_a_section() -> None:
+def test_task_examples_section_takes_the_common_section_arguments() -> None:
     child = MarkdownSection(title="Child", template="x")
     section = TaskExamplesSection(
         title="Cases", summary="Some cases.", children=[child], examples=[]
@@ -88,7 +88,7 @@ def test_a_section_of_examples_is_a_section() -> None:
     ],
     ids=["unknown tool", "other params", "no params"],
 )
-def test_a_step_that_no_tool_would_take_is_refused_with_path_and_index(
+def test_step_that_no_tool_accepts_is_rejected_with_path_and_index(
     wrong_step: TaskStep, message: str
 ) -> None:
     with pytest.raises(PromptValidationError) as caught:
@@ -108,20 +108,20 @@ def test_a_step_that_no_tool_would_take_is_refused_with_path_and_index(
     ],
     ids=["input", "outcome"],
 )
-def test_values_that_json_cannot_hold_are_refused(example: TaskExample) -> None:
+def test_example_values_that_are_not_json_serializable_are_rejected(example: TaskExample) -> None:
     with pytest.raises(PromptValidationError, match="task example 0 is invalid: ") as caught:
         TaskExamplesSection(examples=[example])
     assert caught.value.section_path == ("examples",)
 
 
-def test_what_is_no_example_is_refused() -> None:
+def test_items_that_are_not_task_examples_are_rejected() -> None:
     with pytest.raises(
         PromptValidationError, match="examples must contain TaskExample objects, got 'text'"
     ):
         TaskExamplesSection(examples=["text"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
-def test_a_clone_shows_its_own_examples() -> None:
+def test_clone_renders_its_own_examples() -> None:
     section = TaskExamplesSection(examples=[TaskExample(objective="Old")])
     clone = section.clone(examples=[TaskExample(objective="New")], key="new")
     assert (section.render_body(None, path=()), clone.render_body(None, path=())) == (

@@ -67,7 +67,7 @@ def example() -> PromptTemplate[Answer]:
 
 
 @pytest.mark.claim("PR-01", "PS-01")
-def test_a_template_gives_back_what_it_was_made_of() -> None:
+def test_template_exposes_its_arguments_and_is_frozen() -> None:
     section = MarkdownSection(title="S", template="")
     template = PromptTemplate(
         ns="a/b", key="k", name="Shown", sections=iter([section]), disclosure=Disclosure.SPLIT
@@ -87,7 +87,7 @@ class AnswerTemplate(PromptTemplate[Answer]):
     """A kind of template of its own."""
 
 
-def test_a_subclass_of_a_subscript_declares_its_output() -> None:
+def test_subclass_of_a_subscripted_template_declares_its_output_type() -> None:
     template = AnswerTemplate(ns="n", key="k")
     assert (
         template.output_type
@@ -101,20 +101,20 @@ def test_a_subclass_of_a_subscript_declares_its_output() -> None:
 @pytest.mark.parametrize(
     ("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")]
 )
-def test_a_missing_name_is_made_from_the_key(key: str, name: str) -> None:
+def test_missing_name_is_derived_from_the_key(key: str, name: str) -> None:
     assert PromptTemplate(ns="n", key=key).name == name
 
 
 @pytest.mark.claim("PR-02")
 @given(st.text(min_size=1).filter(str.strip))
-def test_a_name_is_never_empty(key: str) -> None:
+def test_name_is_never_empty(key: str) -> None:
     assert PromptTemplate(ns="n", key=key).name
 
 
 @pytest.mark.claim("PS-01")
 @pytest.mark.parametrize("field", ["ns", "key"])
 @pytest.mark.parametrize("value", ["", "  ", None, 5], ids=repr)
-def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
+def test_ns_and_key_must_be_non_empty_strings(field: str, value: Any) -> None:
     with pytest.raises(
         PromptValidationError, match=f"{field} must be a non-empty string"
     ) as caught:
@@ -122,20 +122,20 @@ def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
     assert repr(value) in str(caught.value)
 
 
-def test_an_empty_template_renders_to_nothing() -> None:
+def test_empty_template_renders_to_an_empty_prompt() -> None:
     rendered = PromptTemplate(ns="n", key="k").render()
     assert (rendered.text, rendered.tools, rendered.spans) == ("", (), ())
 
 
 @pytest.mark.parametrize("output", [Answer, list[Answer]], ids=repr)
-def test_the_output_type_comes_from_the_subscript(output: Any) -> None:
+def test_output_type_comes_from_the_subscript(output: Any) -> None:
     template = PromptTemplate[output](ns="n", key="k")
     assert template.output_type == output
     assert template.structured_output == StructuredOutputConfig(output)
     assert type(template) is PromptTemplate
 
 
-def test_without_a_subscript_or_with_none_the_output_is_text() -> None:
+def test_output_is_text_without_a_subscript_or_with_none() -> None:
     assert PromptTemplate(ns="n", key="k").output_type is None
     assert PromptTemplate[None](ns="n", key="k") == PromptTemplate(ns="n", key="k")
 
@@ -149,7 +149,7 @@ def test_without_a_subscript_or_with_none_the_output_is_text() -> None:
     [copy.copy, copy.deepcopy, lambda template: pickle.loads(pickle.dumps(template)), replace],
     ids=["copy", "deep copy", "pickle", "replace"],
 )
-def test_a_duplicate_of_a_template_renders_alike(
+def test_copied_template_renders_like_the_original(
     duplicate: Callable[[Any], PromptTemplate[Answer]],
 ) -> None:
     template = example()
@@ -161,7 +161,7 @@ def test_a_duplicate_of_a_template_renders_alike(
     assert copied.structured_output == template.structured_output
 
 
-def test_templates_of_the_same_sections_are_equal_and_hash_alike() -> None:
+def test_templates_with_the_same_sections_are_equal_and_hash_alike() -> None:
     shared = example().sections
     first, second = (PromptTemplate[Answer](ns="n", key="k", sections=shared) for _ in range(2))
     assert first == second
@@ -171,7 +171,7 @@ def test_templates_of_the_same_sections_are_equal_and_hash_alike() -> None:
     assert first != text
 
 
-def test_replace_gives_a_checked_template() -> None:
+def test_replace_returns_a_validated_template() -> None:
     template = example()
     changed = replace(template, name="New", disclosure=Disclosure.OPEN)
     assert (changed.name, changed.disclosure, changed.sections) == (
@@ -187,7 +187,7 @@ def test_replace_gives_a_checked_template() -> None:
         replace(template, sections=(*template.sections, *template.sections))
 
 
-def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> None:
+def test_template_accepts_any_iterable_of_sections_and_keeps_a_tuple() -> None:
     built = list(example().sections)
     template = PromptTemplate(ns="n", key="k", sections=built)
     roots = template.sections
@@ -201,7 +201,7 @@ def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> 
 
 
 @pytest.mark.claim("C-28", "PS-04")
-def test_bind_makes_a_new_prompt_each_time() -> None:
+def test_bind_creates_a_new_prompt_each_time() -> None:
     template = example()
     first, second = template.bind(Who("Ada")), template.bind()
     assert isinstance(first, Prompt)
@@ -217,7 +217,7 @@ def test_bind_takes_resources_as_well_as_params() -> None:
 
 
 @pytest.mark.claim("C-07")
-def test_render_of_a_template_is_render_of_a_prompt() -> None:
+def test_template_render_is_equivalent_to_prompt_render() -> None:
     template = example()
     visibility: dict[SectionPath, SectionVisibility] = {("greeting",): SectionVisibility.FULL}
     direct = template.render(Who("Bob"), visibility_overrides=visibility)

@@ -77,7 +77,7 @@ def oracle(source: str, params: object) -> tuple[str, object]:
 @example("$a$b$$%s", {"a": "%s", "b": ("x",)})
 @example("$items", {})
 @example("${a", {"a": 1})
-def test_compiled_substitution_equals_template_substitute_errors_included(
+def test_compiled_substitution_matches_string_template_including_errors(
     source: str, values: dict[str, object]
 ) -> None:
     params = params_of(values)
@@ -94,7 +94,7 @@ def test_compiled_substitution_equals_template_substitute_errors_included(
     ),
 )
 @settings(max_examples=100)
-def test_one_compiled_template_serves_params_of_many_types(
+def test_compiled_template_can_substitute_params_of_many_types(
     source: str, many: list[dict[str, object]]
 ) -> None:
     compiled = CompiledTemplate(source)
@@ -104,7 +104,7 @@ def test_one_compiled_template_serves_params_of_many_types(
 
 
 @given(SOURCES)
-def test_names_and_malformed_say_beforehand_what_substitution_will_meet(source: str) -> None:
+def test_names_and_malformed_predict_the_result_of_substitution(source: str) -> None:
     compiled = CompiledTemplate(source)
     template = string.Template(source)
     assert (compiled.malformed is None) is template.is_valid()
@@ -116,7 +116,7 @@ def test_names_and_malformed_say_beforehand_what_substitution_will_meet(source: 
 
 
 @pytest.mark.parametrize("name", ["__class__", "__doc__", "method", "shared", "computed", "given"])
-def test_what_a_dataclass_has_beside_its_fields_is_no_placeholder(name: str) -> None:
+def test_attributes_that_are_not_fields_are_not_placeholders(name: str) -> None:
     @dataclass
     class Params:
         """Not a field."""
@@ -138,12 +138,12 @@ def test_what_a_dataclass_has_beside_its_fields_is_no_placeholder(name: str) -> 
 
 
 @pytest.mark.parametrize("params", [None, 5, "text"])
-def test_what_is_no_dataclass_instance_has_no_fields(params: object) -> None:
+def test_value_that_is_not_a_dataclass_instance_has_no_fields(params: object) -> None:
     assert outcome(lambda: CompiledTemplate("$real").substitute(params)) == ("KeyError", ("real",))
     assert CompiledTemplate("plain $$ %s").substitute(params) == "plain $ %s"
 
 
-def test_an_error_of_a_values_own_str_comes_through() -> None:
+def test_error_raised_by_a_values_str_propagates() -> None:
     class Broken:
         def __str__(self) -> str:
             raise AttributeError("broken")
@@ -154,7 +154,7 @@ def test_an_error_of_a_values_own_str_comes_through() -> None:
 
 @given(SOURCES)
 @settings(max_examples=50)
-def test_a_compiled_template_can_be_pickled(source: str) -> None:
+def test_compiled_template_can_be_pickled(source: str) -> None:
     compiled: Any = CompiledTemplate(source)
     copy = pickle.loads(pickle.dumps(compiled))
     assert copy.source == compiled.source
@@ -173,9 +173,7 @@ def test_a_compiled_template_can_be_pickled(source: str) -> None:
         (" \n \n", ""),
     ],
 )
-def test_dedented_keeps_the_indentation_of_the_first_line_beyond_the_others(
-    text: str, body: str
-) -> None:
+def test_dedented_keeps_extra_indentation_of_the_first_line(text: str, body: str) -> None:
     assert dedented(text) == body
     assert MarkdownSection(title="T", template=text, summary=text).template == body
 

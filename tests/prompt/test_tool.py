@@ -111,25 +111,25 @@ def types(tool: Tool[Any, Any]) -> tuple[type, type]:
     [lookup, lookup_async, Lookups(), Lookups().method, Lookups.static, Lookups.of_class],
     ids=["function", "coroutine function", "callable", "method", "static", "of class"],
 )
-def test_a_handlers_annotations_say_the_types(handler: Any) -> None:
+def test_tool_types_come_from_handler_annotations(handler: Any) -> None:
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
 
-def test_a_partial_says_the_types_of_what_is_left() -> None:
+def test_tool_types_of_a_partial_come_from_its_remaining_params() -> None:
     # functools.partial has no signature that a type checker could match against a keyword-only
     # context
     handler: Any = functools.partial(with_prefix, "p")
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
 
-def test_method_made_by_partial_says_the_types() -> None:
+def test_tool_types_come_from_a_method_created_from_a_partial() -> None:
     """A partial in a class is a method since Python 3.14; `MethodType` does that on each."""
     of_partial: Any = MethodType(functools.partial(Lookups.method), Lookups())
     assert types(Tool(name="lookup", handler=of_partial)) == (Lookup, Found)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="there is no Placeholder")
-def test_partial_with_a_placeholder_says_the_types() -> None:
+def test_tool_types_come_from_a_partial_with_a_placeholder() -> None:
     def with_suffix(params: Lookup, suffix: str, *, context: ToolContext) -> ToolResult[Found]:
         return ToolResult(message=suffix)
 
@@ -140,7 +140,7 @@ def test_partial_with_a_placeholder_says_the_types() -> None:
 
 
 @pytest.mark.claim("C-33", "TL-16")
-def test_a_subscript_says_the_types_and_beats_annotations() -> None:
+def test_subscript_sets_the_types_and_takes_precedence_over_annotations() -> None:
     assert types(Tool[Lookup, Found](name="lookup")) == (Lookup, Found)
     assert types(Tool[Lookup, Found](name="lookup", handler=unannotated)) == (Lookup, Found)
     assert types(Tool[Lookup, Found](name="lookup", handler=takes_anything)) == (Lookup, Found)
@@ -154,7 +154,7 @@ class Getter[R](Tool[Lookup, R]):
     """One type settled, one open."""
 
 
-def test_a_subclass_of_a_subscript_has_its_types() -> None:
+def test_subclass_of_a_subscripted_tool_has_its_types() -> None:
     assert (
         types(Finder(name="lookup"))
         == types(Finder(name="lookup", handler=unannotated))
@@ -167,7 +167,7 @@ def test_a_subclass_of_a_subscript_has_its_types() -> None:
 
 
 @pytest.mark.claim("C-33", "TL-17")
-def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
+def test_type_arguments_are_completed_by_annotations() -> None:
     assert types(Tool(name="lookup", params_type=Lookup)) == (Lookup, object)
     assert types(Tool(name="lookup", params_type=Lookup, result_type=Found)) == (Lookup, Found)
     assert types(Tool(name="lookup", params_type=Lookup, handler=lookup)) == (Lookup, Found)
@@ -177,13 +177,13 @@ def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
 
 
 @pytest.mark.claim("TL-16", "TL-17")
-def test_the_way_of_saying_the_types_does_not_change_the_schema() -> None:
+def test_schema_does_not_depend_on_how_the_types_are_declared() -> None:
     subscripted, inferred = Tool[Lookup, Found](name="a"), Tool(name="a", handler=lookup)
     assert serde.json_schema(subscripted.params_type) == serde.json_schema(inferred.params_type)
 
 
 @pytest.mark.claim("C-33")
-def test_a_missing_description_is_the_docstrings_first_paragraph_else_the_name() -> None:
+def test_missing_description_defaults_to_docstring_paragraph_or_name() -> None:
     assert Tool(name="t", handler=lookup).description == "Looks one entity up."
     assert Tool(name="t", handler=Lookups().method).description == "A method of its own."
     assert Tool(name="t", handler=Lookups()).description == "t"
@@ -198,7 +198,7 @@ LINES = st.lists(
 
 
 @given(paragraphs=st.lists(LINES, min_size=1, max_size=3))
-def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation(
+def test_docstring_paragraph_becomes_one_line_whatever_its_indentation(
     paragraphs: list[list[str]],
 ) -> None:
     def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
@@ -218,7 +218,7 @@ def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation
 
 @pytest.mark.claim("TL-12")
 @given(st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True))
-def test_every_name_of_the_pattern_is_taken(name: str) -> None:
+def test_every_name_that_matches_the_pattern_is_accepted(name: str) -> None:
     assert Tool[Lookup, Found](name=name, description="x").name == name
 
 
@@ -226,7 +226,7 @@ def test_every_name_of_the_pattern_is_taken(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "Upper", "a b", "é", "a\n", "a" * 65, "a.b", None, 5], ids=repr
 )
-def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
+def test_invalid_name_is_rejected_with_the_rule(name: Any) -> None:
     with pytest.raises(
         PromptValidationError, match="use 1 to 64 characters from a-z, 0-9, '_' and '-'"
     ) as caught:
@@ -240,7 +240,7 @@ def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
     ["x", "x" * 1024, "Sucht einen Zähler, 計数器 🔢"],
     ids=["one", "most", "Unicode"],
 )
-def test_a_description_has_1_to_1024_characters_of_any_script(description: str) -> None:
+def test_description_can_have_1_to_1024_characters_of_any_script(description: str) -> None:
     assert Tool[Lookup, Found](name="t", description=description).description == description
 
 
@@ -255,7 +255,7 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
     ],
     ids=["empty", "long", "surrogate", "no text"],
 )
-def test_any_other_description_is_refused_with_tool_fault_and_remedy(
+def test_invalid_description_is_rejected_with_tool_problem_and_fix(
     description: Any, problem: str
 ) -> None:
     with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
@@ -263,7 +263,7 @@ def test_any_other_description_is_refused_with_tool_fault_and_remedy(
     assert problem in str(caught.value)
 
 
-def test_a_docstring_that_is_no_description_is_refused_like_one() -> None:
+def test_docstring_that_is_too_long_is_rejected_as_description() -> None:
     def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
         return lookup(params, context=context)
 
@@ -292,7 +292,7 @@ class Misleading:
     ],
     ids=["no context", "no params", "two params", "more", "bound", "no function"],
 )
-def test_a_handler_that_cannot_be_called_is_refused_with_tool_handler_and_remedy(
+def test_handler_that_cannot_be_called_is_rejected_with_the_signature(
     handler: Any,
 ) -> None:
     with pytest.raises(
@@ -314,7 +314,7 @@ CALLABLE: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("handler", CALLABLE, ids=range(len(CALLABLE)))
-def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: Any) -> None:
+def test_handler_with_any_compatible_signature_is_accepted(handler: Any) -> None:
     assert Tool[Lookup, Found](name="lookup", handler=handler).handler is handler
 
 
@@ -322,7 +322,7 @@ def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: 
 @pytest.mark.parametrize(
     "kind", [int, str, dict, list[Lookup], Lookup("x"), Lookup | None], ids=repr
 )
-def test_params_without_fields_are_refused(kind: Any) -> None:
+def test_params_type_without_fields_is_rejected(kind: Any) -> None:
     with pytest.raises(
         PromptValidationError, match=r"tool 't': params type must be a dataclass"
     ) as caught:
@@ -332,7 +332,7 @@ def test_params_without_fields_are_refused(kind: Any) -> None:
         Tool(name="t", params_type=kind)
 
 
-def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None:
+def test_wrapped_handler_is_checked_by_its_own_signature() -> None:
     def inner(params: Lookup, limit: int) -> ToolResult[Found]:
         """Look things up."""
         raise NotImplementedError
@@ -368,7 +368,7 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
     assert types(Tool(name="t", handler=answering)) == (Lookup, object)
 
 
-def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
+def test_tool_without_types_is_rejected_with_a_fix() -> None:
     with pytest.raises(
         PromptValidationError,
         match=r"declare the types: Tool\[Params, Result\]\(…\) or params_type=Params",
@@ -380,7 +380,7 @@ def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
         Tool(name="t", handler=unannotated)
 
 
-def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed() -> None:
+def test_unreadable_annotations_are_an_error_only_if_needed() -> None:
     def handler(params: "Missing", *, context: ToolContext) -> "ToolResult[Missing]":  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
         raise NotImplementedError
 
@@ -391,7 +391,7 @@ def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed
     assert types(Tool(name="t", params_type=Lookup, handler=handler)) == (Lookup, object)
 
 
-def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> None:
+def test_handler_annotated_with_another_return_type_is_rejected() -> None:
     def said(params: Lookup, *, context: ToolContext) -> str:
         raise NotImplementedError
 
@@ -410,7 +410,7 @@ def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> No
 @pytest.mark.parametrize(
     "returned", [Any, object, ToolResult, Awaitable, "Awaitable[ToolResult[Found]]", None]
 )
-def test_a_handler_whose_annotation_allows_a_tool_result_is_taken(returned: object) -> None:
+def test_handler_whose_annotation_allows_tool_result_is_accepted(returned: object) -> None:
     # Any: what is annotated is drawn below
     def handler(params: Lookup, *, context: ToolContext) -> Any:
         raise NotImplementedError
@@ -422,7 +422,7 @@ def test_a_handler_whose_annotation_allows_a_tool_result_is_taken(returned: obje
     assert Tool(name="t", handler=handler).params_type is Lookup
 
 
-def test_a_handler_that_yields_is_refused() -> None:
+def test_generator_handler_is_rejected() -> None:
     # Any: a type checker would tell of the generator
     def parts(params: Lookup, *, context: ToolContext) -> Any:
         yield ToolResult(message="One.")
@@ -484,7 +484,7 @@ def tools() -> st.SearchStrategy[Tool[Any, Any]]:
 
 
 @given(tools(), tools())
-def test_equal_tools_are_equal_hash_alike_and_survive_pickling(
+def test_equal_tools_hash_alike_and_survive_pickling(
     first: Tool[Any, Any], second: Tool[Any, Any]
 ) -> None:
     names = [field.name for field in fields(Tool)]
@@ -498,7 +498,7 @@ def test_equal_tools_are_equal_hash_alike_and_survive_pickling(
 
 
 @given(tools())
-def test_replace_gives_a_checked_tool_of_the_new_values(tool: Tool[Any, Any]) -> None:
+def test_replace_returns_a_validated_tool(tool: Tool[Any, Any]) -> None:
     assert replace(tool) == tool
     renamed = replace(tool, name="c", accepts_overrides=False)
     assert (renamed.name, renamed.accepts_overrides, renamed.params_type) == (
@@ -512,7 +512,7 @@ def test_replace_gives_a_checked_tool_of_the_new_values(tool: Tool[Any, Any]) ->
         replace(tool, params_type=int)
 
 
-def test_a_subscript_makes_no_difference_to_the_value() -> None:
+def test_subscripted_tool_equals_a_plain_tool() -> None:
     subscripted, plain = (
         Tool[Lookup, Found](name="t", handler=lookup),
         Tool(name="t", handler=lookup),
@@ -522,7 +522,7 @@ def test_a_subscript_makes_no_difference_to_the_value() -> None:
     assert Tool[Lookup, Found] == Tool[Lookup, Found]
 
 
-def test_a_tool_cannot_be_changed_and_owns_its_examples() -> None:
+def test_tool_is_frozen_and_copies_its_examples() -> None:
     examples = [ToolExample("One", Lookup("1"), Found("u"))]
     tool = Tool[Lookup, Found](name="t", examples=examples)
     examples.clear()
@@ -535,13 +535,13 @@ def test_a_tool_cannot_be_changed_and_owns_its_examples() -> None:
 
 
 @pytest.mark.claim("TL-15")
-def test_tools_accept_overrides_unless_told_otherwise() -> None:
+def test_tools_accept_overrides_by_default() -> None:
     assert Tool[Lookup, Found](name="t").accepts_overrides
     assert not Tool[Lookup, Found](name="t", accepts_overrides=False).accepts_overrides
 
 
 @pytest.mark.claim("TL-14")
-def test_a_tool_may_have_no_handler() -> None:
+def test_tool_handler_is_optional() -> None:
     assert Tool[Lookup, Found](name="t").handler is None
 
 
@@ -633,7 +633,7 @@ def test_handler_annotated_for_wider_types_is_accepted(handler: Any) -> None:
         assert types(tool) == (params_type, Found)
 
 
-def test_handler_of_typed_dicts_takes_dicts() -> None:
+def test_handler_annotated_with_dict_accepts_typed_dict_params() -> None:
     takes: Any = takes_dict
     assert Tool[Keyed, Found](name="t", handler=takes).params_type is Keyed
     assert Tool[Keyed, Found](name="t", handler=OfKeyed()).params_type is Keyed
@@ -660,7 +660,7 @@ def tell(params: Defaults, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult(message=params.word)
 
 
-def test_null_and_empty_arguments_count_as_an_empty_object() -> None:
+def test_null_and_empty_arguments_are_parsed_as_an_empty_object() -> None:
     tool = Tool(name="tell", handler=tell)
     assert answers(tool, "", " ", "null", " null\n", "{}") == ["none"] * 5
     (answer,) = answers(Tool(name="lookup", handler=lookup), "null")
@@ -669,7 +669,7 @@ def test_null_and_empty_arguments_count_as_an_empty_object() -> None:
 
 
 @pytest.mark.parametrize("schema", [False, True])
-def test_key_that_stands_twice_in_arguments_is_named_in_the_answer(*, schema: bool) -> None:
+def test_duplicate_key_in_arguments_is_named_in_the_reply(*, schema: bool) -> None:
     tool: Tool[Any, Any] = Tool(name="tell", handler=tell)
     if schema:
         tool = Tool.from_schema(name="tell", description="d", parameters=None, handler=unannotated)

@@ -29,7 +29,7 @@ class Unhashable:
 
 
 @pytest.mark.claim("TL-01", "TL-02")
-def test_a_result_has_five_fields_and_two_of_them_are_enough() -> None:
+def test_tool_result_has_five_fields_and_requires_only_message() -> None:
     assert [field.name for field in fields(ToolResult)] == [
         "message",
         "value",
@@ -45,7 +45,7 @@ def test_a_result_has_five_fields_and_two_of_them_are_enough() -> None:
 
 @pytest.mark.claim("TL-05")
 @given(st.builds(Found, st.text(), st.none() | st.text()))
-def test_a_value_is_rendered_as_its_json_without_nones(value: Found) -> None:
+def test_value_is_rendered_as_json_without_nones(value: Found) -> None:
     rendered = ToolResult(message="m", value=value).render()
     assert json.loads(rendered) == serde.dump(value, exclude_none=True)
     assert ("note" in json.loads(rendered)) is (value.note is not None)
@@ -60,26 +60,26 @@ class Table:
 
 
 @pytest.mark.claim("TL-04", "TL-06")
-def test_a_values_own_render_replaces_its_json() -> None:
+def test_render_method_of_a_value_replaces_its_json() -> None:
     assert isinstance(Table("a table"), ToolRenderableResult)
     assert not isinstance(Found("u"), ToolRenderableResult)
     assert ToolResult(message="m", value=Table("a table")).render() == "a table"
 
 
 @pytest.mark.claim("TL-07")
-def test_a_render_that_gives_no_text_is_an_error() -> None:
+def test_render_that_does_not_return_a_string_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"Table\.render\(\) must return a string, got int"):
         ToolResult(message="m", value=Table(1)).render()
 
 
 @pytest.mark.claim("C-31", "TL-10")
-def test_no_value_renders_as_nothing() -> None:
+def test_result_without_a_value_renders_as_an_empty_string() -> None:
     assert ToolResult(message="m").render() == ""
     assert ToolResult[Found](message="m", success=False).content() == "m"
 
 
 @pytest.mark.claim("C-31", "TL-08")
-def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_empty() -> None:
+def test_content_is_message_and_value_unless_excluded_or_empty() -> None:
     value = Table("a table")
     assert ToolResult("m", value).content() == "m\n\na table"
     assert ToolResult("m", value, exclude_value_from_context=True).content() == "m"
@@ -87,13 +87,13 @@ def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_
 
 
 @pytest.mark.claim("U-14")
-def test_a_value_that_json_cannot_hold_is_an_error_of_the_result() -> None:
+def test_value_that_is_not_json_serializable_raises_serde_error() -> None:
     with pytest.raises(SerdeError):
         ToolResult("m", Unhashable([object()])).render()  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.claim("TL-11")
-def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
+def test_rendering_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from dataclasses import dataclass\n"
         "from weakincentives.prompt import ToolResult\n"

@@ -123,7 +123,7 @@ def names(section: WorkspaceSection) -> list[str]:
 
 
 @pytest.mark.claim("PS-12")
-def test_the_section_contributes_its_filesystem(tmp_path: Path) -> None:
+def test_workspace_section_provides_its_filesystem(tmp_path: Path) -> None:
     folder(tmp_path, {"docs/guide.md": "hello"})
     prompt = PromptTemplate(
         ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])]
@@ -132,7 +132,7 @@ def test_the_section_contributes_its_filesystem(tmp_path: Path) -> None:
         assert prompt.resources.get(Filesystem).read_text("docs/guide.md") == "hello"
 
 
-def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
+def test_agent_can_find_read_edit_and_check_files_in_a_copy(tmp_path: Path) -> None:
     folder(tmp_path, {"src/app.py": APP, "README.md": "# App\n", ".git/config": "[core]\n"})
     script = [
         call(("list_directory", {}), ("grep", {"pattern": r"return \d", "glob": "**/*.py"})),
@@ -169,7 +169,7 @@ def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
     assert not (tmp_path / "notes").exists()
 
 
-def test_a_mount_copies_what_is_included_and_not_excluded(tmp_path: Path) -> None:
+def test_mount_copies_included_files_that_are_not_excluded(tmp_path: Path) -> None:
     wanted: Files = {
         "a.py": "1",
         "lib/b.py": "2",
@@ -208,7 +208,7 @@ def test_excluded_folders_are_not_entered(tmp_path: Path) -> None:
         agent.content()
 
 
-def test_globs_are_read_as_paths_are(tmp_path: Path) -> None:
+def test_mount_globs_are_normalized_like_paths(tmp_path: Path) -> None:
     folder(tmp_path, {"a.py": "1", "b.txt": "2", "build/c.py": "3"})
     mount = HostMount(tmp_path, include=["./*.py", "build/*"], exclude=["build/"])
     assert pickle.loads(pickle.dumps(mount)) == mount
@@ -216,7 +216,7 @@ def test_globs_are_read_as_paths_are(tmp_path: Path) -> None:
         assert agent.content() == {"a.py": b"1"}
 
 
-def test_several_mounts_stand_side_by_side(tmp_path: Path) -> None:
+def test_several_mounts_are_copied_to_their_mount_paths(tmp_path: Path) -> None:
     first, second = (
         folder(tmp_path / "1", {"a": "1"}),
         folder(tmp_path / "2", {"a": "2", "x/b": "3"}),
@@ -229,7 +229,7 @@ def test_several_mounts_stand_side_by_side(tmp_path: Path) -> None:
         assert "copies of the author's folders at `one`, `two/deep`." in agent.prompt.render().text
 
 
-def test_the_copy_is_made_when_it_is_first_asked_for_and_once_for_a_prompt(tmp_path: Path) -> None:
+def test_mounts_are_copied_on_first_use_once_per_prompt(tmp_path: Path) -> None:
     section = WorkspaceSection(mounts=[HostMount(tmp_path / "later")])
     template = PromptTemplate(ns="n", key="k", sections=[section])
     first, second = template.bind(), template.bind()
@@ -241,7 +241,7 @@ def test_the_copy_is_made_when_it_is_first_asked_for_and_once_for_a_prompt(tmp_p
     assert (tmp_path / "later/a").read_text() == "1"
 
 
-def test_without_mounts_the_workspace_is_empty_at_first() -> None:
+def test_workspace_without_mounts_starts_empty() -> None:
     with at_work(WorkspaceSection()) as agent:
         assert (
             "It is empty at first.\n\nYou can read and change files." in agent.prompt.render().text
@@ -251,7 +251,7 @@ def test_without_mounts_the_workspace_is_empty_at_first() -> None:
         assert agent.content() == {"a": b"1"}
 
 
-def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_path: Path) -> None:
+def test_filesystem_factory_is_called_per_prompt_and_its_result_is_closed(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "1"})
     filesystems: list[HostFilesystem] = []
 
@@ -273,7 +273,7 @@ def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_p
             files.read_bytes("a")
 
 
-def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
+def test_filesystem_instance_is_shared_and_not_closed(tmp_path: Path) -> None:
     files = HostFilesystem(tmp_path)
     section = WorkspaceSection(filesystem=files)
     for number in "12":
@@ -287,7 +287,7 @@ def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
 # read-only
 
 
-def test_a_read_only_workspace_has_no_tools_that_write_and_refuses_handlers_too(
+def test_read_only_workspace_has_no_write_tools_and_rejects_handler_writes(
     tmp_path: Path,
 ) -> None:
     folder(tmp_path, {"a": "1"})
@@ -306,7 +306,7 @@ def test_a_read_only_workspace_has_no_tools_that_write_and_refuses_handlers_too(
         assert "read-only" in agent.refused("meddle")
 
 
-def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
+def test_read_only_filesystem_makes_the_section_read_only() -> None:
     assert names(WorkspaceSection(filesystem=InMemoryFilesystem(read_only=True))) == READING
     assert names(WorkspaceSection(filesystem=InMemoryFilesystem())) == READING + WRITING
 
@@ -316,7 +316,7 @@ def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
 
 
 @pytest.mark.claim("PS-39")
-def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
+def test_clone_has_its_own_files(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "1"})
     section = WorkspaceSection(
         mounts=[HostMount(tmp_path)], children=[MarkdownSection(title="Child", template="")]
@@ -328,7 +328,7 @@ def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
         assert other.content() == {"a": b"1"}
 
 
-def test_a_clone_takes_other_mounts_files_and_access(tmp_path: Path) -> None:
+def test_clone_accepts_other_mounts_filesystem_and_access(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"b": "2"})
     section = WorkspaceSection(mounts=[HostMount(first)])
     closed = section.clone(read_only=True, key="closed", title="Closed")
@@ -347,7 +347,7 @@ def test_a_clone_takes_other_mounts_files_and_access(tmp_path: Path) -> None:
     assert "not change them" in PromptTemplate(ns="n", key="k", sections=[closed]).render().text
 
 
-def test_a_pickled_section_works_as_before(tmp_path: Path) -> None:
+def test_pickled_section_works_like_the_original(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "1"})
     section = WorkspaceSection(mounts=[HostMount(tmp_path)])
     twin = pickle.loads(pickle.dumps(section))
@@ -357,7 +357,7 @@ def test_a_pickled_section_works_as_before(tmp_path: Path) -> None:
         assert agent.content() == {"a": b"1"}
 
 
-def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> None:
+def test_text_and_tools_of_the_section_can_be_customized(tmp_path: Path) -> None:
     extra = tool(name="extra")
     section = WorkspaceSection(
         mounts=[HostMount(tmp_path, mount_path="a$b")], title="Files", tools=[extra]
@@ -417,12 +417,12 @@ A_PATH: Any = Path("/x")
         (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
     ],
 )
-def test_a_section_that_cannot_work_is_refused_when_it_is_made(make: Any, message: str) -> None:
+def test_invalid_arguments_are_rejected_at_construction(make: Any, message: str) -> None:
     with pytest.raises(PromptValidationError, match=message):
         make()
 
 
-def test_a_mount_that_cannot_be_copied_is_reported_when_it_is_copied(tmp_path: Path) -> None:
+def test_mount_that_cannot_be_copied_is_reported_when_copied(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "12345", "b": "67890", "d/a": "1"})
     root = str(tmp_path)
     for mounts, message in (
@@ -445,7 +445,7 @@ def test_a_mount_that_cannot_be_copied_is_reported_when_it_is_copied(tmp_path: P
         assert caught.value.section_path == ("workspace",)
 
 
-def test_mounts_that_make_no_tree_are_reported_when_they_are_copied(tmp_path: Path) -> None:
+def test_conflicting_mounts_are_reported_when_copied(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "12345"})
     mounts = [HostMount(tmp_path), HostMount(tmp_path, mount_path="a")]
     prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=mounts)])
@@ -456,13 +456,13 @@ def test_mounts_that_make_no_tree_are_reported_when_they_are_copied(tmp_path: Pa
         prompt.resources.get(Filesystem)
 
 
-def test_a_large_file_within_its_bound_can_be_read_again(tmp_path: Path) -> None:
+def test_large_mounted_file_within_max_bytes_can_be_read(tmp_path: Path) -> None:
     folder(tmp_path, {"large": b"x" * 10_000_001})
     with at_work(WorkspaceSection(mounts=[HostMount(tmp_path, max_bytes=10_000_001)])) as agent:
         assert "(9,998,001 more characters)" in agent.use("read_file", path="large")
 
 
-def test_two_workspaces_in_one_prompt_are_refused() -> None:
+def test_two_workspaces_in_one_prompt_are_rejected() -> None:
     with pytest.raises(PromptValidationError, match=r"must be unique .*, got 'list_directory'"):
         PromptTemplate(
             ns="n", key="k", sections=[WorkspaceSection(), WorkspaceSection(key="other")]
@@ -473,7 +473,7 @@ def test_two_workspaces_in_one_prompt_are_refused() -> None:
 # reading
 
 
-def test_a_directory_is_listed_in_parts() -> None:
+def test_directory_is_listed_in_pages() -> None:
     with over({f"d/{number:03}": "x" * number for number in range(5)} | {"d/sub/x": ""}) as agent:
         assert agent.use("list_directory", path="d/", limit=2) == (
             "Entries of 'd/': 1 to 2 of 6; more follow, go on with offset=3 "
@@ -490,14 +490,14 @@ def test_a_directory_is_listed_in_parts() -> None:
         )
 
 
-def test_names_that_would_look_like_further_lines_are_quoted() -> None:
+def test_names_with_newlines_are_quoted() -> None:
     with over({"a\nb/ (0 bytes)": "x\n"}) as agent:
         assert agent.use("list_directory") == "Entries of '.': 1.\n\n'a\\nb'/"
         assert agent.use("glob", pattern="**").endswith("\n\n'a\\nb/ (0 bytes)' (2 bytes)")
         assert agent.use("grep", pattern="x").endswith("\n\n'a\\nb/ (0 bytes)':1: x")
 
 
-def test_a_listing_marks_links_and_special_files(tmp_path: Path) -> None:
+def test_listing_marks_links_and_special_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     with at_work(WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))) as agent:
         assert "link (no regular file, cannot be opened)" in agent.use("list_directory")
@@ -515,12 +515,12 @@ def test_a_listing_marks_links_and_special_files(tmp_path: Path) -> None:
         ("häßlich 指南 🙂\n", "Lines of 'f': 1.\n\n     1\thäßlich 指南 🙂"),
     ],
 )
-def test_a_file_is_shown_with_line_numbers(content: str, shown: str) -> None:
+def test_read_file_numbers_the_lines(content: str, shown: str) -> None:
     with over({"f": content}) as agent:
         assert agent.use("read_file", path="f") == shown
 
 
-def test_a_long_line_is_cut() -> None:
+def test_long_line_is_truncated() -> None:
     with over({"f": "x" * 5_000 + "\ny\n"}) as agent:
         assert agent.use("read_file", path="f").endswith("x… (3,000 more characters)\n     2\ty")
         assert agent.use("grep", pattern="x").endswith("x… (4,500 more characters)")
@@ -553,7 +553,7 @@ MEDIA = {"a/cat.png": PNG, "paper.pdf": PDF, "cat\n.png": PNG, "cat.txt": PNG, "
         (Blind, set[str]()),
     ],
 )
-def test_read_file_shows_images_and_pdfs_that_the_model_can_see(
+def test_read_file_returns_images_and_pdfs_that_the_adapter_supports(
     adapter: type[ScriptedAdapter], visible: set[str]
 ) -> None:
     seen: set[str] = set()
@@ -588,7 +588,7 @@ def test_read_file_shows_images_and_pdfs_that_the_model_can_see(
         ),
     ],
 )
-def test_a_file_that_is_no_text_is_neither_shown_nor_edited(data: bytes, message: str) -> None:
+def test_file_that_is_not_text_is_neither_read_nor_edited(data: bytes, message: str) -> None:
     with over({"f": data}) as agent:
         assert agent.refused("read_file", path="f") == message
         assert agent.refused("edit_file", path="f", old="c", new="d") == message
@@ -613,7 +613,7 @@ def test_a_file_that_is_no_text_is_neither_shown_nor_edited(data: bytes, message
         ({"path": "f", "limit": -1}, "offset and limit must be at least 1, got 1 and -1"),
     ],
 )
-def test_a_wrong_read_is_answered_with_the_remedy_and_not_logged(
+def test_invalid_read_gets_a_reply_with_the_fix_and_is_not_logged(
     arguments: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with over({"f": "1\n2\n", "d/x": "", "empty": ""}) as agent, caplog.at_level(logging.WARNING):
@@ -621,7 +621,7 @@ def test_a_wrong_read_is_answered_with_the_remedy_and_not_logged(
     assert caplog.records == []
 
 
-def test_a_page_may_begin_anywhere_in_a_long_list() -> None:
+def test_page_can_start_anywhere_in_a_long_list() -> None:
     with over({f"{number:03}": "" for number in range(300)}) as agent:
         assert agent.use("list_directory", offset=299).endswith("\n\n298 (0 bytes)\n299 (0 bytes)")
 
@@ -632,7 +632,9 @@ LINES = st.lists(
 
 
 @given(LINES, st.sampled_from(["", "\n"]), st.integers(1, 50))
-def test_the_pages_of_a_file_are_the_whole_file(lines: list[str], end: str, limit: int) -> None:
+def test_pages_of_a_file_add_up_to_the_complete_file(
+    lines: list[str], end: str, limit: int
+) -> None:
     text = "\n".join(lines) + end
     read: list[str] = []
     with over({"f": text}) as agent:
@@ -658,7 +660,7 @@ def test_the_pages_of_a_file_are_the_whole_file(lines: list[str], end: str, limi
         ("read_file", {"path": "wide"}),
     ],
 )
-def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(
+def test_long_reply_is_truncated_and_names_the_next_offset(
     name: str, arguments: dict[str, Any]
 ) -> None:
     files = {f"many/{'n' * 150}{number:04}": "xyz" for number in range(400)}
@@ -680,7 +682,7 @@ TREE: Files = {
 }
 
 
-def test_glob_gives_files_in_order() -> None:
+def test_glob_returns_files_in_order() -> None:
     with over(TREE) as agent:
         assert agent.use("glob", pattern="**/*.py") == (
             "Files that match '**/*.py': 2.\n\na.py (16 bytes)\nlib/b.py (7 bytes)"
@@ -695,7 +697,7 @@ def test_glob_gives_files_in_order() -> None:
         assert "there is no 'none'" in agent.refused("glob", pattern="*", path="none")
 
 
-def test_grep_gives_lines_with_their_places() -> None:
+def test_grep_returns_lines_with_path_and_line_number() -> None:
     with over(TREE) as agent:
         assert agent.use("grep", pattern="^import") == (
             "Lines that match '^import': 2.\n\na.py:1: import os\nlib/c.txt:1: import"
@@ -713,7 +715,7 @@ def test_grep_gives_lines_with_their_places() -> None:
         assert agent.use("grep", pattern="absent") == "Lines that match 'absent': 0."
 
 
-def test_a_search_ends_by_the_deadline_of_its_call() -> None:
+def test_search_stops_at_the_deadline_of_its_call() -> None:
     limits = FilesystemLimits(search_seconds=600)
     files = InMemoryFilesystem({"text": ("ab" * 150 + "\n") * 30_000}, limits=limits)
     prompt = Prompt(ns="tests", key="workspace", sections=[WorkspaceSection(filesystem=files)])
@@ -730,7 +732,7 @@ def test_a_search_ends_by_the_deadline_of_its_call() -> None:
     assert "the search reached its deadline at 'text'" in answer.content
 
 
-def test_a_pattern_that_cannot_be_matched_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_pattern_is_rejected_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with over(TREE) as agent, caplog.at_level(logging.WARNING):
         assert "invalid pattern" in agent.refused("grep", pattern=r"(a)\1")
     assert caplog.records == []
@@ -740,7 +742,7 @@ def test_a_pattern_that_cannot_be_matched_is_refused(caplog: pytest.LogCaptureFi
 # changing
 
 
-def test_a_file_is_made_with_its_directories_and_replaced() -> None:
+def test_write_file_creates_directories_and_replaces_files() -> None:
     with over({"a": "1"}) as agent:
         assert (
             agent.use("write_file", path="x/y/z.md", content="ü\n2")
@@ -753,7 +755,7 @@ def test_a_file_is_made_with_its_directories_and_replaced() -> None:
         assert "20000000" in agent.refused("write_file", path="a", content="x" * 20_000_000)
 
 
-def test_files_and_directories_are_removed() -> None:
+def test_remove_deletes_files_and_directories() -> None:
     with over({"a": "1", "d/e/f": "2", "g": "3"}) as agent:
         assert agent.use("remove", path="a") == "Removed 'a'."
         assert "recursive" in agent.refused("remove", path="d")
@@ -791,14 +793,12 @@ def test_files_and_directories_are_removed() -> None:
         ),
     ],
 )
-def test_an_edit_that_is_not_clear_is_refused_with_the_remedy(
-    old: str, new: str, message: str
-) -> None:
+def test_invalid_or_ambiguous_edit_is_rejected_with_a_fix(old: str, new: str, message: str) -> None:
     with over({"f": "one\none\n" + "z\n" * 12 + "one\n    two\n"}) as agent:
         assert message in agent.refused("edit_file", path="f", old=old, new=new)
 
 
-def test_an_edit_shows_the_lines_around_it() -> None:
+def test_edit_shows_the_surrounding_lines() -> None:
     with over({"f": "".join(f"{number}\n" for number in range(1, 101))}) as agent:
         assert agent.use("edit_file", path="f", old="50\n51\n", new="a\nb\nc\n") == (
             "Edited 'f'. Replaced: 1.\n\n"
@@ -812,7 +812,7 @@ def test_an_edit_shows_the_lines_around_it() -> None:
         assert len(long.splitlines()) == 2 + 40
 
 
-def test_an_edit_that_would_blow_a_file_up_is_refused_before_memory_is_spent() -> None:
+def test_oversized_edit_is_rejected_before_memory_is_allocated() -> None:
     with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "e" * 100_000}))) as agent:
         tracemalloc.start()
         try:
@@ -826,19 +826,19 @@ def test_an_edit_that_would_blow_a_file_up_is_refused_before_memory_is_spent() -
     assert peak < 100_000_000
 
 
-def test_an_answer_does_not_repeat_a_long_pattern() -> None:
+def test_reply_does_not_repeat_a_long_pattern() -> None:
     with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "x"}))) as agent:
         assert len(agent.use("grep", pattern="y" * 10_000)) < 500
         assert len(agent.use("glob", pattern="/".join(["y" * 200] * 15))) < 500
 
 
-def test_an_edit_can_empty_a_file() -> None:
+def test_edit_can_empty_a_file() -> None:
     with over({"f": "one\n"}) as agent:
         assert agent.use("edit_file", path="f", old="one\n", new="") == "Edited 'f'. Replaced: 1."
         assert agent.content() == {"f": b""}
 
 
-def test_an_edit_keeps_how_the_lines_end() -> None:
+def test_edit_keeps_the_line_endings_of_the_file() -> None:
     with over({"f": "a\r\nb\r\nc\r\n"}) as agent:
         agent.use("edit_file", path="f", old="a\nb", new="x\ny\nz")
         agent.use("edit_file", path="f", old="c", new="c\r\nd")
@@ -854,7 +854,7 @@ TEXT = st.text(st.sampled_from("ab \n\tü$\\."), max_size=30)
     TEXT,
     st.sampled_from([{}, {"replace_all": True}]),
 )
-def test_an_edit_that_is_accepted_is_a_replacement(
+def test_accepted_edit_is_equivalent_to_str_replace(
     text: str, old: str, new: str, every: dict[str, bool]
 ) -> None:
     with over({"f": text}) as agent:
@@ -864,7 +864,7 @@ def test_an_edit_that_is_accepted_is_a_replacement(
         assert agent.files.read_text("f") == (text.replace(old, new) if clear else text)
 
 
-def test_a_call_that_fails_leaves_the_files_as_before(tmp_path: Path) -> None:
+def test_failed_call_restores_the_files(tmp_path: Path) -> None:
     def spoil(params: Args, *, context: ToolContext) -> ToolResult[object]:
         files = context.resources.get(Filesystem)
         files.delete("d", recursive=True)
@@ -883,7 +883,7 @@ def test_a_call_that_fails_leaves_the_files_as_before(tmp_path: Path) -> None:
             assert agent.content() == {"a": b"1", "d/b": b"2", "c": b"3"}
 
 
-def test_parallel_calls_answer_and_change_files_as_calls_in_order_do() -> None:
+def test_parallel_calls_give_the_same_result_as_sequential_calls() -> None:
     calls = call(
         ("read_file", {"path": "a"}),
         ("edit_file", {"path": "a", "old": "1", "new": "9"}),
@@ -910,7 +910,7 @@ def test_parallel_calls_answer_and_change_files_as_calls_in_order_do() -> None:
 # tools
 
 
-def test_tools_that_only_look_are_pure_and_the_others_can_be_repeated() -> None:
+def test_reading_tools_are_pure_and_writing_tools_are_repeatable() -> None:
     section = WorkspaceSection()
     assert [tool.effect for tool in section.tools()] == ["pure"] * len(READING) + [
         "repeatable"
@@ -918,7 +918,7 @@ def test_tools_that_only_look_are_pure_and_the_others_can_be_repeated() -> None:
 
 
 @pytest.mark.parametrize("file_tool", WorkspaceSection().tools(), ids=lambda tool: tool.name)
-def test_every_argument_is_described_to_the_model_in_the_strict_profile(
+def test_every_argument_is_described_in_the_strict_schema(
     file_tool: Tool[Any, Any],
 ) -> None:
     adapter = ScriptedAdapter([say("done")])

@@ -48,7 +48,7 @@ def apply(value: Any, differences: list[Any]) -> Any:
 
 
 @given(JSON, JSON)
-def test_differences_lead_from_one_value_to_the_other(before: Json, after: Json) -> None:
+def test_json_differences_transform_one_value_into_the_other(before: Json, after: Json) -> None:
     differences = [*json_differences(before, after, [])]
     additions = [each for each in differences if "before" not in each]
     others = [each for each in differences if "before" in each]
@@ -62,7 +62,7 @@ class Booking:
     seats: int = 1
 
 
-def test_appended_replaced_and_removed_values_are_told_apart() -> None:
+def test_state_differences_distinguish_appended_replaced_and_removed_values() -> None:
     session, ann, bob = Session(), Booking("Ann"), Booking("Bob")
     session[Booking].seed(ann, bob)
     before = session.snapshot()
@@ -116,7 +116,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Filesystem:
     }[request.param]()
 
 
-def test_files_are_compared_with_their_state_at_the_snapshot(files: Filesystem) -> None:
+def test_changes_compare_files_with_their_state_at_the_snapshot(files: Filesystem) -> None:
     files.write_text("kept/a.txt", "one\ntwo\n")
     files.write_text("old/b.txt", "b\n")
     files.write_text("c.txt", "c\n")
@@ -148,7 +148,7 @@ def test_files_are_compared_with_their_state_at_the_snapshot(files: Filesystem) 
     assert snapshot.parts[-1][0].changes_since(snapshot.parts[-1][1]) == {"files": {}}  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] - files have it
 
 
-def test_a_large_text_is_not_compared() -> None:
+def test_large_text_is_compared_only_by_size() -> None:
     files = InMemoryFilesystem()
     files.write_text("a", "a\n" * 200_000)
     snapshot = files.snapshot()
@@ -190,7 +190,7 @@ def invoked(watch: Callable[[Session], object]) -> list[ToolInvoked]:
     return [*session[ToolInvoked]]
 
 
-def test_a_log_has_the_changes_of_each_call_also_of_those_that_were_rolled_back() -> None:
+def test_event_log_contains_the_changes_of_each_call_even_if_rolled_back() -> None:
     events = invoked(lambda session: write_events(session.bus, io.StringIO()))
     assert [event.success for event in events] == [True, False, False]
     for event, number, index in zip(events, ("A-7", "full", "late"), (0, 1, 1), strict=True):
@@ -200,7 +200,7 @@ def test_a_log_has_the_changes_of_each_call_also_of_those_that_were_rolled_back(
         assert f"+{number}" in str(event.changes["files"]["bill.txt"])
 
 
-def test_nothing_is_compared_when_nobody_asks() -> None:
+def test_changes_are_not_computed_without_an_event_log() -> None:
     def stopped(session: Session) -> None:
         write_events(session.bus, io.StringIO())()
 
@@ -219,7 +219,7 @@ class Broken:
         raise OSError("not now")
 
 
-def test_a_part_that_cannot_tell_its_changes_does_not_hide_the_others() -> None:
+def test_failing_changes_since_does_not_hide_other_changes() -> None:
     session = Session()
     with tool_transaction(session, [Broken()]) as transaction:
         session.dispatch("a note")

@@ -61,7 +61,7 @@ def test_handlers_are_called_in_order_of_subscription_before_publish_returns() -
     assert recorder.events == [("first", note), ("second", note), ("third", note)]
 
 
-def test_a_subscription_to_a_base_class_receives_events_of_its_subclasses_only() -> None:
+def test_subscription_to_a_base_class_also_receives_subclass_events() -> None:
     bus, recorder = InProcessEventBus(), Recorder()
     bus.subscribe(Remark, recorder.named("remarks"))
     bus.subscribe(Note, recorder.named("notes"))
@@ -72,7 +72,7 @@ def test_a_subscription_to_a_base_class_receives_events_of_its_subclasses_only()
     assert names == ["remarks", "notes", "all", "notes", "all", "all"]
 
 
-def test_a_subscription_receives_only_later_events() -> None:
+def test_subscription_receives_only_later_events() -> None:
     """Also for a type that was published before."""
     bus, recorder = InProcessEventBus(), Recorder()
     bus.publish(Note("before"))
@@ -81,7 +81,7 @@ def test_a_subscription_receives_only_later_events() -> None:
     assert recorder.events == [("late", Note("after"))]
 
 
-def test_ending_one_of_two_equal_subscriptions_leaves_the_other() -> None:
+def test_unsubscribing_one_of_two_equal_subscriptions_keeps_the_other() -> None:
     bus, recorder = InProcessEventBus(), Recorder()
     handler = recorder.named("twice")
     end = bus.subscribe(Note, handler)
@@ -93,7 +93,7 @@ def test_ending_one_of_two_equal_subscriptions_leaves_the_other() -> None:
     assert [event for _, event in recorder.events] == [Note("two"), Note("two"), Note("one")]
 
 
-def test_a_handler_may_subscribe_unsubscribe_and_publish() -> None:
+def test_handler_may_subscribe_unsubscribe_and_publish() -> None:
     bus, recorder = InProcessEventBus(), Recorder()
 
     def once(note: Note) -> None:
@@ -128,7 +128,7 @@ def fail(event: object) -> None:
 
 
 @pytest.mark.parametrize(("handler", "name"), [(fail, "fail"), (Unprintable(), "Unprintable")])
-def test_a_failing_handler_is_logged_with_its_traceback_and_the_others_run(
+def test_failing_handler_is_logged_and_the_other_handlers_run(
     handler: Callable[[object], None], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus, recorder = InProcessEventBus(), Recorder()
@@ -145,7 +145,7 @@ def test_a_failing_handler_is_logged_with_its_traceback_and_the_others_run(
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupt_in_a_handler_reaches_the_publisher(interrupt: type[BaseException]) -> None:
+def test_interrupt_in_a_handler_reaches_the_publisher(interrupt: type[BaseException]) -> None:
     def stop(event: object) -> None:
         raise interrupt
 
@@ -168,7 +168,7 @@ def test_an_interrupt_in_a_handler_reaches_the_publisher(interrupt: type[BaseExc
         ),
     ],
 )
-def test_subscribe_refuses_what_is_no_class_or_no_function(arguments: Any, message: str) -> None:
+def test_subscribe_requires_a_class_and_a_callable(arguments: Any, message: str) -> None:
     bus = InProcessEventBus()
     with pytest.raises(TypeError, match=message):
         bus.subscribe(*arguments)
@@ -179,7 +179,7 @@ def test_subscribe_refuses_what_is_no_class_or_no_function(arguments: Any, messa
 
 
 @pytest.mark.claim("C-14")
-def test_an_in_process_bus_is_an_event_bus() -> None:
+def test_in_process_event_bus_implements_event_bus() -> None:
     bus: EventBus = InProcessEventBus()
     assert bus.publish(Note("nobody listens")) is None  # type: ignore[func-returns-value]
 
@@ -211,7 +211,7 @@ EVENTS = (
 
 @pytest.mark.claim("DT-22")
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_an_event_has_an_id_of_its_own_and_an_aware_time(event: Event) -> None:
+def test_event_is_frozen_and_has_its_own_id_and_an_aware_time(event: Event) -> None:
     twin = replace(event, event_id="other")
     assert event.event_id not in {"", "other"}
     assert twin != event
@@ -222,7 +222,7 @@ def test_an_event_has_an_id_of_its_own_and_an_aware_time(event: Event) -> None:
         event.event_id = "mine"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_no_two_events_share_an_id() -> None:
+def test_event_ids_are_unique() -> None:
     assert len({VisibilityExpanded(section_keys=(), reason="").event_id for _ in range(100)}) == 100
 
 
@@ -247,7 +247,7 @@ print(len({first, Event().event_id, os.read(inlet, 100).decode()}))
 
 
 @pytest.mark.claim("DT-22", "U-05")
-def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch_seconds() -> None:
+def test_tools_injected_takes_names_and_section_and_has_an_epoch_timestamp() -> None:
     before = datetime.now(UTC).timestamp()
     event = ToolsInjected(("one", "two"), "section")
     assert (event.tool_names, event.section_key) == (("one", "two"), "section")
@@ -261,12 +261,14 @@ def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch
     ("content", "rendered"),
     [("Found.\n\n{}", "{}"), ("Found.", ""), ("Found.\n\n\n spaced", "\n spaced")],
 )
-def test_a_tool_event_has_the_value_as_the_model_received_it(content: str, rendered: str) -> None:
+def test_tool_invoked_rendered_is_the_value_as_sent_to_the_model(
+    content: str, rendered: str
+) -> None:
     event = ToolInvoked(name="look", call_id="1", params=None, result=RESULT, content=content)
     assert event.rendered == rendered
 
 
-def test_a_tool_event_succeeded_as_its_result_did() -> None:
+def test_tool_invoked_success_matches_its_result() -> None:
     failed = replace(EVENTS[2], result=ToolResult[Note]("No.", success=False))
     assert isinstance(failed, ToolInvoked)
     assert not failed.success
@@ -277,7 +279,7 @@ def test_a_tool_event_succeeded_as_its_result_did() -> None:
 # operations
 
 
-def test_an_operation_publishes_its_parts_only_when_a_handler_waits_for_its_end() -> None:
+def test_operation_publishes_parts_only_if_a_handler_observes_its_end() -> None:
     bus, operations = InProcessEventBus(), list[Operation]()
     bus.subscribe(Operation, operations.append)
     with (parent := Operation(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
@@ -297,7 +299,7 @@ def test_an_operation_publishes_its_parts_only_when_a_handler_waits_for_its_end(
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("no"), KeyboardInterrupt()])
-def test_the_handlers_of_an_end_run_newest_first_whatever_ends_the_operation(
+def test_on_end_handlers_run_newest_first_however_the_operation_ends(
     raised: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus, recorder = InProcessEventBus(), Recorder()
@@ -316,7 +318,7 @@ def test_the_handlers_of_an_end_run_newest_first_whatever_ends_the_operation(
     assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Operation", "fail")
 
 
-def test_an_interrupted_handler_does_not_hide_the_end_of_an_operation_from_others() -> None:
+def test_interrupt_in_a_subscriber_still_ends_the_operation_for_the_others() -> None:
     bus, recorder, interrupt = InProcessEventBus(), Recorder(), KeyboardInterrupt()
 
     def stop(operation: Operation) -> None:

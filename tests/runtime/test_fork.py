@@ -26,7 +26,7 @@ def forked(*values: int) -> tuple[Session, SessionFork]:
     return session, session.fork()
 
 
-def test_a_fork_has_the_id_of_its_session() -> None:
+def test_fork_has_the_session_id_of_its_session() -> None:
     session, fork = forked()
     assert fork.session_id == session.session_id
 
@@ -65,7 +65,7 @@ _STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), s
     elsewhere=st.booleans(),
     steps=st.lists(_STEPS, max_size=20),
 )
-def test_a_fork_equals_its_plain_list_and_merging_makes_the_session_equal_it(
+def test_fork_matches_the_reference_list_and_merge_applies_it(
     start: list[int], elsewhere: bool, steps: list[tuple[str, int]]
 ) -> None:
     """Whatever is snapshot and restored on the way, in any order."""
@@ -107,7 +107,7 @@ def test_a_fork_equals_its_plain_list_and_merging_makes_the_session_equal_it(
 # merging
 
 
-def test_a_session_is_forkable_and_a_fork_is_not() -> None:
+def test_session_is_forkable_and_a_fork_is_not() -> None:
     session, fork = forked()
     assert isinstance(session, Forkable)
     assert not isinstance(fork, Forkable)
@@ -123,7 +123,9 @@ def test_a_session_is_forkable_and_a_fork_is_not() -> None:
     ],
     ids=["another slice", "an empty slice", "a restore", "nothing"],
 )
-def test_a_change_of_an_unread_slice_is_no_conflict(change: Callable[[Session], object]) -> None:
+def test_merge_succeeds_if_the_slices_that_were_read_have_not_changed(
+    change: Callable[[Session], object],
+) -> None:
     session, fork = forked(1)
     assert fork[int].all() == (1,)
     assert fork[float].latest() is None
@@ -131,14 +133,14 @@ def test_a_change_of_an_unread_slice_is_no_conflict(change: Callable[[Session], 
     assert session.merge(fork)
 
 
-def test_a_value_in_a_slice_that_was_read_empty_is_a_conflict() -> None:
+def test_merge_fails_if_a_slice_that_was_read_empty_has_a_value() -> None:
     session, fork = forked()
     assert not fork[str]
     session.dispatch("new")
     assert not session.merge(fork)
 
 
-def test_a_merge_folds_dispatched_events_again() -> None:
+def test_merge_folds_dispatched_events_again() -> None:
     session = Session()
     session[int].register(str, lambda view, event: Append(len(view)))
     first, second = session.fork(), session.fork()
@@ -149,7 +151,7 @@ def test_a_merge_folds_dispatched_events_again() -> None:
     assert session[int].all() == (0, 1)
 
 
-def test_a_fork_made_before_a_reducer_is_not_merged() -> None:
+def test_fork_created_before_a_new_reducer_is_not_merged() -> None:
     session, fork = forked()
     fork.dispatch(1)
     session[str].register(int, lambda view, event: Append("x"))
@@ -158,7 +160,7 @@ def test_a_fork_made_before_a_reducer_is_not_merged() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
-def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(
+def test_failed_merge_changes_nothing_and_publishes_nothing(
     failure: type[BaseException],
 ) -> None:
     session = Session()
@@ -188,7 +190,7 @@ def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(
 # events
 
 
-def test_a_fork_merges_once_and_only_into_the_session_that_made_it() -> None:
+def test_fork_can_be_merged_only_once_and_only_into_its_session() -> None:
     session, fork = forked(1)
     fork.dispatch(2)
     other = Session()
@@ -202,7 +204,7 @@ def test_a_fork_merges_once_and_only_into_the_session_that_made_it() -> None:
     assert (session[int].all(), other[int].all()) == ((1, 2), ())
 
 
-def test_a_fork_that_could_not_be_merged_can_be_merged_later() -> None:
+def test_fork_with_a_conflict_can_be_merged_later() -> None:
     session, fork = forked(1)
     fork[int].append(len(fork[int]))
     before = session.snapshot()
@@ -213,7 +215,7 @@ def test_a_fork_that_could_not_be_merged_can_be_merged_later() -> None:
     assert session[int].all() == (1, 1)
 
 
-def test_events_wait_for_the_merge_and_survive_a_rollback_in_the_fork() -> None:
+def test_fork_events_are_published_on_merge_and_survive_a_restore() -> None:
     session, fork = forked()
     other = InProcessEventBus()
     events: list[tuple[str, int]] = []
@@ -232,7 +234,7 @@ def test_events_wait_for_the_merge_and_survive_a_rollback_in_the_fork() -> None:
     assert session[int].all() == ()
 
 
-def test_the_bus_of_the_session_is_the_bus_of_the_fork() -> None:
+def test_bus_for_the_session_bus_is_the_bus_of_the_fork() -> None:
     session, fork = forked()
     assert fork.bus_for(session.bus) is fork.bus
 
@@ -262,7 +264,7 @@ ASKED: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_a_fork_refuses_what_it_cannot_isolate(what: str) -> None:
+def test_fork_raises_not_isolated_error_for_operations_it_cannot_isolate(what: str) -> None:
     session = Session()
     session[int].register(Ping, lambda view, event: Append(event.number))
     fork = session.fork()
@@ -272,14 +274,14 @@ def test_a_fork_refuses_what_it_cannot_isolate(what: str) -> None:
     assert fork.refused
 
 
-def test_a_change_that_fails_refuses_the_fork() -> None:
+def test_failed_dispatch_marks_the_fork_as_refused() -> None:
     _, fork = forked()
     with pytest.raises(TypeError):
         fork.dispatch(int)
     assert fork.refused
 
 
-def test_a_private_attribute_does_not_refuse_the_fork() -> None:
+def test_private_attribute_access_does_not_mark_the_fork_as_refused() -> None:
     """So that copying, printing and probing a fork do what they do elsewhere."""
     _, fork = forked()
     assert not hasattr(fork, "_nothing")

@@ -78,7 +78,7 @@ BUILT_IN: dict[str, tuple[Reducer[Fact, Fact], Callable[[list[Fact]], list[Fact]
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(events=facts)
-def test_a_built_in_reducer_equals_its_fold_over_a_list(name: str, events: list[Fact]) -> None:
+def test_built_in_reducer_matches_the_reference_fold(name: str, events: list[Fact]) -> None:
     reduce, fold = BUILT_IN[name]
     session = Session()
     session[Fact].register(Fact, reduce)
@@ -88,7 +88,7 @@ def test_a_built_in_reducer_equals_its_fold_over_a_list(name: str, events: list[
 
 
 @given(events=facts)
-def test_without_a_reducer_every_event_is_kept(events: list[Fact]) -> None:
+def test_events_without_a_reducer_are_all_kept(events: list[Fact]) -> None:
     session = Session()
     for event in events:
         session.dispatch(event)
@@ -107,16 +107,16 @@ def dispatched(state: type, *events: object) -> Session:
     return session
 
 
-def test_each_declared_reducer_folds_its_event_into_the_latest_state() -> None:
+def test_declared_reducers_fold_events_into_the_latest_state() -> None:
     assert dispatched(Counter, Tick(2), Tick(3))[Counter].all() == (Counter(5),)
     assert dispatched(Counter, Tick(2), Reset(), Tick(4))[Counter].all() == (Counter(4),)
 
 
-def test_a_state_does_not_exist_before_its_first_event() -> None:
+def test_state_does_not_exist_before_its_first_event() -> None:
     assert dispatched(Counter)[Counter].latest() is None
 
 
-def test_the_first_event_starts_from_what_was_seeded() -> None:
+def test_first_event_is_folded_into_the_seeded_state() -> None:
     session = Session()
     session.install(Counter)
     session[Counter].seed(Counter(7))
@@ -147,17 +147,17 @@ class OnReset(Counter):
         return replace(self, count=self.count + event.value)
 
 
-def test_a_subclass_inherits_reducers_and_its_overrides_are_the_ones_called() -> None:
+def test_subclass_inherits_reducers_and_uses_its_overrides() -> None:
     session = dispatched(Twice, Tick(3), Reset(), Tick(5))
     assert session[Twice].all() == (Twice(count=10, ticks=2),)
     assert session[Counter].all() == ()
 
 
-def test_two_reducers_of_one_state_for_one_event_both_count() -> None:
+def test_two_reducers_for_the_same_event_both_apply() -> None:
     assert dispatched(Twice, Tick(1))[Twice].latest() == Twice(count=2, ticks=1)
 
 
-def test_a_mark_on_an_override_takes_the_place_of_the_inherited_one() -> None:
+def test_reducer_decorator_on_an_override_replaces_the_inherited_event() -> None:
     session = dispatched(OnReset, Fact("x", 4), Tick(1))
     assert session[OnReset].all() == (OnReset(4),)
     assert session[Tick].all() == (Tick(1),)
@@ -172,7 +172,7 @@ def test_base_and_subclass_can_both_be_installed() -> None:
     assert session[Twice].latest() == Twice(count=2, ticks=1)
 
 
-def test_a_type_without_reducers_is_not_installed() -> None:
+def test_install_of_a_type_without_reducers_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"Fact declares no reducers; mark methods with @reducer"):
         Session().install(Fact)
 
@@ -198,7 +198,7 @@ class Needy:
         return Needy(self.count + event.by)
 
 
-def test_a_method_that_returns_no_state_raises_and_changes_nothing() -> None:
+def test_reducer_that_returns_none_raises_type_error_and_changes_nothing() -> None:
     session = Session()
     session.install(Forgetful)
     session[Forgetful].seed(Forgetful(3))
@@ -209,7 +209,7 @@ def test_a_method_that_returns_no_state_raises_and_changes_nothing() -> None:
     assert session[Forgetful].all() == (Forgetful(3),)
 
 
-def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
+def test_state_without_defaults_must_be_seeded_before_its_first_event() -> None:
     session = Session()
     session.install(Needy)
     with pytest.raises(
@@ -222,7 +222,7 @@ def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
     assert session[Needy].all() == (Needy(5),)
 
 
-def test_a_type_is_installed_once() -> None:
+def test_installing_a_type_twice_raises_value_error() -> None:
     session = dispatched(Counter)
     with pytest.raises(ValueError, match="Counter is already installed in this session"):
         session.install(Counter)
@@ -230,12 +230,12 @@ def test_a_type_is_installed_once() -> None:
     assert session[Counter].latest() == Counter(1)
 
 
-def test_a_method_can_be_marked_for_one_event_only() -> None:
+def test_method_can_be_decorated_with_reducer_only_once() -> None:
     with pytest.raises(TypeError, match=r"Counter\.ticked is already marked"):
         reducer(on=Tick)(Counter.ticked)
 
 
-def test_a_state_that_cannot_be_built_changes_nothing() -> None:
+def test_state_that_cannot_be_created_leaves_the_session_unchanged() -> None:
     @dataclass(frozen=True)
     class Plan:
         goal: str

@@ -57,7 +57,7 @@ STEPS = st.recursive(
 
 
 @given(STEPS)
-def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepoint_open(
+def test_nested_transactions_on_a_database_leave_no_open_savepoint(
     steps: list[Any],
 ) -> None:
     database = Database()
@@ -67,7 +67,7 @@ def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepo
 
 @pytest.mark.parametrize("ending", [True, False, ValueError])
 @pytest.mark.parametrize("eager", [False, True])
-def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_the_first_to_use_it(
+def test_tool_call_commits_or_rolls_back_the_database_even_on_first_use(
     ending: Any, eager: bool
 ) -> None:
     database = Database()
@@ -87,7 +87,7 @@ def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_t
     assert not database.connection.in_transaction
 
 
-def test_a_release_that_fails_fails_the_call_and_restores_everything() -> None:
+def test_failing_release_fails_the_call_and_rolls_back_everything() -> None:
     database, session = Database(), Session()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -105,7 +105,7 @@ def test_a_release_that_fails_fails_the_call_and_restores_everything() -> None:
     )
 
 
-def test_releasing_goes_newest_first_after_restoring_and_once_for_each_snapshot() -> None:
+def test_snapshots_are_released_once_newest_first_after_restoring() -> None:
     log: list[tuple[str, str]] = []
 
     class Part:
@@ -132,7 +132,7 @@ def test_releasing_goes_newest_first_after_restoring_and_once_for_each_snapshot(
     assert log == [(what, name) for what in ("restore", "release") for name in ("second", "first")]
 
 
-def test_a_part_whose_snapshot_fails_has_the_others_released() -> None:
+def test_failing_snapshot_releases_the_other_snapshots() -> None:
     class Shy:
         def snapshot(self) -> Any:
             raise ValueError("not now")
@@ -145,7 +145,7 @@ def test_a_part_whose_snapshot_fails_has_the_others_released() -> None:
     assert not database.connection.in_transaction
 
 
-def test_a_resource_first_built_in_nested_blocks_has_a_savepoint_for_each() -> None:
+def test_resource_created_in_nested_transactions_is_rolled_back_with_the_outer() -> None:
     database = Database()
     with ResourceContext(
         ResourceRegistry.of(Binding(Database, lambda _: database, owned=False))

@@ -59,7 +59,7 @@ def invoked(success: bool = True) -> ToolInvoked:  # noqa: FBT002 - it is the on
 # dispatching
 
 
-def test_the_repr_says_in_one_bounded_line_how_much_of_each_type_it_holds() -> None:
+def test_session_repr_summarizes_its_slices_in_one_bounded_line() -> None:
     session = Session(session_id="mine")
     assert repr(session) == "<Session 'mine' holds []>"
     session[str].append("secret")
@@ -73,7 +73,7 @@ def test_the_repr_says_in_one_bounded_line_how_much_of_each_type_it_holds() -> N
     assert "\n" not in repr(many)
 
 
-def test_reducers_of_one_event_run_in_order_and_each_sees_what_the_last_made() -> None:
+def test_reducers_of_one_event_run_in_order_on_the_previous_result() -> None:
     session = Session()
     for factor in (2, 3):
 
@@ -86,7 +86,7 @@ def test_reducers_of_one_event_run_in_order_and_each_sees_what_the_last_made() -
     assert session[int].all() == ((1 * 2 + 10) * 3 + 10,)
 
 
-def test_an_event_with_reducers_is_not_kept_unless_one_of_them_keeps_it() -> None:
+def test_event_with_reducers_is_kept_only_if_a_reducer_keeps_it() -> None:
     session = Session()
     session.install(Total)
     session.dispatch(Added(1))
@@ -97,7 +97,7 @@ def test_an_event_with_reducers_is_not_kept_unless_one_of_them_keeps_it() -> Non
     assert session[Total].latest() == Total(3)
 
 
-def test_reducers_are_found_by_the_exact_type_of_the_event() -> None:
+def test_reducers_match_the_exact_event_type() -> None:
     @dataclass(frozen=True)
     class AddedLoudly(Added):
         pass
@@ -119,7 +119,7 @@ BROKEN: dict[str, Any] = {  # Any: what no reducer may answer
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_a_reducer_that_returns_no_operation_changes_nothing(answer: Any, place: int) -> None:
+def test_reducer_with_an_invalid_result_changes_nothing(answer: Any, place: int) -> None:
     session = Session()
     session[Added].seed(Added(0))
     session[int].seed(5)
@@ -143,7 +143,7 @@ def test_a_reducer_that_returns_no_operation_changes_nothing(answer: Any, place:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_reducer_that_raises_changes_nothing(error: type[BaseException], *, alone: bool) -> None:
+def test_reducer_that_raises_changes_nothing(error: type[BaseException], *, alone: bool) -> None:
     def fail(view: SliceView[int], event: Added) -> SliceOp[int]:
         raise error
 
@@ -167,7 +167,7 @@ def test_a_reducer_that_raises_changes_nothing(error: type[BaseException], *, al
 
 
 @pytest.mark.claim("C-14")
-def test_a_session_makes_its_own_bus_or_takes_one() -> None:
+def test_session_creates_its_own_bus_or_uses_the_given_one() -> None:
     bus = InProcessEventBus()
     assert Session(bus=bus).bus is bus
     assert isinstance(Session().bus, InProcessEventBus)
@@ -200,7 +200,7 @@ class Counting(EventBus):
                 handler(event)
 
 
-def test_a_shared_bus_keeps_no_session_alive_and_no_subscription_of_it() -> None:
+def test_shared_bus_keeps_no_session_alive() -> None:
     bus, shared = Counting(), InProcessEventBus()
     released = [evaluated(bus) for _ in range(20)] + [evaluated(shared) for _ in range(20)]
     gc.collect()
@@ -208,7 +208,7 @@ def test_a_shared_bus_keeps_no_session_alive_and_no_subscription_of_it() -> None
     assert bus.handlers == []
 
 
-def test_a_slice_does_not_keep_its_session_and_keeps_its_values() -> None:
+def test_slice_keeps_its_values_but_does_not_keep_its_session_alive() -> None:
     bus = Counting()
     session = Session(bus=bus)
     injected, texts, weak = session[ToolsInjected], session[str], weakref.ref(session)
@@ -223,7 +223,7 @@ def test_a_slice_does_not_keep_its_session_and_keeps_its_values() -> None:
     assert texts.all() == ("a note",)
 
 
-def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> None:
+def test_published_events_are_kept_in_log_slices_that_survive_a_restore() -> None:
     session = Session()
     before = session.snapshot()
     session.bus.publish(invoked())
@@ -233,7 +233,7 @@ def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> 
     assert session[str].all() == ()
 
 
-def test_a_session_records_events_with_its_own_id_or_none() -> None:
+def test_session_records_events_with_its_own_session_id_or_none() -> None:
     bus = InProcessEventBus()
     first, other = Session(bus=bus, session_id="one"), Session(bus=bus, session_id="other")
     for session_id in ("one", "other", None):
@@ -242,14 +242,14 @@ def test_a_session_records_events_with_its_own_id_or_none() -> None:
     assert [event.session_id for event in other[ToolsInjected]] == ["other", None]
 
 
-def test_a_session_ignores_published_objects_that_are_no_events() -> None:
+def test_session_ignores_published_objects_that_are_not_events() -> None:
     session = Session()
     session.bus.publish(Added(1))
     assert session[Added].all() == ()
 
 
 @pytest.mark.claim("TL-39")
-def test_failed_results_without_a_value_are_kept_like_others() -> None:
+def test_failed_tool_results_without_a_value_are_recorded() -> None:
     session = Session()
     events = [invoked(success=success) for success in (False, True, False)]
     for event in events:
@@ -267,7 +267,7 @@ class Failures:
         return self if event.success else replace(self, count=self.count + 1)
 
 
-def test_a_session_records_telemetry_that_a_reducer_folds() -> None:
+def test_session_records_events_that_a_reducer_folds() -> None:
     session = Session()
     session.install(Failures)
     session[str].register(ToolInvoked, lambda _view, event: Append(event.name))
@@ -279,7 +279,7 @@ def test_a_session_records_telemetry_that_a_reducer_folds() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize(("reduce", "count"), [(replace_latest, 1), (append_all, 3)])
-def test_a_reducer_of_a_log_slice_decides_what_it_keeps(
+def test_reducer_of_a_log_slice_determines_which_events_are_kept(
     reduce: Reducer[ToolInvoked, ToolInvoked], count: int, place: int
 ) -> None:
     session = Session()
@@ -298,7 +298,7 @@ def test_a_reducer_of_a_log_slice_decides_what_it_keeps(
     assert len(session[str]) == 3
 
 
-def test_a_reducer_that_fails_on_telemetry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_reducer_error_on_a_published_event_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fail(view: SliceView[int], event: ToolInvoked) -> SliceOp[int]:
         raise ValueError("no use")
 
@@ -314,7 +314,7 @@ def test_a_reducer_that_fails_on_telemetry_is_logged(caplog: pytest.LogCaptureFi
 # snapshots, visibility
 
 
-def test_another_session_takes_over_a_snapshot_with_slices_it_never_used() -> None:
+def test_snapshot_with_unknown_slices_can_be_restored_in_another_session() -> None:
     first, other = Session(), Session()
     first.dispatch("text")
     first.bus.publish(invoked())
@@ -337,7 +337,7 @@ def test_visibility_overrides_are_folded_into_one_value() -> None:
     assert session[SetVisibilityOverride].all() == ()
 
 
-def test_a_session_satisfies_the_protocols() -> None:
+def test_session_implements_its_protocols() -> None:
     session = Session(session_id="mine")
     as_session: SessionProtocol = session
     as_state: StateView = session
@@ -377,7 +377,7 @@ def counting() -> Session:
 
 @pytest.mark.claim("U-03")
 @pytest.mark.usefixtures("restless")
-def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> None:
+def test_concurrent_dispatches_lose_no_event_and_reach_all_slices() -> None:
     session, start = counting(), Barrier(THREADS)
 
     def work(thread: int) -> list[tuple[int, int, int]]:
@@ -410,7 +410,7 @@ def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> N
 
 
 @pytest.mark.usefixtures("restless")
-def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() -> None:
+def test_concurrent_subscriptions_and_registrations_lose_nothing() -> None:
     session, start, events = Session(), Barrier(THREADS), list[object]()
     kinds: list[Any] = [type(f"Kind{number}", (), {}) for number in range(100)]
 
@@ -442,7 +442,7 @@ def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() 
         (("Added", append_all), "the event type for register must be a class, got 'Added'"),
     ],
 )
-def test_register_refuses_what_is_no_class_or_no_function(arguments: Any, message: str) -> None:
+def test_register_requires_an_event_class_and_a_callable(arguments: Any, message: str) -> None:
     session = Session()
     with pytest.raises(TypeError, match=message):
         session[Added].register(*arguments)
@@ -450,7 +450,7 @@ def test_register_refuses_what_is_no_class_or_no_function(arguments: Any, messag
     assert session[Added].all() == (Added(1),)
 
 
-def test_a_class_in_place_of_an_event_is_refused() -> None:
+def test_dispatching_a_class_raises_type_error() -> None:
     session = Session()
     with pytest.raises(TypeError, match="dispatch must get an instance of an event, got"):
         session.dispatch(Session)
@@ -471,7 +471,7 @@ def test_a_class_in_place_of_an_event_is_refused() -> None:
         (lambda session: session.restore("{}"), "restore must get a snapshot, such as"),
     ],
 )
-def test_a_name_or_text_in_place_of_a_type_a_path_or_a_snapshot_is_refused_in_plain_words(
+def test_name_path_or_snapshot_of_the_wrong_type_raises_type_error(
     use: Callable[[Any], object], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):

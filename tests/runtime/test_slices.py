@@ -168,7 +168,7 @@ TestSlicesEqualLists = SlicesEqualLists.TestCase
 TestSlicesEqualLists.settings = settings(max_examples=80, stateful_step_count=30)
 
 
-def test_iterating_sees_the_values_of_its_beginning() -> None:
+def test_iteration_uses_the_values_at_its_start() -> None:
     session = Session()
     session[int].seed(1, 2)
     for value in session[int]:
@@ -176,7 +176,7 @@ def test_iterating_sees_the_values_of_its_beginning() -> None:
     assert session[int].all() == (1, 2, 10, 20)
 
 
-def test_a_slice_shows_its_size_and_not_its_content() -> None:
+def test_slice_repr_contains_its_size_but_not_its_values() -> None:
     session = Session()
     session[str].seed("secret")
     assert repr(session[str]) == "<Slice of 1 str>"

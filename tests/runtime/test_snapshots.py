@@ -67,7 +67,7 @@ def session(*values: object) -> Session:
 
 
 @given(values=st.lists(STEPS | PLANS | st.integers(), max_size=8))
-def test_a_snapshot_read_from_json_equals_the_one_written(values: list[object]) -> None:
+def test_snapshot_round_trips_through_json(values: list[object]) -> None:
     before, after = session(*values), Session()
     text = before.snapshot().to_json()
     after.restore(after.parse_snapshot(text, types=[Step, Plan, int]))
@@ -76,7 +76,7 @@ def test_a_snapshot_read_from_json_equals_the_one_written(values: list[object]) 
     assert json.loads(after.snapshot().to_json()) == json.loads(text)
 
 
-def test_visibility_overrides_are_state_like_any_other() -> None:
+def test_visibility_overrides_round_trip_through_a_snapshot() -> None:
     before = session(
         SetVisibilityOverride(path=("a", "b.c"), visibility=SectionVisibility.FULL),
         SetVisibilityOverride(path=("a",), visibility=SectionVisibility.SUMMARY),
@@ -87,7 +87,7 @@ def test_visibility_overrides_are_state_like_any_other() -> None:
     assert after[VisibilityOverrides].latest() is not None
 
 
-def test_telemetry_and_empty_slices_stay_out() -> None:
+def test_snapshot_json_excludes_events_and_empty_slices() -> None:
     before = session(1)
     before.bus.publish(ToolsInjected((), "x"))
     assert before[str].all() == ()
@@ -100,7 +100,7 @@ def test_telemetry_and_empty_slices_stay_out() -> None:
 @pytest.mark.parametrize(
     "copied", [deepcopy, lambda snapshot: pickle.loads(pickle.dumps(snapshot))]
 )
-def test_a_copy_of_a_snapshot_equals_it_at_any_length(
+def test_copied_or_pickled_snapshot_restores_the_same_state(
     copied: Callable[[SessionSnapshot], SessionSnapshot],
 ) -> None:
     before, after = session("gone", *map(Step, range(5000))), Session()
@@ -110,7 +110,7 @@ def test_a_copy_of_a_snapshot_equals_it_at_any_length(
     assert not after[str]
 
 
-def test_a_file_that_names_telemetry_leaves_it_as_it_is() -> None:
+def test_restoring_a_snapshot_with_event_slices_keeps_recorded_events() -> None:
     after = Session()
     after.bus.publish(ToolsInjected((), "x"))
     name = f"{ToolsInjected.__module__}:{ToolsInjected.__qualname__}"
@@ -126,7 +126,7 @@ def test_a_file_that_names_telemetry_leaves_it_as_it_is() -> None:
 # what a file may name
 
 
-def test_a_session_knows_the_types_of_its_slices_and_of_its_reducers() -> None:
+def test_parse_snapshot_knows_the_types_of_slices_and_reducers() -> None:
     text = session(Step(1)).snapshot().to_json()
     by_use, by_reducer = session(Step(2)), Session()
     by_reducer[Step].register(int, lambda view, event: _never())
@@ -139,7 +139,7 @@ def _never() -> Any:
     raise AssertionError("no reducer runs when a snapshot is read")
 
 
-def test_a_type_that_the_session_does_not_know_is_refused_by_name() -> None:
+def test_unknown_type_raises_serde_error_with_its_name() -> None:
     with pytest.raises(SerdeError) as caught:
         Session().parse_snapshot(session(Step(1)).snapshot().to_json())
     [fault] = caught.value.issues
@@ -147,7 +147,7 @@ def test_a_type_that_the_session_does_not_know_is_refused_by_name() -> None:
     assert fault.message == "no type of that name is known here; pass it in types="
 
 
-def test_a_name_in_a_file_imports_nothing(tmp_path: Path) -> None:
+def test_parse_snapshot_does_not_import_named_modules(tmp_path: Path) -> None:
     """In a process of its own, in which the named module could be imported."""
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     text = json.dumps({"version": 1, "slices": {"trap:Anything": [1]}})
@@ -186,7 +186,7 @@ def test_a_name_in_a_file_imports_nothing(tmp_path: Path) -> None:
         (b"\xff", ()),
     ],
 )
-def test_values_that_do_not_fit_are_refused_with_their_path(
+def test_invalid_snapshot_json_raises_serde_error_with_the_path(
     text: str | bytes, path: tuple[object, ...]
 ) -> None:
     with pytest.raises(SerdeError) as caught:
@@ -194,7 +194,7 @@ def test_values_that_do_not_fit_are_refused_with_their_path(
     assert path in [fault.path for fault in caught.value.issues]
 
 
-def test_reading_reports_every_issue_of_a_file_at_once() -> None:
+def test_parse_snapshot_reports_all_issues_at_once() -> None:
     text = '{"version": 1, "slices": {"builtins:int": ["x", 1, "y"], "a:B": []}}'
     with pytest.raises(SerdeError) as caught:
         Session().parse_snapshot(text, types=[int])
@@ -205,12 +205,12 @@ class Opaque:
     """No type that JSON can hold."""
 
 
-def test_a_value_that_json_cannot_hold_is_refused_when_it_is_written() -> None:
+def test_value_not_representable_in_json_raises_serde_error_on_to_json() -> None:
     with pytest.raises(SerdeError):
         session(Opaque()).snapshot().to_json()
 
 
-def test_a_slice_that_json_cannot_hold_does_not_keep_others_from_being_read() -> None:
+def test_unserializable_slice_does_not_prevent_parsing_others() -> None:
     reading = session(Opaque())
     reading.restore(reading.parse_snapshot(session(1).snapshot().to_json(), types=[int]))
     assert reading[int].all() == (1,)
@@ -250,7 +250,7 @@ class Zähler:  # noqa: PLC2401 - a name that JSON may escape
     ],
     ids=["subclass", "keys", "bytes"],
 )
-def test_a_value_that_json_would_change_is_refused_with_slice_path_and_type(
+def test_value_changed_by_json_raises_serde_error_with_slice_path_and_type(
     order: Order, message: str
 ) -> None:
     original = Session()
@@ -262,9 +262,7 @@ def test_a_value_that_json_would_change_is_refused_with_slice_path_and_type(
         original.snapshot().since(start)
 
 
-def test_a_value_of_a_derived_class_in_the_slice_of_its_base_is_refused_when_it_is_written() -> (
-    None
-):
+def test_subclass_value_in_a_slice_of_its_base_raises_serde_error() -> None:
     original = Session()
     original[Pay].append(Pay(1))
     original[Pay].append(Card(2, "4111"))
@@ -273,7 +271,7 @@ def test_a_value_of_a_derived_class_in_the_slice_of_its_base_is_refused_when_it_
         original.snapshot().to_json()
 
 
-def test_a_snapshot_may_be_written_anew_by_another_tool() -> None:
+def test_reformatted_snapshot_json_can_be_parsed() -> None:
     text = session(Zähler(1), Step(2)).snapshot().to_json()
     for again in (
         json.dumps(json.loads(text)),
@@ -308,7 +306,7 @@ else:
 """
 
 
-def test_a_module_reads_what_it_saved_as_a_script(tmp_path: Path) -> None:
+def test_module_can_read_state_saved_when_run_as_a_script(tmp_path: Path) -> None:
     script, saved = tmp_path / "app.py", tmp_path / "saved.json"
     script.write_text(MOVED)
     environment = {"PYTHONPATH": ":".join([str(tmp_path), *filter(None, sys.path)])}
@@ -333,7 +331,7 @@ def renamed(kind: type[Any], module: str) -> type[Any]:
 STEP = f"{__name__}:Step"
 
 
-def test_a_type_of_another_module_is_found_only_among_those_that_the_reader_names() -> None:
+def test_type_of_another_module_is_found_only_if_passed_in_types() -> None:
     text = json.dumps({"version": 1, "slices": {"gone:Step": [{"number": 1}]}})
     by_use = session(Step(2))
     with pytest.raises(
@@ -344,7 +342,7 @@ def test_a_type_of_another_module_is_found_only_among_those_that_the_reader_name
     assert by_use[Step].all() == (Step(1),)
 
 
-def test_an_exact_name_comes_before_the_same_name_in_another_module() -> None:
+def test_exact_type_name_takes_precedence_over_one_in_another_module() -> None:
     other = renamed(Step, "other")
     text = json.dumps(
         {"version": 1, "slices": {STEP: [{"number": 1}], "other:Step": [{"number": 2}]}}
@@ -356,7 +354,7 @@ def test_an_exact_name_comes_before_the_same_name_in_another_module() -> None:
     assert [step.number for step in after[other]] == [2]
 
 
-def test_a_name_that_several_types_have_is_refused() -> None:
+def test_ambiguous_type_name_raises_serde_error() -> None:
     text = json.dumps({"version": 1, "slices": {"gone:Step": []}})
     with pytest.raises(
         SerdeError, match="several types in types= have that name in other modules; pass one"
@@ -364,7 +362,7 @@ def test_a_name_that_several_types_have_is_refused() -> None:
         Session().parse_snapshot(text, types=[Step, renamed(Step, "other")])
 
 
-def test_two_slices_that_are_read_as_one_type_are_refused() -> None:
+def test_two_slices_of_the_same_type_raise_serde_error() -> None:
     text = json.dumps(
         {"version": 1, "slices": {STEP: [{"number": 1}], "gone:Step": [{"number": 2}]}}
     )
@@ -374,7 +372,7 @@ def test_two_slices_that_are_read_as_one_type_are_refused() -> None:
         Session().parse_snapshot(text, types=[Step])
 
 
-def test_a_class_keeps_the_name_that_its_mark_gives_it() -> None:
+def test_state_decorator_sets_the_stored_name_and_reads_renamed_types() -> None:
     @state(name="booking")
     @dataclass(frozen=True)
     class First:
@@ -400,7 +398,7 @@ def test_a_class_keeps_the_name_that_its_mark_gives_it() -> None:
     assert after[Second].all() == (Second(2),)
 
 
-def test_an_unmarked_class_can_be_renamed_by_its_whole_name() -> None:
+def test_undecorated_class_can_be_renamed_by_its_full_name() -> None:
     @state(name="step", renamed_from=[STEP])
     @dataclass(frozen=True)
     class Better:
@@ -415,7 +413,7 @@ def test_an_unmarked_class_can_be_renamed_by_its_whole_name() -> None:
     ]
 
 
-def test_changes_leave_removed_fields_out_too() -> None:
+def test_parse_changes_ignores_removed_fields() -> None:
     @state(name="step", removed=["gone"])
     @dataclass(frozen=True)
     class Marked:
@@ -425,7 +423,7 @@ def test_changes_leave_removed_fields_out_too() -> None:
     assert list(changes) == [("set", Marked, [Marked(1)])]
 
 
-def test_a_field_that_is_not_said_to_be_removed_is_refused() -> None:
+def test_unknown_field_is_rejected_unless_declared_removed() -> None:
     @state(name="step", removed=["gone"])
     @dataclass(frozen=True)
     class Marked:
@@ -437,7 +435,7 @@ def test_a_field_that_is_not_said_to_be_removed_is_refused() -> None:
         Session().parse_snapshot(text, types=[Marked])
 
 
-def test_a_mark_is_not_inherited() -> None:
+def test_state_name_is_not_inherited() -> None:
     @state(name="base")
     class Base: ...
 
@@ -448,12 +446,12 @@ def test_a_mark_is_not_inherited() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b"])
-def test_a_name_that_could_be_mistaken_is_refused(name: str) -> None:
+def test_invalid_state_name_raises_value_error(name: str) -> None:
     with pytest.raises(ValueError, match="use only letters, digits"):
         state(name=name)
 
 
-def test_changes_are_found_by_the_name_that_their_type_had() -> None:
+def test_parse_changes_finds_a_type_that_moved_to_another_module() -> None:
     assert list(parse_changes({"added": {"gone:Step": [{"number": 1}]}}, [Step])) == [
         ("added", Step, [Step(1)])
     ]
@@ -487,7 +485,7 @@ def operate(original: Session, operations: list[tuple[str, int]]) -> None:
 
 
 @given(before=OPERATIONS, after=OPERATIONS)
-def test_changes_since_a_snapshot_applied_to_it_give_the_present_state(
+def test_changes_since_a_snapshot_reproduce_the_current_state(
     before: list[tuple[str, int]], after: list[tuple[str, int]]
 ) -> None:
     original, twin = Session(), Session()
@@ -513,12 +511,12 @@ def test_changes_of_an_appended_slice_have_only_the_new_values() -> None:
     assert original.snapshot().since(original.snapshot()) == {}
 
 
-def test_changes_of_an_unknown_type_are_refused() -> None:
+def test_changes_of_an_unknown_type_raise_serde_error() -> None:
     with pytest.raises(SerdeError, match="no type of that name is known here; pass it in types="):
         list(parse_changes({"added": {"os:system": ["x"]}}, [int]))
 
 
-def test_two_types_of_one_name_cannot_be_written() -> None:
+def test_two_types_with_the_same_name_cannot_be_serialized() -> None:
     def local() -> type[Any]:
         @dataclass(frozen=True)
         class Local:

@@ -116,7 +116,7 @@ def calls_during(run: Callable[[], object]) -> int:
 
 @pytest.mark.claim("U-13")
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_a_step_takes_as_many_calls_after_a_long_history_as_after_a_short_one(
+def test_step_cost_does_not_depend_on_the_history_length(
     step: Callable[[Session, Entry], object],
 ) -> None:
     entry = Entry("x")
@@ -127,7 +127,7 @@ def test_a_step_takes_as_many_calls_after_a_long_history_as_after_a_short_one(
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_a_thousand_steps_copy_the_history_neither_to_keep_nor_for_a_moment(
+def test_repeated_steps_do_not_copy_the_history(
     step: Callable[[Session, Entry], object],
 ) -> None:
     entry = Entry("x")
@@ -143,7 +143,7 @@ def test_a_thousand_steps_copy_the_history_neither_to_keep_nor_for_a_moment(
     assert session[Entry].latest() is entry
 
 
-def test_reading_everything_is_what_makes_a_copy() -> None:
+def test_reading_all_values_copies_the_history() -> None:
     """The measures above would tell."""
     entry = Entry("x")
     session = long_session(entry)
@@ -177,7 +177,7 @@ def test_snapshots_share_the_history() -> None:
     assert sys.getrefcount(entry) == references
 
 
-def test_branches_share_what_they_have_in_common() -> None:
+def test_branches_share_their_common_history() -> None:
     entry, other = Entry("x"), Entry("y")
     session = long_session(entry)
     root = session.snapshot()
@@ -193,7 +193,7 @@ def test_branches_share_what_they_have_in_common() -> None:
         assert (len(session[Entry]), session[Entry].latest()) == (LONG + 1, other)
 
 
-def test_another_session_shares_the_history_that_it_restores() -> None:
+def test_restored_session_shares_the_history() -> None:
     entry = Entry("x")
     session, other = long_session(entry), Session()
     references = sys.getrefcount(entry)
@@ -203,7 +203,7 @@ def test_another_session_shares_the_history_that_it_restores() -> None:
     assert (len(other[Entry]), len(session[Entry])) == (LONG + 1, LONG)
 
 
-def test_a_long_chain_of_branches_is_read_and_freed_like_a_short_one() -> None:
+def test_long_chain_of_branches_is_read_as_cheaply_as_a_short_one() -> None:
     """Each branch stands on the one before; nothing here may recurse from one to the next."""
     session = Session()
     for number in range(20_000):
@@ -219,7 +219,7 @@ def test_a_long_chain_of_branches_is_read_and_freed_like_a_short_one() -> None:
 
 
 @pytest.mark.claim("U-13")
-def test_a_snapshot_asks_each_slice_once() -> None:
+def test_snapshot_cost_is_linear_in_the_number_of_slices() -> None:
     def cost(slices: int) -> int:
         session = Session()
         for number in range(slices):
@@ -232,7 +232,7 @@ def test_a_snapshot_asks_each_slice_once() -> None:
     assert cost(30) - cost(20) == cost(20) - cost(10)
 
 
-def test_a_failing_reducer_among_several_is_undone_without_a_copy() -> None:
+def test_failing_reducer_is_rolled_back_without_copying_the_history() -> None:
     def keep(view: SliceView[Entry], event: str) -> SliceOp[Entry]:
         return Append(entry)
 

@@ -155,7 +155,7 @@ class Real:
 
 
 @given(blocks)
-def test_nested_blocks_leave_what_their_model_leaves_and_end_as_it_does(block: Block) -> None:
+def test_nested_transactions_match_the_reference_model(block: Block) -> None:
     model, real = Model(), Real()
     endings: list[type[BaseException] | None] = []
     for subject in (model, real):
@@ -177,7 +177,9 @@ def test_nested_blocks_leave_what_their_model_leaves_and_end_as_it_does(block: B
 
 @pytest.mark.claim("TL-41", "PS-16")
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_block_that_raises_leaves_no_trace_but_the_log(failure: type[BaseException]) -> None:
+def test_transaction_that_raises_rolls_back_everything_but_recorded_events(
+    failure: type[BaseException],
+) -> None:
     session, cell = Session(), Cell("cell", [])
     session.dispatch("kept")
     error = raised(failure)
@@ -209,14 +211,14 @@ def dispatch_and_raise(session: Session, event: str, error: BaseException, *cell
     [Redirect(), VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())],
     ids=lambda redirect: type(redirect).__name__,
 )
-def test_control_flow_keeps_changes(redirect: ControlFlow) -> None:
+def test_control_flow_does_not_roll_back_a_transaction(redirect: ControlFlow) -> None:
     session = Session()
     with pytest.raises(type(redirect)):
         dispatch_and_raise(session, "kept", redirect)
     assert session[str].all() == ("kept",)
 
 
-def test_a_rollback_outside_its_block_does_nothing() -> None:
+def test_rollback_after_the_transaction_does_nothing() -> None:
     session = Session()
     with tool_transaction(session) as transaction:
         session.dispatch("kept")
@@ -224,7 +226,7 @@ def test_a_rollback_outside_its_block_does_nothing() -> None:
     assert session[str].all() == ("kept",)
 
 
-def test_a_real_interrupt_undoes_the_block() -> None:
+def test_sigint_rolls_back_the_transaction() -> None:
     session = Session()
 
     def work() -> None:
@@ -272,7 +274,7 @@ def test_restore_snapshot_restores_newest_first() -> None:
     assert (session[str].all(), cells[0].value, cells[1].value) == ((), 0, 0)
 
 
-def test_a_part_that_fails_is_reported_and_the_others_are_restored(
+def test_failing_restore_is_reported_and_the_other_parts_are_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = Session()
@@ -291,7 +293,7 @@ def test_a_part_that_fails_is_reported_and_the_others_are_restored(
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
-def test_an_interrupt_during_a_restore_is_raised_after_the_others_are_restored(
+def test_interrupt_during_a_restore_is_raised_after_restoring_the_other_parts(
     interrupt: type[BaseException],
 ) -> None:
     session = Session()
@@ -303,7 +305,7 @@ def test_an_interrupt_during_a_restore_is_raised_after_the_others_are_restored(
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failing_undo_does_not_replace_the_error_that_ended_the_block(
+def test_failing_rollback_does_not_replace_the_original_error(
     failure: type[BaseException],
 ) -> None:
     """Else a cancellation would come out as an ordinary error, and be taken for one."""
@@ -319,7 +321,7 @@ def test_a_failing_undo_does_not_replace_the_error_that_ended_the_block(
     assert (undone, session[str].all()) == (["second", "first"], ())
 
 
-def test_an_interrupt_during_the_undo_of_an_ordinary_error_is_raised() -> None:
+def test_interrupt_during_the_rollback_of_an_error_is_raised() -> None:
     session = Session()
     with pytest.raises(KeyboardInterrupt) as caught:
         dispatch_and_raise(
@@ -329,7 +331,7 @@ def test_an_interrupt_during_the_undo_of_an_ordinary_error_is_raised() -> None:
     assert session[str].all() == ()
 
 
-def test_a_block_that_cannot_begin_changes_nothing() -> None:
+def test_transaction_that_fails_to_start_changes_nothing() -> None:
     class Shy:
         def snapshot(self) -> Any:
             raise ValueError("not now")
@@ -401,7 +403,7 @@ def failing(
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_resources_built_in_a_block_that_raises_are_closed_newest_first(
+def test_resources_created_in_a_failing_transaction_are_closed_newest_first(
     failure: type[BaseException],
 ) -> None:
     log: list[Any] = []
@@ -414,7 +416,7 @@ def test_resources_built_in_a_block_that_raises_are_closed_newest_first(
     assert log[2:] == [("second", None), ("first", None)]
 
 
-def test_resources_built_before_the_block_stay() -> None:
+def test_resources_created_before_a_failing_transaction_stay_open() -> None:
     log: list[Any] = []
     with context_of(log) as resources:
         first = resources.get(Handle)
@@ -424,9 +426,7 @@ def test_resources_built_before_the_block_stay() -> None:
         assert resources.get(Handle) is first
 
 
-def test_an_outer_block_closes_the_resources_of_a_committed_inner_one_in_their_initial_state() -> (
-    None
-):
+def test_outer_rollback_restores_and_closes_resources_of_an_inner_transaction() -> None:
     log: list[str] = []
     late = Late("late", log)
     with context_of([], late) as resources:
@@ -446,7 +446,7 @@ def test_an_outer_block_closes_the_resources_of_a_committed_inner_one_in_their_i
         assert late.value == 0
 
 
-def test_an_outer_rollback_inside_an_inner_block_leaves_nothing_to_commit() -> None:
+def test_outer_rollback_inside_an_inner_transaction_leaves_nothing_to_commit() -> None:
     log: list[str] = []
     late = Late("late", log)
     with context_of([], late) as resources, tool_transaction(Session(), resources) as outer:
@@ -461,7 +461,7 @@ def test_an_outer_rollback_inside_an_inner_block_leaves_nothing_to_commit() -> N
         assert log == ["late", "late closed at 0"]
 
 
-def test_a_resource_that_cannot_be_closed_is_reported_and_the_others_are_restored(
+def test_resource_that_fails_to_restore_is_reported_and_others_are_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: list[Any] = []
@@ -483,7 +483,7 @@ def test_a_resource_that_cannot_be_closed_is_reported_and_the_others_are_restore
     assert "Undo failed" in caplog.text
 
 
-def test_a_resource_whose_first_snapshot_fails_is_closed() -> None:
+def test_resource_whose_first_snapshot_fails_is_closed() -> None:
     class Shy(Late):
         def snapshot(self) -> int:
             raise ValueError("not now")
@@ -495,7 +495,7 @@ def test_a_resource_whose_first_snapshot_fails_is_closed() -> None:
         assert log == ["shy closed at 0"]
 
 
-def test_a_block_keeps_no_initial_states_after_its_end() -> None:
+def test_transaction_releases_initial_snapshots_at_its_end() -> None:
     class State:
         """What a snapshot holds."""
 
@@ -516,7 +516,7 @@ def test_a_block_keeps_no_initial_states_after_its_end() -> None:
         assert [state for state in states if state() is not None] == []
 
 
-def test_control_flow_keeps_built_resources() -> None:
+def test_control_flow_keeps_resources_created_in_the_transaction() -> None:
     log: list[Any] = []
     with context_of(log) as resources:
         built: list[Handle] = []
@@ -525,7 +525,7 @@ def test_control_flow_keeps_built_resources() -> None:
         assert (resources.get(Handle) is built[0], log) == (True, [])
 
 
-def test_an_async_block_undoes_as_a_plain_one_does() -> None:
+def test_transaction_in_async_code_rolls_back_like_in_sync_code() -> None:
     session, log = Session(), list[Any]()
 
     async def work(error: BaseException) -> None:
@@ -546,7 +546,7 @@ def test_an_async_block_undoes_as_a_plain_one_does() -> None:
     assert [name for name, _ in log] == ["first"] * 4
 
 
-def test_a_block_cannot_be_entered_within_itself() -> None:
+def test_transaction_cannot_be_entered_while_it_is_active() -> None:
     session = Session()
     block = tool_transaction(session, tag="once")
     with block, pytest.raises(RuntimeError, match="'once' has already been entered"), block:

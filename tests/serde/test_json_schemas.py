@@ -36,7 +36,7 @@ class Box[T]:
 
 
 @given(typed_values())
-def test_a_dumped_value_satisfies_the_schema_of_its_type(typed: tuple[Any, Any]) -> None:
+def test_dumped_value_satisfies_the_schema_of_its_type(typed: tuple[Any, Any]) -> None:
     of, value = typed
     schema = json_schema(of)
     jsonschema_rs.meta.validate(schema)
@@ -50,7 +50,7 @@ def test_descriptions_reach_the_schema_from_metadata_and_annotations() -> None:
     assert properties["count"]["description"] == "How many"
 
 
-def test_a_schema_has_no_titles_but_keeps_a_field_of_that_name() -> None:
+def test_schema_omits_titles_but_keeps_a_field_named_title() -> None:
     def titles(schema: object) -> Iterator[object]:
         match schema:
             case dict():
@@ -68,7 +68,7 @@ def test_a_schema_has_no_titles_but_keeps_a_field_of_that_name() -> None:
     assert schema["$defs"]["Item"]["properties"]["title"] == {"type": "string", "default": ""}
 
 
-def test_a_schema_keeps_what_only_looks_like_a_keyword() -> None:
+def test_schema_keeps_fields_and_examples_named_like_keywords() -> None:
     @dataclass
     class Odd:
         propertyNames: Literal[1, 2]  # noqa: N815 - as JSON Schema has it
@@ -82,7 +82,7 @@ def test_a_schema_keeps_what_only_looks_like_a_keyword() -> None:
 
 
 @pytest.mark.parametrize("key", [Level, Colour, Literal["a"]], ids=str)
-def test_the_keys_of_a_mapping_fit_its_schema(key: Any) -> None:
+def test_mapping_keys_fit_the_schema(key: Any) -> None:
     of = applied(dict, key, int)
     value = dict.fromkeys(get_args(key) or key, 1)
     assert parse(of, dump(value)) == value
@@ -90,21 +90,21 @@ def test_the_keys_of_a_mapping_fit_its_schema(key: Any) -> None:
     assert ("propertyNames" in json_schema(of)) is (key in {Colour, Literal["a"]})
 
 
-def test_a_schema_refuses_keys_that_the_type_lacks() -> None:
+def test_schema_rejects_unknown_keys() -> None:
     schema = json_schema(Order)
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Item"]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("of", [Callable[[int], int], list[Callable[[], int]], Box["Nowhere"]])  # type: ignore[name-defined]  # pyright: ignore[reportUndefinedVariable]
-def test_a_type_without_a_schema_is_named(of: object) -> None:
+def test_type_without_a_schema_raises_serde_error(of: object) -> None:
     with pytest.raises(SerdeError) as caught:
         json_schema(of)
     [issue] = caught.value.issues
     assert "JSON" in issue.message
 
 
-def test_walk_meets_each_schema_once_and_no_value_that_looks_like_one() -> None:
+def test_walk_parts_visits_each_schema_once_and_skips_values() -> None:
     leaf: JsonSchema = {"type": "string", "default": {"properties": {"no": {"type": "schema"}}}}
     schema: JsonSchema = {
         "type": "object",

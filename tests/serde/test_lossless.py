@@ -374,15 +374,13 @@ def comes_back(of: Any, value: Any) -> bool:
 
 @given(TYPES, VALUES)
 @settings(max_examples=300)
-def test_a_value_that_is_written_is_read_back_the_same_whatever_its_declared_type_is(
-    of: Any, value: Any
-) -> None:
+def test_losslessly_dumped_value_round_trips_for_any_declared_type(of: Any, value: Any) -> None:
     comes_back(of, value)
 
 
 @given(st.lists(st.tuples(TYPES, VALUES), min_size=1, max_size=4), st.booleans(), st.booleans())
 @settings(max_examples=150)
-def test_the_law_holds_for_fields_of_a_dataclass(
+def test_losslessly_dumped_dataclass_fields_round_trip(
     typed: list[tuple[Any, Any]], slots: bool, frozen: bool
 ) -> None:
     specs: list[Any] = [(f"field_{at}", of) for at, (of, _) in enumerate(typed)]
@@ -391,7 +389,7 @@ def test_the_law_holds_for_fields_of_a_dataclass(
 
 
 @given(typed_values().filter(lambda typed: "fold=1" not in repr(typed)))
-def test_a_value_of_a_type_that_json_can_tell_is_never_refused(typed: tuple[Any, Any]) -> None:
+def test_unambiguous_value_is_never_rejected(typed: tuple[Any, Any]) -> None:
     assert comes_back(*typed)
 
 
@@ -417,7 +415,7 @@ ROWS = st.builds(
 
 @given(st.lists(ROWS, max_size=3))
 @settings(max_examples=150)
-def test_the_law_holds_where_the_type_alone_decides(rows: list[Row]) -> None:
+def test_losslessly_dumped_rows_checked_only_by_type_round_trip(rows: list[Row]) -> None:
     comes_back(list[Row], rows)
 
 
@@ -474,13 +472,13 @@ CUTS = {
 CUTS["what no constructor takes"].value[0].extra = 5
 
 
-def test_unions_that_differ_in_order_alone_are_read_each_in_its_own_order() -> None:
+def test_union_members_are_parsed_in_declaration_order() -> None:
     assert comes_back(list[Twin | Pay], [Twin(1)])
     assert not comes_back(list[Pay | Twin], [Twin(1)])
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_a_value_that_json_would_change_is_refused_with_path_and_type(cut: Cut) -> None:
+def test_value_changed_by_json_is_rejected_with_path_and_type(cut: Cut) -> None:
     with pytest.raises(SerdeError) as caught:
         dump_json_lossless(cut.of, cut.value)
     [issue] = caught.value.issues
@@ -506,18 +504,18 @@ def test_a_value_that_json_would_change_is_refused_with_path_and_type(cut: Cut) 
     ],
     ids=repr,
 )
-def test_a_value_that_json_keeps_is_written(of: Any, value: Any) -> None:
+def test_value_preserved_by_json_is_dumped(of: Any, value: Any) -> None:
     assert comes_back(of, value)
     assert portrait(parse(of, dump_lossless(of, value))) == portrait(value)
 
 
-def test_a_cached_property_is_no_loss() -> None:
+def test_cached_property_does_not_prevent_a_lossless_dump() -> None:
     value = Cached(2)
     assert value.double == 4
     assert comes_back(list[Cached], [value])
 
 
-def test_a_refusal_quotes_no_value() -> None:
+def test_lossless_error_does_not_quote_the_value() -> None:
     with pytest.raises(SerdeError) as caught:
         dump_json_lossless(list[str | bytes], [b"hunter2"])
     assert "hunter2" not in str(caught.value)
@@ -547,7 +545,7 @@ def chain_of(kind: type[Any], depth: int) -> Any:
     return value
 
 
-def test_comparing_takes_as_many_calls_for_each_level_of_a_deep_value() -> None:
+def test_lossless_dump_cost_is_linear_in_the_depth() -> None:
     def calls(depth: int) -> int:
         value, count = chain_of(Chain, depth), 0
 
@@ -570,7 +568,7 @@ def test_comparing_takes_as_many_calls_for_each_level_of_a_deep_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [Chain, PlainChain])
-def test_a_snapshot_of_a_deep_value_is_read_back_or_refused(kind: type[Any]) -> None:
+def test_deep_value_in_a_snapshot_round_trips_or_is_rejected(kind: type[Any]) -> None:
     session = Session()
     written = 0
     for depth in (50, 100, *range(180, 205), 250, 400):

@@ -23,16 +23,18 @@ from weakincentives.serde import check_unique_keys, line_matcher
         (".", "\n", False),
     ],
 )
-def test_a_line_matcher_searches_anywhere(pattern: str, text: str, *, found: bool) -> None:
+def test_line_matcher_searches_anywhere_in_the_text(
+    pattern: str, text: str, *, found: bool
+) -> None:
     assert line_matcher(pattern)(text) is found
 
 
-def test_a_line_matcher_can_ignore_case() -> None:
+def test_line_matcher_can_ignore_case() -> None:
     assert line_matcher("É|x", ignore_case=True)("é")
     assert line_matcher("a|B", ignore_case=True)("b")
 
 
-def test_a_line_matcher_takes_linear_time() -> None:
+def test_line_matcher_takes_linear_time() -> None:
     started = process_time()
     assert not line_matcher("(a+)+$")("a" * 100_000 + "b")
     assert process_time() - started < 10
@@ -41,7 +43,7 @@ def test_a_line_matcher_takes_linear_time() -> None:
 @pytest.mark.parametrize(
     "pattern", ["(", "[", "(?=a)", "(?<!a)b", r"(a)\1", "a{1000}{1000}{1000}", "*"]
 )
-def test_a_pattern_that_the_engine_does_not_take_is_refused_with_the_remedy(pattern: str) -> None:
+def test_unsupported_pattern_raises_value_error_with_a_remedy(pattern: str) -> None:
     with pytest.raises(ValueError, match="look-around and back-references are not supported"):
         line_matcher(pattern)
 
@@ -53,9 +55,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(value=JSON_VALUES, key=TEXT, place=st.lists(st.sampled_from(["list", "dict"]), max_size=4))
-def test_a_key_that_stands_twice_is_refused_wherever_it_stands(
-    value: object, key: str, place: list[str]
-) -> None:
+def test_duplicate_key_is_rejected_at_any_depth(value: object, key: str, place: list[str]) -> None:
     text, name = json.dumps(value), json.dumps(key)
     check_unique_keys("file", text)
     text = f"{{{name}: 1, {name}: {text}}}"
@@ -70,5 +70,5 @@ def test_a_key_that_stands_twice_is_refused_wherever_it_stands(
 @pytest.mark.parametrize(
     "text", ["", "{", '{"a": 1, "a": 2', b"\xff", "[" * 100_000, '{"a": NaN}', "1" * 5_000]
 )
-def test_text_that_is_no_json_is_left_to_the_parser(text: str | bytes) -> None:
+def test_check_unique_keys_ignores_malformed_json(text: str | bytes) -> None:
     check_unique_keys("file", text)

@@ -45,7 +45,9 @@ def contains_null(value: Json) -> bool:
 
 @given(dataclass_kinds(), st.data())
 @settings(max_examples=40)
-def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.DataObject) -> None:
+def test_fitting_arguments_satisfy_the_schema_of_any_params_type(
+    kind: Kind, data: st.DataObject
+) -> None:
     schema = serde.json_schema(kind.of)
     value = data.draw(fitting(schema))
     # a null can stand for an absent field
@@ -54,12 +56,12 @@ def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.Da
 
 @given(fitting(serde.json_schema(Limits)))
 @settings(max_examples=40)
-def test_a_value_keeps_to_every_limit_of_a_field(value: Json) -> None:
+def test_fitting_arguments_satisfy_every_field_constraint(value: Json) -> None:
     jsonschema_rs.validate(serde.json_schema(Limits), value)
     assert isinstance(serde.parse(Limits, value), Limits)
 
 
-def test_a_fitting_text_has_no_surrogates() -> None:
+def test_fitting_text_contains_no_surrogates() -> None:
     line_schema = {
         "type": "object",
         "properties": {"text": {"type": "string"}},
@@ -74,7 +76,7 @@ def test_a_fitting_text_has_no_surrogates() -> None:
         )
 
 
-def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
+def test_recursive_type_generates_values_of_several_levels() -> None:
     deep = find(
         fitting(serde.json_schema(Tree)),
         lambda tree: any(child["children"] for child in tree["children"]),
@@ -86,7 +88,7 @@ def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
     }
 
 
-def test_misfits_are_the_mistakes_that_models_make() -> None:
+def test_misfits_contain_typical_mistakes_of_models() -> None:
     schema = serde.json_schema(Limits)
     _, misfits = argument_strategies(schema)
     values: list[Json] = []

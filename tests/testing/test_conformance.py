@@ -72,13 +72,13 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
         if FULL or OVER_HTTP.get(name) != place % 2
     ],
 )
-def test_an_adapter_does_as_the_scenario_says(harness: Harness, scenario: Scenario) -> None:
+def test_adapter_passes_the_scenario(harness: Harness, scenario: Scenario) -> None:
     # L8 among others: the final state is that of injection and of a new start, sync, async and
     # streamed.
     check(scenario, harness)
 
 
-def test_no_scenario_is_left_out_but_those_that_a_new_start_cannot_have() -> None:
+def test_every_scenario_is_run_unless_a_restart_makes_it_impossible() -> None:
     assert len(SCENARIOS) == len(BY_NAME) > 80
     left_out = {
         name: [scenario.name for scenario in SCENARIOS if scenario not in scenarios(harness)]
@@ -453,15 +453,13 @@ class AsksOnceMore(ScriptedAdapter):
         (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
     ],
 )
-def test_a_wrong_adapter_is_found_out(
-    adapter: Any, inject: Any, name: str, difference: str
-) -> None:
+def test_faulty_adapter_is_detected(adapter: Any, inject: Any, name: str, difference: str) -> None:
     with pytest.raises(ConformanceError) as caught:
         check(BY_NAME[name], ScriptedHarness(adapter, inject=inject))
     assert difference in str(caught.value)
 
 
-def test_an_adapter_that_is_wrong_in_one_way_only_is_found_out_in_that_way() -> None:
+def test_adapter_that_is_faulty_in_one_entry_point_fails_only_there() -> None:
     scenario, harness = BY_NAME["tool calls"], ScriptedHarness(IgnoresTheBudgetWhenAsync)
     check(scenario, harness, "execute", "evaluate")
     with pytest.raises(
@@ -470,7 +468,7 @@ def test_an_adapter_that_is_wrong_in_one_way_only_is_found_out_in_that_way() -> 
         check(scenario, harness, "evaluate_async")
 
 
-def test_a_run_can_be_looked_at_by_itself() -> None:
+def test_run_returns_the_outcome_of_a_scenario() -> None:
     outcome = run(BY_NAME["a section with tools"], ScriptedHarness(inject=False), "execute_async")
     assert (outcome.text, outcome.notes, outcome.opened) == ("done", "a b", "more more.side")
     assert outcome.events == "RCTVRCTCTCX"

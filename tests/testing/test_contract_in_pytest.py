@@ -35,7 +35,7 @@ def test_small() -> None:
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 
 
-def test_seed_and_database_of_hypothesis_work_as_its_users_expect(tmp_path: Path) -> None:
+def test_hypothesis_seed_and_database_work_with_the_tool_contract(tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(WRONG)
 
     def run(*options: str) -> str:
@@ -73,7 +73,7 @@ def test_seed_and_database_of_hypothesis_work_as_its_users_expect(tmp_path: Path
     assert seeded != numbers(run("--hypothesis-seed=2"))
 
 
-def test_importing_the_package_needs_no_hypothesis_and_the_assertion_does() -> None:
+def test_only_assert_tool_contract_requires_hypothesis() -> None:
     program = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "from weakincentives import Tool\n"

@@ -35,7 +35,7 @@ def shown(*keys: str) -> Counts:
     return count_sections(events)
 
 
-def test_reading_a_section_counts_it_and_the_sections_that_it_shows() -> None:
+def test_reading_a_section_counts_it_and_its_visible_subsections() -> None:
     sizes = {"": 0, "guide": 19, "guide.open": 20, "guide.shut": 20, "off": 0}
     rows = shown()["n/k"]
     assert {path: row[0] for path, row in rows.items()} == sizes
@@ -44,7 +44,7 @@ def test_reading_a_section_counts_it_and_the_sections_that_it_shows() -> None:
     assert [path for path, (_, tests) in opened.items() if tests] == ["", "guide", "guide.open"]
 
 
-def test_counts_add_up() -> None:
+def test_add_counts_sums_the_tests_of_each_section() -> None:
     total: Counts = {}
     for keys in ((), ("guide",), ("guide.shut",)):
         add_counts(total, shown(*keys))

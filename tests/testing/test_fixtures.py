@@ -18,7 +18,7 @@ class Shelf:
     pass
 
 
-def test_params_and_resources_of_a_bound_prompt_are_kept(tmp_path: Path) -> None:
+def test_prompts_with_overrides_keep_bound_params_and_resources(tmp_path: Path) -> None:
     section = MarkdownSection[Customer](title="Task", key="task", template="Help $name.")
     shelf = Shelf()
     prompt = Prompt[None](ns="n", key="k", sections=[section]).bind(

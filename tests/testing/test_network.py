@@ -33,7 +33,7 @@ def reach(host="192.0.2.1"):
         "localhost.example.com",
     ],
 )
-def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None:
+def test_external_host_is_rejected_before_the_lookup(host: str | bytes) -> None:
     with guard_network(refuse=True) as hosts, pytest.raises(NetworkRefusedError) as caught:
         socket.getaddrinfo(host, 443)
     name = host.decode() if isinstance(host, bytes) else host
@@ -42,7 +42,7 @@ def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None
     assert hosts == [name]
 
 
-def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
+def test_sockets_of_every_kind_are_rejected_before_sending() -> None:
     with (
         guard_network(refuse=True) as hosts,
         socket.socket() as stream,
@@ -65,13 +65,13 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
     "host",
     ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "::", None],
 )
-def test_this_machine_is_reached(host: str | None) -> None:
+def test_local_addresses_are_allowed(host: str | None) -> None:
     with guard_network(refuse=True) as hosts:
         assert socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)
     assert hosts == []
 
 
-def test_this_machine_may_look_itself_up() -> None:
+def test_own_hostname_can_be_looked_up() -> None:
     """As smtplib does, whomever it connects to."""
     # not every machine's name has an address
     with guard_network(refuse=True) as hosts, suppress(socket.gaierror):
@@ -79,7 +79,7 @@ def test_this_machine_may_look_itself_up() -> None:
     assert hosts == []
 
 
-def test_sockets_of_this_machine_connect() -> None:
+def test_local_sockets_can_connect() -> None:
     with guard_network(refuse=True) as hosts, socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
         left, right = socket.socketpair()  # of the family AF_UNIX where there is one
@@ -88,7 +88,7 @@ def test_sockets_of_this_machine_connect() -> None:
     assert hosts == []
 
 
-def test_a_unix_socket_connects(author: Author) -> None:
+def test_unix_socket_can_connect(author: Author) -> None:
     """In a folder with a short name: such a path holds a hundred characters."""
     ran = author.runs("""
 def test_unix(tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_unix(tmp_path, monkeypatch):
 LOOPBACK = ("-o", "wink_network=loopback")
 
 
-def test_a_test_that_uses_nothing_of_the_plugin_may_leave_this_machine(author: Author) -> None:
+def test_without_plugin_fixtures_may_use_the_network(author: Author) -> None:
     ran = author.runs(f"""{REACH}
 @pytest.fixture(scope="session", autouse=True)
 def container():
@@ -135,7 +135,7 @@ def test_container_of_an_agent(database, scripted_adapter):
         "indirect",
     ],
 )
-def test_a_test_that_uses_a_fixture_of_the_plugin_may_not(author: Author, fixture: str) -> None:
+def test_with_a_plugin_fixture_cannot_use_the_network(author: Author, fixture: str) -> None:
     ran = author.runs(
         f"""{REACH}
 @pytest.fixture
@@ -155,13 +155,13 @@ def test_live({fixture}):
     ran.stdout.fnmatch_lines(["*Captured refused hosts call*", "192.0.2.1"])
 
 
-def test_an_unknown_value_of_the_ini_option_is_refused_with_those_there_are(author: Author) -> None:
+def test_unknown_wink_network_value_is_rejected_with_the_valid_values(author: Author) -> None:
     ran = author.runs("def test_plain(): pass", "-o", "wink_network=true")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines(["*wink_network must be 'fixtures', 'loopback' or 'any', got 'true'*"])
 
 
-def test_a_refusal_names_the_host_and_the_remedy_even_where_a_client_hides_it(
+def test_network_refused_error_is_reported_even_if_a_client_hides_it(
     author: Author,
 ) -> None:
     ran = author.runs(
@@ -198,7 +198,7 @@ def test_other():
 """
 
 
-def test_a_live_test_is_skipped_unless_asked_for_and_alone_may_use_the_network(
+def test_live_test_is_skipped_by_default_and_only_it_may_use_the_network(
     author: Author,
 ) -> None:
     ran = author.runs(LIVE, "-rs", *LOOPBACK)
@@ -207,13 +207,13 @@ def test_a_live_test_is_skipped_unless_asked_for_and_alone_may_use_the_network(
     author.runs(LIVE, "--wink-live", *LOOPBACK).assert_outcomes(passed=1, failed=1)
 
 
-def test_the_ini_option_opens_the_network_for_tests_with_fixtures_too(author: Author) -> None:
+def test_wink_network_any_allows_the_network_for_tests_with_fixtures(author: Author) -> None:
     tests = f"{REACH}\ndef test_agent(scripted_adapter):\n    reach()\n"
     author.runs(tests, "-o", "wink_network=any").assert_outcomes(passed=1)
     author.runs(tests).assert_outcomes(failed=1)
 
 
-def test_marks_of_pytest_socket_hold(author: Author) -> None:
+def test_pytest_socket_marks_are_respected(author: Author) -> None:
     ran = author.runs(
         f"""{REACH}
 @pytest.mark.enable_socket

@@ -23,7 +23,7 @@ def text(ran: pytest.RunResult) -> str:
 # fixtures
 
 
-def test_an_agent_is_tested_without_a_provider_both_ways_to_open_a_section(author: Author) -> None:
+def test_agent_can_be_tested_with_and_without_dynamic_tools(author: Author) -> None:
     ran = author.runs("""
 @pytest.mark.parametrize("dynamic_tools", [True, False])
 def test_refund(scripted_adapter, wink_session, wink_events, dynamic_tools):
@@ -41,7 +41,7 @@ def test_each_test_has_its_own(wink_session, wink_events):
     ran.assert_outcomes(passed=3)
 
 
-def test_a_script_that_is_not_played_to_its_end_fails_the_test_and_shows_the_rest(
+def test_script_with_unused_replies_fails_the_test_and_lists_them(
     author: Author,
 ) -> None:
     ran = author.runs("""
@@ -63,7 +63,7 @@ def test_other_failure(scripted_adapter):
     assert "three" not in text(ran).partition("1 == 2")[2], "what failed first is the matter"
 
 
-def test_a_test_that_is_run_once_more_is_held_to_its_new_script(author: Author) -> None:
+def test_rerun_test_is_checked_against_its_new_script(author: Author) -> None:
     author.pytester.makeconftest("""
 from _pytest.runner import runtestprotocol
 
@@ -94,7 +94,7 @@ def test_flaky(ready, scripted_adapter, wink_session):
     ran.assert_outcomes(passed=1)
 
 
-def test_a_script_that_is_too_short_fails_the_test(author: Author) -> None:
+def test_exhausted_script_fails_the_test(author: Author) -> None:
     ran = author.runs("""
 def test_short(scripted_adapter, wink_session):
     scripted_adapter([pay]).evaluate(template.bind(), session=wink_session)
@@ -105,7 +105,7 @@ def test_short(scripted_adapter, wink_session):
     )
 
 
-def test_a_function_decides_any_number_of_replies_from_what_the_model_sees(author: Author) -> None:
+def test_function_adapter_computes_replies_from_the_request(author: Author) -> None:
     ran = author.runs("""
 def test_function(function_adapter, wink_session):
     def decide(request):
@@ -123,7 +123,7 @@ def test_unused(function_adapter):
     ran.assert_outcomes(passed=2)
 
 
-def test_events_come_from_every_session_of_the_adapters_and_from_watched_buses(
+def test_wink_events_records_adapter_sessions_and_watched_buses(
     author: Author,
 ) -> None:
     ran = author.runs("""
@@ -138,7 +138,7 @@ def test_events(scripted_adapter, wink_events):
     ran.assert_outcomes(passed=1)
 
 
-def test_a_failing_test_shows_where_names_differ_and_the_events_one_a_line(author: Author) -> None:
+def test_failing_test_shows_the_name_difference_and_the_events(author: Author) -> None:
     ran = author.runs("""
 def test_order(scripted_adapter, wink_session, wink_events):
     scripted_adapter([open_refunds, say("Done.")]).evaluate(template.bind(), session=wink_session)
@@ -166,7 +166,7 @@ def test_order(scripted_adapter, wink_session, wink_events):
     assert all(len(line) < 120 for line in shown)
 
 
-def test_a_failing_setup_and_a_failing_unittest_show_them_as_well(author: Author) -> None:
+def test_failing_setup_and_unittest_show_events_and_refused_hosts(author: Author) -> None:
     ran = author.runs(
         """
 import unittest
@@ -207,7 +207,7 @@ class TestOld(unittest.TestCase):
     )
 
 
-def test_the_events_of_a_test_are_released_after_it(author: Author) -> None:
+def test_events_of_a_test_are_released_after_it(author: Author) -> None:
     ran = author.runs("""
 import gc, weakref
 
@@ -226,7 +226,7 @@ def test_publish(wink_session, scripted_adapter, run):
     ran.assert_outcomes(passed=2)
 
 
-def test_a_passing_test_tells_no_events(author: Author) -> None:
+def test_passing_test_shows_no_events(author: Author) -> None:
     ran = author.runs("def test_session(wink_session): pass")
     ran.assert_outcomes(passed=1)
     assert "Captured" not in text(ran)
@@ -263,7 +263,7 @@ LocalPromptOverridesStore("stored").upsert(
 """
 
 
-def test_a_marked_test_has_the_overrides_under_its_tag(author: Author) -> None:
+def test_marked_test_uses_the_overrides_of_its_tag(author: Author) -> None:
     ran = author.runs(f"""{OVERRIDES}
 @pytest.mark.wink_overrides(tag="brief", root="stored")
 def test_brief(wink_overrides):
@@ -277,7 +277,7 @@ def test_without(wink_overrides):
     ran.assert_outcomes(passed=2)
 
 
-def test_a_tag_under_which_nothing_is_stored_fails_the_test_with_the_tags_there_are(
+def test_unknown_overrides_tag_fails_the_test_and_lists_the_tags(
     author: Author,
 ) -> None:
     ran = author.runs(f"""{OVERRIDES}
@@ -291,7 +291,7 @@ def test_misspelt(wink_overrides):
     )
 
 
-def test_a_stale_override_fails_the_test_with_its_place_and_the_remedy(author: Author) -> None:
+def test_stale_override_fails_the_test_with_its_location_and_a_remedy(author: Author) -> None:
     ran = author.runs(f"""{OVERRIDES}
 from weakincentives import MarkdownSection, PromptTemplate
 
@@ -309,7 +309,7 @@ def test_stale(wink_overrides):
     )
 
 
-def test_prompts_that_are_made_elsewhere_can_have_the_same_store(author: Author) -> None:
+def test_wink_overrides_store_can_be_used_for_other_prompts(author: Author) -> None:
     ran = author.runs(f"""{OVERRIDES}
 from weakincentives import MarkdownSection, Prompt, PromptTemplate
 
@@ -330,7 +330,7 @@ def test_stale(wink_overrides, scripted_adapter, wink_session):
     ran.stdout.fnmatch_lines(["E*AssertionError: overrides of shop/support* are out of date*"])
 
 
-def test_a_marked_test_that_does_not_take_the_fixture_fails(author: Author) -> None:
+def test_marked_test_without_the_wink_overrides_fixture_fails(author: Author) -> None:
     ran = author.runs("""
 @pytest.mark.wink_overrides
 def test_forgotten():
@@ -367,7 +367,7 @@ def summary(ran: pytest.RunResult) -> str:
 
 
 @pytest.mark.parametrize("options", [(), ("-n2",)], ids=["one process", "workers"])
-def test_the_summary_says_which_sections_were_opened_in_how_many_tests(
+def test_coverage_summary_counts_the_tests_that_opened_each_section(
     author: Author, options: tuple[str, ...]
 ) -> None:
     ran = author.runs(COVERED, *options)
@@ -375,11 +375,11 @@ def test_the_summary_says_which_sections_were_opened_in_how_many_tests(
     assert summary(ran) == TABLE
 
 
-def test_the_summary_can_be_turned_off(author: Author) -> None:
+def test_coverage_summary_can_be_disabled(author: Author) -> None:
     assert "disclosure coverage" not in text(author.runs(COVERED, "-o", "wink_coverage=false"))
 
 
-def test_there_is_no_summary_where_no_test_saw_a_prompt(author: Author) -> None:
+def test_coverage_summary_is_omitted_if_no_test_evaluated_a_prompt(author: Author) -> None:
     ran = author.runs("def test_session(wink_session): template.bind().render()")
     ran.assert_outcomes(passed=1)
     assert "disclosure coverage" not in text(ran)
@@ -389,7 +389,7 @@ def test_there_is_no_summary_where_no_test_saw_a_prompt(author: Author) -> None:
 # cost
 
 
-def test_a_plugin_that_no_test_uses_loads_what_a_prompt_needs(tmp_path: Path) -> None:
+def test_unused_plugin_does_not_import_adapters_or_evaluation(tmp_path: Path) -> None:
     (tmp_path / "test_empty.py").write_text("def test_nothing(): pass\n")
     (tmp_path / "conftest.py").write_text(
         "import sys\ndef pytest_unconfigure(): open('modules', 'w').write(' '.join(sys.modules))\n"
@@ -411,12 +411,12 @@ def test_a_plugin_that_no_test_uses_loads_what_a_prompt_needs(tmp_path: Path) ->
     assert {"asyncio", "hypothesis", "pydantic", "syrupy"}.isdisjoint(loaded[0])
 
 
-def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+def test_plugin_is_registered_as_a_pytest_entry_point() -> None:
     project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
     assert import_module(project["entry-points"]["pytest11"]["weakincentives"]) is pytest_plugin
 
 
-def test_the_plugin_can_be_left_out(author: Author) -> None:
+def test_plugin_can_be_disabled(author: Author) -> None:
     author.pytester.makepyfile(test_shop="def test_session(wink_session): pass")
     ran = author.pytester.runpytest_inprocess("-p", "no:weakincentives", "-p", "no:cacheprovider")
     ran.assert_outcomes(errors=1)

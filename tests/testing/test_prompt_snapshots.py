@@ -210,16 +210,16 @@ def summary(before: object, after: object) -> list[str]:
 # what it holds
 
 
-def test_a_file_reads_as_states_sections_tools_and_output_the_same_on_every_python() -> None:
+def test_golden_file_lists_states_sections_tools_and_output() -> None:
     assert golden(shop()) == GOLDEN
 
 
-def test_prompts_templates_and_their_states_make_the_same_file() -> None:
+def test_prompt_template_and_states_produce_the_same_golden_file() -> None:
     template = shop()
     assert golden(template) == golden(Prompt(template)) == golden(render_states(template))
 
 
-def test_a_file_grows_by_one_state_for_a_summarized_section_unless_more_are_given() -> None:
+def test_golden_file_has_one_state_for_each_summarized_section_by_default() -> None:
     template = PromptTemplate(
         ns="t",
         key="k",
@@ -233,7 +233,7 @@ def test_a_file_grows_by_one_state_for_a_summarized_section_unless_more_are_give
 
 
 @pytest.mark.parametrize("wrong", ["text", (), ("text",), None, shop().render()])
-def test_a_value_that_is_no_prompt_is_refused(wrong: object) -> None:
+def test_value_that_is_not_a_prompt_raises_type_error(wrong: object) -> None:
     with pytest.raises(
         TypeError,
         match="must compare a Prompt, a PromptTemplate or the result of render_states, got",
@@ -247,7 +247,7 @@ bodies = st.text(st.sampled_from("`#-a$ \n\r\té\u2028"), max_size=30).map(
 
 
 @given(bodies, bodies)
-def test_a_section_that_changes_is_named_and_no_other(before: str, after: str) -> None:
+def test_only_the_changed_section_is_reported(before: str, after: str) -> None:
     old, new = shop(refunds=before), shop(refunds=after)
     same = [state.text for state in render_states(old)] == [
         state.text for state in render_states(new)
@@ -259,7 +259,7 @@ def test_a_section_that_changes_is_named_and_no_other(before: str, after: str) -
 
 @given(bodies, bodies)
 @settings(max_examples=30)
-def test_a_file_holds_each_text_as_it_is(first: str, second: str) -> None:
+def test_golden_file_contains_each_text_unchanged(first: str, second: str) -> None:
     template = shop(task=first, refunds=second)
     shown = golden(template)
     for state in render_states(template):
@@ -268,7 +268,7 @@ def test_a_file_holds_each_text_as_it_is(first: str, second: str) -> None:
             assert re.search(rf"\n(`{{3,}})text\n{re.escape(text)}\n\1\n", shown)
 
 
-def test_a_section_that_is_not_the_same_in_each_state_is_kept_as_each_shows_it() -> None:
+def test_section_that_differs_between_states_is_stored_for_each_state() -> None:
     numbers = iter(range(100))
 
     class Counting(Section[None]):
@@ -286,7 +286,7 @@ def test_a_section_that_is_not_the_same_in_each_state_is_kept_as_each_shows_it()
 # what a failure says
 
 
-def test_a_changed_section_is_named_with_a_diff_of_it_alone() -> None:
+def test_changed_section_is_reported_with_its_diff() -> None:
     assert changes(shop(), shop(refunds="Within `14` days.")) == [
         "Section `refunds` changed; if you meant that, run pytest with --snapshot-update",
         "Section `refunds`:",
@@ -297,7 +297,7 @@ def test_a_changed_section_is_named_with_a_diff_of_it_alone() -> None:
     ]
 
 
-def test_a_changed_contract_is_named_by_its_tool() -> None:
+def test_changed_tool_schema_is_reported_by_tool_name() -> None:
     @dataclass(frozen=True)
     class Other:
         order: str = field(metadata={"description": "As on the receipt."})
@@ -317,7 +317,7 @@ def test_a_changed_contract_is_named_by_its_tool() -> None:
     assert '+      "description": "As on the receipt.",' in lines
 
 
-def test_new_and_lost_states_sections_and_tools_are_reported() -> None:
+def test_added_and_removed_states_sections_and_tools_are_reported() -> None:
     more = MarkdownSection(title="More", template="x", summary="y", visibility=SUMMARY)
     plain, wide = shop(refunds="Same."), shop(refunds="Same.", more=more)
     assert [line for line in summary(plain, wide) if "changed" not in line] == [
@@ -336,7 +336,7 @@ def test_new_and_lost_states_sections_and_tools_are_reported() -> None:
     ]
 
 
-def test_a_changed_output_is_reported() -> None:
+def test_changed_output_is_reported() -> None:
     def asking(output: Any) -> PromptTemplate[Any]:
         return PromptTemplate[output](ns="t", key="k", sections=[])
 
@@ -347,7 +347,7 @@ def test_a_changed_output_is_reported() -> None:
     ]
 
 
-def test_tools_in_another_order_are_reported() -> None:
+def test_changed_tool_order_is_reported() -> None:
     def with_(*names: str) -> PromptTemplate[Any]:
         tools = [Tool[Refund, Refund](name=name, description="x") for name in names]
         task = MarkdownSection(title="a", template="a", tools=tools)
@@ -356,11 +356,11 @@ def test_tools_in_another_order_are_reported() -> None:
     assert summary(with_("one", "two"), with_("two", "one")) == ["State `closed` changed"]
 
 
-def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
+def test_missing_file_reports_only_how_to_write_it() -> None:
     assert diff_lines("", GOLDEN) == ["run pytest with --snapshot-update to write it"]
 
 
-def test_an_edited_file_is_reported_even_where_no_part_of_it_changed() -> None:
+def test_edited_file_is_reported_even_if_no_part_has_changed() -> None:
     edited = GOLDEN.replace("\n\n## Tool", "\n\n\n## Tool")
     assert diff_lines(edited, GOLDEN) == [
         "the file was edited; if you meant that, run pytest with --snapshot-update"
@@ -412,7 +412,7 @@ def files(suite: pytest.Pytester) -> list[str]:
     return sorted(path.name for path in (suite.path / "__snapshots__" / "test_manual").iterdir())
 
 
-def test_files_are_missed_then_written_then_held(suite: pytest.Pytester) -> None:
+def test_missing_files_fail_until_written_and_then_detect_changes(suite: pytest.Pytester) -> None:
     missed = run(suite)
     missed.assert_outcomes(failed=3)
     missed.stdout.fnmatch_lines(
@@ -449,7 +449,7 @@ def test_files_are_missed_then_written_then_held(suite: pytest.Pytester) -> None
     run(suite).assert_outcomes(passed=3)
 
 
-def test_files_that_no_test_uses_fail_the_run_and_go_with_the_update(
+def test_unused_files_fail_the_run_and_are_removed_by_an_update(
     suite: pytest.Pytester,
 ) -> None:
     run(suite, "--snapshot-update")

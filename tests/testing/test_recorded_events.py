@@ -23,7 +23,7 @@ def called(turn: int, error: str | None = None) -> ProviderCalled:
     return ProviderCalled(adapter="a", turn=turn, seconds=0.5, usage=TokenUsage(1, 2), error=error)
 
 
-def test_events_are_a_sequence_filtered_by_type_and_by_field() -> None:
+def test_events_are_a_sequence_that_can_be_filtered_by_type_and_field() -> None:
     one, two, injected = called(1), called(2, "down"), ToolsInjected(("refund",), "refunds")
     events = Events([one, injected, two])
     assert list(events) == [one, injected, two]
@@ -38,7 +38,7 @@ def test_events_are_a_sequence_filtered_by_type_and_by_field() -> None:
         events[ProviderCalled].where(trun=1)
 
 
-def test_a_recording_holds_each_published_event_once_until_it_stops() -> None:
+def test_recording_contains_each_published_event_once_until_it_is_stopped() -> None:
     events, bus, other = RecordedEvents(), InProcessEventBus(), InProcessEventBus()
     assert events.watch(bus) is bus
     events.watch(bus)
@@ -59,7 +59,7 @@ class Noted:
     items: tuple[int, ...] = ()
 
 
-def test_a_line_holds_the_fields_that_distinguish_the_event() -> None:
+def test_event_line_contains_the_distinguishing_fields() -> None:
     assert event_line(Noted("a")) == "Noted name='a'"
     assert event_line(Noted("a", "hidden", (1, 2))) == "Noted name='a' items=(1, 2)"
     assert event_line(called(2, "down")) == "ProviderCalled turn=2 error='down'"
@@ -91,9 +91,9 @@ class Measured:
     late: str = field(init=False)
 
 
-def test_a_line_takes_values_that_do_not_compare_and_fields_without_value() -> None:
+def test_event_line_supports_incomparable_values_and_unset_fields() -> None:
     assert event_line(Measured(Array())) == "Measured values=Array()"
 
 
-def test_the_representation_of_events_is_their_lines() -> None:
+def test_events_repr_lists_their_lines() -> None:
     assert repr(Events([Noted("a"), Noted("b")])) == "<2 events: Noted name='a'; Noted name='b'>"

@@ -24,7 +24,7 @@ class Point:
     y: int
 
 
-def test_say_takes_text_and_gives_values_as_json() -> None:
+def test_say_accepts_text_and_serializes_values_as_json() -> None:
     assert say("hi").text == "hi"
     assert say(Point(1, 2)).text == '{"x":1,"y":2}'
     assert say([Point(1, 2)]).text == '[{"x":1,"y":2}]'
@@ -42,7 +42,7 @@ def test_call_takes_dicts_dataclasses_and_raw_text() -> None:
     assert (message.finish, message.usage) == ("tool_calls", TokenUsage(3))
 
 
-def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
+def test_call_requires_pairs_of_name_and_arguments() -> None:
     for wrong in (("find_order", {"order_id": "A-7"}), (("find_order",),)):
         arguments: Any = wrong
         with pytest.raises(
@@ -52,7 +52,7 @@ def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
             call(*arguments)
 
 
-def test_a_script_with_an_invalid_reply_says_which_reply_is_wrong() -> None:
+def test_invalid_reply_is_reported_with_its_position_in_the_script() -> None:
     script: Any = [call(("probe", {})), "Hello.", None, say("x")]
     error = r"reply 2 of the script must be say\(…\) or call\(…\), got 'Hello\.'"
     with pytest.raises(TypeError, match=error):
@@ -66,7 +66,7 @@ def test_a_script_with_an_invalid_reply_says_which_reply_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("reply", [say("Hello."), "Hello.", OSError("gone"), lambda _: say("x")])
-def test_a_reply_in_place_of_a_list_is_refused_with_the_remedy(reply: Any) -> None:
+def test_script_must_be_a_list_of_replies(reply: Any) -> None:
     with pytest.raises(
         TypeError,
         match=r"the script must be a list of replies, such as ScriptedAdapter\(\[…\]\), got",
@@ -74,7 +74,7 @@ def test_a_reply_in_place_of_a_list_is_refused_with_the_remedy(reply: Any) -> No
         ScriptedAdapter(reply)
 
 
-def test_a_script_that_is_over_is_a_failure_of_the_test() -> None:
+def test_exhausted_script_raises_an_assertion_error() -> None:
     adapter = ScriptedAdapter([say("one")])
     adapter.evaluate(prompt(), session=Session())
     with pytest.raises(ScriptExhaustedError, match="no reply for request 2") as raised:
@@ -82,7 +82,7 @@ def test_a_script_that_is_over_is_a_failure_of_the_test() -> None:
     assert isinstance(raised.value, AssertionError)
 
 
-def test_a_scripted_error_carries_the_turns_usage_and_transcript_so_far() -> None:
+def test_scripted_error_carries_turns_usage_and_transcript() -> None:
     error = PromptEvaluationError("down", phase="request", code="server_error", status=500)
     adapter = ScriptedAdapter([call(("probe", {})), error, error])
     session = Session()
@@ -99,7 +99,7 @@ def test_a_scripted_error_carries_the_turns_usage_and_transcript_so_far() -> Non
     ] * 2
 
 
-def test_a_function_may_look_at_the_request_or_answer_with_an_error() -> None:
+def test_reply_function_receives_the_request_and_can_return_an_error() -> None:
     def reply(request: SeenRequest) -> AssistantMessage:
         return say(str(len(request.messages)))
 
@@ -112,7 +112,7 @@ def test_a_function_may_look_at_the_request_or_answer_with_an_error() -> None:
         adapter.evaluate(prompt(), session=Session())
 
 
-def test_a_request_shows_the_conversation_up_to_its_end() -> None:
+def test_seen_request_contains_the_conversation_up_to_that_request() -> None:
     adapter = ScriptedAdapter([call(("probe", {})), say("done")])
     adapter.evaluate(prompt(tool()), session=Session())
     first, second = adapter.requests
@@ -121,7 +121,7 @@ def test_a_request_shows_the_conversation_up_to_its_end() -> None:
     assert first.tool_names == second.tool_names == ("probe",)
 
 
-def test_the_adapter_adds_call_ids_where_a_reply_has_none() -> None:
+def test_missing_call_ids_are_generated() -> None:
     reply = AssistantMessage(
         tool_calls=(ToolCall("first", "probe", "{}"), ToolCall("", "probe", "{}"))
     )
@@ -135,7 +135,7 @@ def test_the_adapter_adds_call_ids_where_a_reply_has_none() -> None:
     ]
 
 
-def test_one_script_serves_many_threads() -> None:
+def test_one_script_can_be_used_by_many_threads() -> None:
     adapter = ScriptedAdapter([say(str(index)) for index in range(64)])
     with ThreadPoolExecutor(8) as pool:
         texts = list(
@@ -145,7 +145,7 @@ def test_one_script_serves_many_threads() -> None:
 
 
 @pytest.mark.claim("DT-01")
-def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread() -> None:
+def test_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread() -> None:
     class Minimal(ProviderAdapter):
         # Any: nothing of the arguments is used.
         def evaluate(self, prompt: Any, /, **rest: Any) -> Any:

@@ -148,12 +148,12 @@ def read_on(params: Text, *, context: ToolContext) -> ToolResult[None]:
     ],
     ids=lambda tool: tool.name,
 )
-def test_a_good_tool_passes(tool: AnyTool) -> None:
+def test_valid_tool_passes_the_contract(tool: AnyTool) -> None:
     assert_tool_contract(tool, resources=tills, max_examples=EXAMPLES)
 
 
 @pytest.mark.parametrize("tool", [*READING_TOOLS, *WRITING_TOOLS], ids=lambda tool: tool.name)
-def test_the_file_tools_pass_on_files_that_exist(tool: AnyTool) -> None:
+def test_file_tools_pass_the_contract_on_existing_files(tool: AnyTool) -> None:
     files = {"a.txt": b"one\ntwo\n", "docs/b.txt": b"three"}
     narrow = {
         "path": st.sampled_from(["a.txt", "docs", "docs/b.txt", "."]),
@@ -171,7 +171,7 @@ def test_the_file_tools_pass_on_files_that_exist(tool: AnyTool) -> None:
     )
 
 
-def test_a_tool_finds_its_prompt_with_sections_resources_and_state() -> None:
+def test_tool_receives_its_prompt_with_sections_resources_and_state() -> None:
     seen = set[tuple[str, str]]()
 
     def report(params: Nothing, *, context: ToolContext) -> ToolResult[str]:
@@ -232,7 +232,7 @@ class Order:
     labels: dict[str, int] = field(default_factory=dict)
 
 
-def test_arguments_fit_constraints_and_nested_types_and_reach_defaults() -> None:
+def test_generated_arguments_fit_constraints_and_vary_defaults() -> None:
     seen: list[Order] = []
 
     def place(params: Order, *, context: ToolContext) -> ToolResult[None]:
@@ -248,7 +248,7 @@ def test_arguments_fit_constraints_and_nested_types_and_reach_defaults() -> None
     assert {bool(order.labels) for order in seen} == {True, False}
 
 
-def test_a_handler_sees_texts_as_long_and_odd_as_a_model_may_send() -> None:
+def test_handler_receives_long_and_unusual_texts() -> None:
     seen = set[str]()
 
     def store(params: Text, *, context: ToolContext) -> ToolResult[None]:
@@ -260,13 +260,13 @@ def test_a_handler_sees_texts_as_long_and_odd_as_a_model_may_send() -> None:
     assert "\0" in seen
 
 
-def test_a_tool_may_take_longer_than_the_deadline_of_other_tests() -> None:
+def test_tool_contract_ignores_the_hypothesis_deadline() -> None:
     settings.register_profile("quick", settings(deadline=timedelta(microseconds=1)))
     settings.load_profile("quick")
     assert_tool_contract(Tool(name="shout", handler=shout), max_examples=3)
 
 
-def test_a_strategy_replaces_all_arguments_or_single_ones() -> None:
+def test_strategy_can_replace_all_arguments_or_single_ones() -> None:
     seen: list[Text] = []
 
     def store(params: Text, *, context: ToolContext) -> ToolResult[None]:
@@ -289,7 +289,7 @@ def test_a_strategy_replaces_all_arguments_or_single_ones() -> None:
 # --- Broken tools
 
 
-def test_an_undeclared_exception_is_found_with_the_least_arguments() -> None:
+def test_undeclared_exception_is_reported_with_minimal_arguments() -> None:
     def divide(params: Text, *, context: ToolContext) -> ToolResult[int]:
         return ToolResult("Divided.", 100 // max(params.times, 0))
 
@@ -304,7 +304,7 @@ def test_an_undeclared_exception_is_found_with_the_least_arguments() -> None:
     )
 
 
-def test_an_exception_of_an_async_handler_is_its_cause() -> None:
+def test_exception_of_an_async_handler_is_the_cause_of_the_error() -> None:
     async def fail(params: Text, *, context: ToolContext) -> ToolResult[None]:
         await asyncio.sleep(0)
         raise KeyError(params.text)
@@ -314,7 +314,7 @@ def test_an_exception_of_an_async_handler_is_its_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_keyboard_interrupt_passes_through() -> None:
+def test_keyboard_interrupt_propagates() -> None:
     def stop(params: Text, *, context: ToolContext) -> ToolResult[None]:
         raise KeyboardInterrupt("stop")
 
@@ -331,7 +331,7 @@ class Picky:
             raise ValueError("no such word")
 
 
-def test_a_params_type_that_accepts_nothing_of_its_schema_is_found() -> None:
+def test_params_type_that_rejects_all_fitting_arguments_is_reported() -> None:
     message = breach(ping, params=Picky)
     assert "it accepted none of the arguments that fit its schema" in message
     assert "no such word" in message
@@ -339,7 +339,7 @@ def test_a_params_type_that_accepts_nothing_of_its_schema_is_found() -> None:
     assert_tool_contract(tool, arguments={"text": st.just("swordfish")})
 
 
-def test_a_handler_that_returns_none_is_found() -> None:
+def test_handler_that_returns_none_is_reported() -> None:
     def forget(params: Text, *, context: ToolContext) -> Any:
         return None if params.times > 0 else ToolResult("None.")
 
@@ -348,7 +348,7 @@ def test_a_handler_that_returns_none_is_found() -> None:
     )
 
 
-def test_a_value_that_json_cannot_hold_is_found() -> None:
+def test_value_not_representable_in_json_is_reported() -> None:
     def half(params: Text, *, context: ToolContext) -> ToolResult[Any]:
         return ToolResult("Half.", float("inf") if params.times > 100 else 0.5)
 
@@ -362,7 +362,7 @@ def test_a_value_that_json_cannot_hold_is_found() -> None:
     [(Note, Text("")), (list[int], ["one"]), (int | None, "1"), (type(None), 1)],
     ids=repr,
 )
-def test_a_value_of_another_type_than_declared_is_found(declared: Any, value: Any) -> None:
+def test_value_of_another_type_than_declared_is_reported(declared: Any, value: Any) -> None:
     def other(params: Text, *, context: ToolContext) -> ToolResult[Any]:
         return ToolResult("Here.", value)
 
@@ -373,7 +373,7 @@ def test_a_value_of_another_type_than_declared_is_found(declared: Any, value: An
         assert_tool_contract(tool)
 
 
-def test_a_failed_call_that_a_resource_does_not_undo_is_found() -> None:
+def test_failed_call_that_a_resource_does_not_roll_back_is_reported() -> None:
     class Alias(Till):
         def snapshot(self) -> Any:
             return self.sold
@@ -382,7 +382,7 @@ def test_a_failed_call_that_a_resource_does_not_undo_is_found() -> None:
     assert "a failed call changed resource Till; let restore() restore what" in message
 
 
-def test_a_failed_call_whose_undo_raises_is_found() -> None:
+def test_failed_call_whose_rollback_raises_is_reported() -> None:
     class Stuck(Till):
         def restore(self, snapshot: Any, /) -> None:
             raise OSError("it is locked")
@@ -391,7 +391,7 @@ def test_a_failed_call_whose_undo_raises_is_found() -> None:
     assert "is not valid: 1 of " in message
 
 
-def test_a_failed_call_that_changes_what_a_slice_holds_in_its_place_is_found() -> None:
+def test_failed_call_that_mutates_a_slice_value_is_reported() -> None:
     @dataclass
     class Draft:
         lines: list[str]
@@ -412,12 +412,12 @@ def test_a_failed_call_that_changes_what_a_slice_holds_in_its_place_is_found() -
     assert "keep the values of slices frozen" in message
 
 
-def test_a_pure_tool_that_changes_the_session_is_found() -> None:
+def test_pure_tool_that_changes_the_session_is_reported() -> None:
     message = breach(remember, "pure")
     assert "its effect is 'pure', yet it changed slice Note; declare 'repeatable'" in message
 
 
-def test_a_pure_tool_that_changes_files_is_found() -> None:
+def test_pure_tool_that_changes_files_is_reported() -> None:
     def touch(params: Text, *, context: ToolContext) -> ToolResult[None]:
         context.resources.get(Filesystem).write_text("a.txt", params.text)
         return ToolResult("Touched.")
@@ -430,7 +430,7 @@ def test_a_pure_tool_that_changes_files_is_found() -> None:
     assert_tool_contract(Tool(name="touch", handler=touch), resources=resources)
 
 
-def test_a_pure_tool_that_answers_in_two_ways_is_found() -> None:
+def test_pure_tool_with_varying_answers_is_reported() -> None:
     count = itertools.count()
 
     def roll(params: Text, *, context: ToolContext) -> ToolResult[int]:
@@ -440,14 +440,14 @@ def test_a_pure_tool_that_answers_in_two_ways_is_found() -> None:
     assert_tool_contract(Tool(name="roll", handler=roll))
 
 
-def test_a_repeatable_tool_that_does_more_when_it_is_run_again_is_found() -> None:
+def test_repeatable_tool_that_is_not_idempotent_is_reported() -> None:
     message = breach(sell, resources=tills)
     problem = "its effect is 'repeatable', but repeating the same call changed resource Till"
     assert f"{problem}; declare 'at_most_once'" in message
     assert 'arguments: {"text": "0"}' in message
 
 
-def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
+def test_repeatable_tool_that_deduplicates_only_by_session_is_reported() -> None:
     def note_and_sell(params: Text, *, context: ToolContext) -> ToolResult[None]:
         if Note(params.text) not in context.session[Note].all():  # which a crash takes back
             context.session.dispatch(Note(params.text))
@@ -457,7 +457,7 @@ def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
     assert "repeating the same call changed resource Till" in breach(note_and_sell, resources=tills)
 
 
-def test_a_tool_without_a_handler_is_refused() -> None:
+def test_tool_without_a_handler_raises_value_error() -> None:
     with pytest.raises(ValueError, match="tool 'none' has no handler"):
         assert_tool_contract(Tool(name="none", params_type=Text))
 
@@ -487,7 +487,7 @@ def count_notes(params: Text, *, context: ToolContext) -> ToolResult[int]:
     ],
     ids=lambda tool: tool.name,
 )
-def test_savepoints_of_a_database_are_no_change_and_none_stays_open(
+def test_database_savepoints_are_not_reported_as_changes_and_are_released(
     tool: AnyTool, state: Any
 ) -> None:
     databases: list[Database] = []
@@ -501,7 +501,7 @@ def test_savepoints_of_a_database_are_no_change_and_none_stays_open(
     assert not any(database.connection.in_transaction for database in databases)
 
 
-def test_a_reader_of_the_state_finds_changes_that_savepoints_do_not_show() -> None:
+def test_state_reader_detects_changes_that_savepoints_hide() -> None:
     class Stuck(Database):
         def restore(self, snapshot: str, /) -> None: ...
 
@@ -521,7 +521,7 @@ def test_a_reader_of_the_state_finds_changes_that_savepoints_do_not_show() -> No
     assert "a failed call changed resource Database" in check("at_most_once", Stuck)
 
 
-def test_a_reader_shows_the_state_of_a_resource_without_snapshots_too() -> None:
+def test_state_reader_detects_changes_of_a_resource_without_snapshots() -> None:
     class Tally:
         total = 0
 
@@ -544,7 +544,7 @@ def test_a_reader_shows_the_state_of_a_resource_without_snapshots_too() -> None:
         assert_tool_contract(tool, resources=resources, state={Till: len})
 
 
-def test_resources_may_be_a_mapping_or_a_registry_as_for_bind() -> None:
+def test_resources_can_be_a_mapping_or_a_registry() -> None:
     def sell(params: Text, *, context: ToolContext) -> ToolResult[str]:
         till = context.resources.get(Till)
         if params.text not in till.sold:

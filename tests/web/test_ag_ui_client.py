@@ -195,9 +195,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_client_follows_a_run_to_its_end_and_has_the_same_messages(
-    node: str, name: str
-) -> None:
+def test_client_follows_a_run_to_its_end_and_has_the_same_messages(node: str, name: str) -> None:
     case = CASES[name]
     adapter = ScriptedAdapter(case.script, dynamic_tools=case.dynamic)
     with agent(adapter, case.template) as (url, runs):
@@ -212,7 +210,7 @@ def test_the_client_follows_a_run_to_its_end_and_has_the_same_messages(
     assert "secret" not in json.dumps(talked)
 
 
-def test_a_client_that_leaves_in_the_middle_ends_the_run(node: str) -> None:
+def test_client_that_disconnects_early_ends_the_run(node: str) -> None:
     adapter = WaitingAdapter([say("Let me think."), say("Here.")])
     adapter.go.clear()
     with agent(adapter) as (url, runs):
@@ -222,7 +220,7 @@ def test_a_client_that_leaves_in_the_middle_ends_the_run(node: str) -> None:
     assert [run.ended for run in runs] == [True]
 
 
-def test_a_server_without_state_goes_on_from_what_the_client_sends(node: str) -> None:
+def test_stateless_server_continues_from_the_clients_messages(node: str) -> None:
     adapter = ScriptedAdapter([TWO_CALLS, say("Tea it is."), say("Bye.")])
     with agent(adapter, stateless=True) as (url, runs):
         talked = talk(node, url, "Hello?", "And now?")
@@ -233,7 +231,7 @@ def test_a_server_without_state_goes_on_from_what_the_client_sends(node: str) ->
     assert len([item for item in asked if isinstance(item, ToolMessage)]) == 2
 
 
-def test_the_client_talks_to_the_web_chat_and_a_tab_sees_it(node: str, tmp_path: Path) -> None:
+def test_client_can_use_the_web_chat_only_with_its_cookie(node: str, tmp_path: Path) -> None:
     adapter = WaitingAdapter([call(("read_section", {"section_key": "catalogue"})), say("Assam.")])
     with serve(adapter, tmp_path / "chats.db") as url, browser(url) as client:
         cookie = f"web_chat={client.cookies['web_chat']}"

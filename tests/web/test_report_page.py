@@ -92,7 +92,7 @@ def picture(page: AnyPage, name: str) -> None:
         page.screenshot(path=Path(PICTURES) / name)
 
 
-def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_page: Open) -> None:
+def test_page_shows_the_section_tree_messages_and_changes_of_a_turn(open_page: Open) -> None:
     page = open_page()
     picture(page, "report.png")
     sums = " ".join(page.locator(".sums").inner_text().split())
@@ -112,7 +112,7 @@ def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_pag
     assert page.locator(".rejected .model").inner_text() == '{"train": "IC 1832"}'
 
 
-def test_approvals_stand_with_the_difference_that_the_person_saw(open_page: Open) -> None:
+def test_approvals_appear_with_the_previewed_diff(open_page: Open) -> None:
     page = open_page("approvals.html")
     denied, approved = page.get_by_role("region", name="decision on book").all()
     assert "denied" in denied.inner_text()
@@ -163,7 +163,7 @@ def test_long_json_is_indented_and_keeps_every_digit(open_page: Open) -> None:
     assert text.split("\n")[:3] == ["{", '  "a": {},', '  "number": 12345678901234567890.10,']
 
 
-def test_a_run_without_an_answer_says_how_it_ended(open_page: Open) -> None:
+def test_run_without_an_answer_shows_how_it_ended(open_page: Open) -> None:
     page = open_page("approvals.html")
     assert page.locator(".lead .chip").all_inner_texts() == [
         "Stopped by a limit",
@@ -178,7 +178,7 @@ def test_a_run_without_an_answer_says_how_it_ended(open_page: Open) -> None:
         assert end in text
 
 
-def test_keys_go_from_turn_to_turn_and_into_runs_inside_calls(open_page: Open) -> None:
+def test_keys_move_between_turns_and_into_nested_runs(open_page: Open) -> None:
     page = open_page()
     for key in ("j", "ArrowDown"):
         page.keyboard.press(key)
@@ -199,7 +199,7 @@ def test_keys_go_from_turn_to_turn_and_into_runs_inside_calls(open_page: Open) -
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
 
 
-def test_everything_that_can_be_used_has_a_name(open_page: Open) -> None:
+def test_every_control_and_landmark_has_an_accessible_name(open_page: Open) -> None:
     page = open_page()
     names = page.evaluate(
         "[...document.querySelectorAll('button, summary, section, nav, aside')]"
@@ -213,7 +213,7 @@ def test_everything_that_can_be_used_has_a_name(open_page: Open) -> None:
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("name", ["run.html", "two.html", "approvals.html"])
-def test_nothing_scrolls_sideways(open_page: Open, name: str, width: int) -> None:
+def test_page_does_not_scroll_horizontally(open_page: Open, name: str, width: int) -> None:
     page = open_page(name, width=width)
     page.evaluate("openAll()")
     scrolled, visible = page.evaluate(WIDTH)
@@ -244,7 +244,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_stand_out_in_both_schemes(open_page: Open, scheme: str) -> None:
+def test_text_has_sufficient_contrast_in_both_color_schemes(open_page: Open, scheme: str) -> None:
     page = open_page(color_scheme=scheme)
     for _ in range(3):
         page.keyboard.press("j")
@@ -281,7 +281,7 @@ def test_messages_can_be_read_without_javascript(open_page: Open) -> None:
     assert answer.is_visible()
 
 
-def test_a_print_has_every_turn_open(open_page: Open) -> None:
+def test_printed_page_has_every_turn_open(open_page: Open) -> None:
     page = open_page()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -294,7 +294,7 @@ def test_a_print_has_every_turn_open(open_page: Open) -> None:
     assert not page.locator(".changes").is_visible()
 
 
-def test_a_narrow_window_has_changes_at_their_turn(open_page: Open) -> None:
+def test_narrow_window_shows_changes_inside_their_turn(open_page: Open) -> None:
     page = open_page(width=400)
     assert not page.locator(".tree").is_visible()
     page.get_by_text("Sections at turn 1").click()
@@ -327,7 +327,7 @@ def poison(value: Any, name: str = "") -> Any:
             return value
 
 
-def test_hostile_text_shows_as_text(open_page: Open, folder: Path) -> None:
+def test_hostile_text_is_rendered_as_text(open_page: Open, folder: Path) -> None:
     records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
     evil = [json.dumps(poison(record)) for record in records]
     (folder / "evil.jsonl").write_text("\n".join(evil))
@@ -360,7 +360,9 @@ def test_hostile_text_shows_as_text(open_page: Open, folder: Path) -> None:
     )
 
 
-def test_a_foreign_record_leaves_the_rest_of_the_page(open_page: Open, folder: Path) -> None:
+def test_malformed_record_does_not_break_the_rest_of_the_page(
+    open_page: Open, folder: Path
+) -> None:
     records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
     calls = [record for record in records if record["event"] == "ToolInvoked"]
     calls[0]["changes"] = {"state": {"Booking": [None]}, "files": None}
@@ -377,7 +379,7 @@ def test_a_foreign_record_leaves_the_rest_of_the_page(open_page: Open, folder: P
     assert "Paid with" in text
 
 
-def test_a_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder: Path) -> None:
+def test_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder: Path) -> None:
     records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
     kinds = {record["event"]: record for record in records}
     filler = "A line of a file that a tool has read, 60 characters long.\n" * 800
@@ -413,7 +415,7 @@ def test_a_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder
     assert page.locator(".bars [aria-current]").count() == 1
 
 
-def test_the_calls_of_a_run_that_has_waited_can_be_opened(open_page: Open) -> None:
+def test_calls_of_a_resumed_run_can_be_opened(open_page: Open) -> None:
     page = open_page("resumed.html")
     assert page.locator(".sums").inner_text().startswith("2 requests")
     row = page.locator("details.turn", has_text="Turn before the first request")

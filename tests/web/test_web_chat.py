@@ -80,7 +80,7 @@ def picture(page: AnyPage, name: str) -> None:
         page.screenshot(path=Path(PICTURES) / name)
 
 
-def test_two_tabs_show_one_chat_and_a_refused_message_stays_in_its_box(
+def test_tabs_share_one_chat_and_a_rejected_message_stays_in_its_box(
     context: Any, url: str, adapter: WaitingAdapter
 ) -> None:
     one, two = open_tab(context, url), open_tab(context, url)
@@ -99,7 +99,7 @@ def test_two_tabs_show_one_chat_and_a_refused_message_stays_in_its_box(
     assert two.get_by_label("Your message").input_value() == ""
 
 
-def test_a_reload_in_the_middle_goes_on_where_it_was(
+def test_reload_during_an_answer_continues_the_stream(
     context: Any, url: str, adapter: WaitingAdapter
 ) -> None:
     page = open_tab(context, url)
@@ -116,7 +116,7 @@ def test_a_reload_in_the_middle_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("key", [None, "Escape"])
-def test_a_stopped_answer_keeps_its_text_and_goes_on(
+def test_stopped_answer_keeps_its_text_and_can_be_continued(
     context: Any, url: str, adapter: WaitingAdapter, key: str | None
 ) -> None:
     page = open_tab(context, url)
@@ -137,9 +137,7 @@ def test_a_stopped_answer_keeps_its_text_and_goes_on(
     assert not page.get_by_text("Stopped.").is_visible()
 
 
-def test_a_page_finds_its_chat_again_after_the_server_was_killed(
-    context: Any, tmp_path: Path
-) -> None:
+def test_page_restores_its_chat_after_the_server_was_killed(context: Any, tmp_path: Path) -> None:
     database, port = tmp_path / "chats.db", free_port()
     with running_process(database, port, pace=0.3) as process:
         page = open_tab(context, f"http://127.0.0.1:{port}")
@@ -159,7 +157,7 @@ def test_a_page_finds_its_chat_again_after_the_server_was_killed(
         wait_for(page, "Assam is black")
 
 
-def test_hostile_text_is_text_wherever_it_stands(
+def test_hostile_text_is_rendered_as_text_everywhere(
     context: Any, url: str, adapter: WaitingAdapter
 ) -> None:
     long = "x" * 10_000_000
@@ -188,7 +186,9 @@ def test_hostile_text_is_text_wherever_it_stands(
     assert scroll <= client
 
 
-def test_a_chat_needs_no_mouse(context: Any, url: str, adapter: WaitingAdapter) -> None:
+def test_chat_is_usable_with_the_keyboard_only(
+    context: Any, url: str, adapter: WaitingAdapter
+) -> None:
     opening = call(("read_section", {"section_key": "orders"}))
     ordering = call(("order_tea", {"tea": "Assam", "grams": 200}))
     adapter.replies = iter([opening, ordering, say("Ordered.")])
@@ -213,7 +213,7 @@ def test_a_chat_needs_no_mouse(context: Any, url: str, adapter: WaitingAdapter) 
     assert "Content of section 'orders'" in said(page)
 
 
-def test_the_user_sees_what_an_order_changes_and_may_deny_it(context: Any, tmp_path: Path) -> None:
+def test_user_can_preview_and_deny_an_order(context: Any, tmp_path: Path) -> None:
     database, port = tmp_path / "chats.db", free_port()
     with running_process(database, port, pace=0):
         page = open_tab(context, f"http://127.0.0.1:{port}")

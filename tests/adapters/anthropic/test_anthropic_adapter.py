@@ -115,7 +115,7 @@ def close(number: int) -> Call:
 
 
 @drivers
-def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
+def test_run_executes_tools_and_returns_the_answer(run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
     with ScriptedServer(
@@ -137,7 +137,7 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
 
 
-def test_a_stream_gives_the_text_in_pieces_and_the_same_response() -> None:
+def test_stream_yields_text_chunks_and_the_same_response() -> None:
     script = (
         Say("Let me see.", (Call("probe", {"a": 1}, "toolu_1"),), reasoning="hm"),
         Say("Done."),
@@ -163,7 +163,7 @@ def test_a_stream_gives_the_text_in_pieces_and_the_same_response() -> None:
     assert bodies[3] == {**bodies[1], "stream": True}
 
 
-def test_blocks_of_every_kind_come_back_unchanged() -> None:
+def test_every_block_type_is_sent_back_unchanged() -> None:
     blocks = [
         {"type": "thinking", "thinking": "", "signature": "s1"},
         {"type": "redacted_thinking", "data": "x"},
@@ -187,7 +187,7 @@ def test_blocks_of_every_kind_come_back_unchanged() -> None:
     assert [block["tool_use_id"] for block in sent[2]["content"]] == ["toolu_1", "toolu_2"]
 
 
-def test_empty_texts_and_empty_answers_do_not_go_back() -> None:
+def test_empty_answers_are_sent_back_as_placeholder_text() -> None:
     @dataclass(frozen=True)
     class Answer:
         text: str
@@ -212,7 +212,7 @@ def test_empty_texts_and_empty_answers_do_not_go_back() -> None:
 
 @drivers
 @pytest.mark.parametrize("arguments", ['{"a": 1', "[]", "5"])
-def test_arguments_that_are_no_json_object_are_answered_and_go_back_as_one(
+def test_non_object_arguments_fail_and_are_sent_back_wrapped_in_an_object(
     run: Run, arguments: str
 ) -> None:
     calls = (Call("probe", arguments, "toolu_1"), Call("probe", {"a": 1}, "toolu_2"))
@@ -228,7 +228,7 @@ def test_arguments_that_are_no_json_object_are_answered_and_go_back_as_one(
 
 @drivers
 @pytest.mark.parametrize("number", ["1e999", "NaN"])
-def test_numbers_that_json_cannot_hold_are_answered_and_go_back_as_texts(
+def test_non_finite_number_arguments_fail_and_are_sent_back_as_strings(
     run: Run, number: str
 ) -> None:
     with ScriptedServer(Say(calls=(Call("probe", f'{{"a": {number}}}'),)), Say("done")) as server:
@@ -238,7 +238,7 @@ def test_numbers_that_json_cannot_hold_are_answered_and_go_back_as_texts(
     assert sent[2]["content"][0]["is_error"]
 
 
-def test_result_without_text_is_sent_with_words() -> None:
+def test_empty_tool_result_is_sent_as_placeholder_text() -> None:
     def silent(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("")
 
@@ -272,7 +272,7 @@ OPEN_AND_CLOSE = (
 )
 
 
-def test_inline_tools_are_written_into_the_conversation_and_taken_back() -> None:
+def test_inline_tools_are_added_and_removed_by_conversation_blocks() -> None:
     bodies, _, response = played("inline", *OPEN_AND_CLOSE, sections=2)
     assert response.text == "done"
     assert all(body["tools"] == bodies[0]["tools"] for body in bodies)
@@ -288,7 +288,7 @@ def test_inline_tools_are_written_into_the_conversation_and_taken_back() -> None
     assert texts[3] == "Tool 'late0_0' is closed; call read_section with key 'more0' first."
 
 
-def test_deferred_tools_are_declared_at_once_and_loaded_by_reference() -> None:
+def test_deferred_tools_are_declared_upfront_and_loaded_by_reference() -> None:
     bodies, _, response = played("deferred", *OPEN_AND_CLOSE, sections=2)
     assert response.text == "done"
     assert all(body["tools"] == bodies[0]["tools"] for body in bodies)
@@ -310,13 +310,13 @@ def test_deferred_tools_are_declared_at_once_and_loaded_by_reference() -> None:
     ]
 
 
-def test_the_list_of_tools_grows_and_shrinks_at_its_end_and_history_stays() -> None:
+def test_tools_list_grows_and_shrinks_only_at_its_end() -> None:
     bodies, _, _ = played("list", *OPEN_AND_CLOSE, sections=2)
     names = [[tool["name"] for tool in body["tools"][3:]] for body in bodies]
     assert names == [[], ["late0_0"], [], [], ["late0_0", "late1_0"], ["late0_0", "late1_0"]]
 
 
-def test_the_beta_header_goes_only_with_prompts_whose_tools_may_change() -> None:
+def test_beta_header_is_sent_only_if_the_prompts_tools_can_change() -> None:
     with ScriptedServer(*[Say("x")] * 4) as server:
         adapter = connect(server, options={"betas": ["mine-2026"]})
         evaluate(adapter, layered(), Session())
@@ -334,7 +334,7 @@ def test_the_beta_header_goes_only_with_prompts_whose_tools_may_change() -> None
 
 @ways
 @pytest.mark.parametrize("calls", [1, 9, 20, 45])
-def test_each_request_reads_what_the_last_one_stored(way: str, calls: int) -> None:
+def test_each_request_reads_the_cache_written_by_the_previous_one(way: str, calls: int) -> None:
     turns = [Say("Now.", tuple([Call("probe", {"a": n}) for n in range(calls)]))] * 3
     opening = [Say(calls=(read(0),)), Say(calls=(Call("late0_0"),))] if way != "list" else []
     bodies, api, response = played(way, *turns, *opening, *turns, Say("done"))
@@ -347,7 +347,7 @@ def test_each_request_reads_what_the_last_one_stored(way: str, calls: int) -> No
     assert api.uses[0].read == 0
 
 
-def test_another_conversation_reads_the_tools_of_the_first() -> None:
+def test_second_conversation_reads_the_cached_tools_of_the_first() -> None:
     api = MessagesAPI(counts=True)
     with ScriptedServer(*[api.play(Say("x"))] * 2) as server:
         adapter = connect(server)
@@ -358,7 +358,7 @@ def test_another_conversation_reads_the_tools_of_the_first() -> None:
     assert [use.read for use in api.uses] == [0, len(json.dumps(definition))]
 
 
-def test_the_cache_can_be_kept_longer_or_not_at_all() -> None:
+def test_cache_option_sets_the_ttl_or_disables_caching() -> None:
     bodies, api, _ = played("inline", Say(calls=(Call("probe"),)), Say("x"), cache="1h")
     marks = [
         block["cache_control"]
@@ -374,7 +374,7 @@ def test_the_cache_can_be_kept_longer_or_not_at_all() -> None:
 
 
 @ways
-def test_opening_sections_costs_no_more_than_what_is_new(way: str) -> None:
+def test_opening_sections_processes_only_new_tokens_unless_tools_are_listed(way: str) -> None:
     steps = (Say(calls=(read(0),)), Say(calls=(read(1),)), Say(calls=(Call("late1_0"),)), Say("x"))
     bodies, api, _ = played(way, *steps, sections=3)
     fresh = sum(use.total - use.read for use in api.uses)
@@ -419,7 +419,7 @@ def sent_tools(*tools: Any, **options: Any) -> list[Any]:
     return definitions
 
 
-def test_a_strict_schema_leaves_fields_optional_and_says_bounds_in_words() -> None:
+def test_strict_schema_keeps_optional_fields_and_describes_bounds() -> None:
     [definition] = sent_tools(tool(params=Query))
     schema = definition["input_schema"]
     assert definition["strict"] is True
@@ -434,13 +434,13 @@ def test_a_strict_schema_leaves_fields_optional_and_says_bounds_in_words() -> No
     assert place["required"] == ["name"]
 
 
-def test_recursive_and_open_schemas_go_out_as_they_are() -> None:
+def test_recursive_and_open_schemas_are_sent_without_strict() -> None:
     definitions = sent_tools(tool(params=Chain), tool(name="open", params=Open))
     assert ["strict" in definition for definition in definitions] == [False, False]
     assert "$ref" in json.dumps(definitions[0])
 
 
-def test_strict_tools_end_where_the_limits_of_a_request_do() -> None:
+def test_strict_tools_stop_at_the_limits_of_a_request() -> None:
     many = [tool(name=f"tool_{number}") for number in range(25)]
     assert ["strict" in definition for definition in sent_tools(*many)].count(True) == 20
 
@@ -456,7 +456,7 @@ def test_strict_tools_end_where_the_limits_of_a_request_do() -> None:
     assert not any("strict" in definition for definition in sent_tools(*many, strict_tools=False))
 
 
-def test_tools_that_come_later_count_in_the_limits_too() -> None:
+def test_tools_added_later_share_the_strict_tool_limit() -> None:
     for way in ("inline", "deferred"):
         bodies, _, _ = played(way, Say(calls=(read(0),)), Say(calls=(read(0),)), Say("x"), tools=25)
         strict = json.dumps(bodies[-1]).count('"strict": true')
@@ -464,7 +464,7 @@ def test_tools_that_come_later_count_in_the_limits_too() -> None:
 
 
 @drivers
-def test_typed_output_is_requested_by_the_api_s_own_means(run: Run) -> None:
+def test_typed_output_is_requested_with_output_config(run: Run) -> None:
     api = MessagesAPI()
     with ScriptedServer(api.play(Say('{"where": {"name": "X"}}'))) as server:
         response = run(
@@ -488,7 +488,7 @@ def test_typed_output_is_requested_by_the_api_s_own_means(run: Run) -> None:
         (Place, MODEL, {"structured_output": "prompted"}),
     ],
 )
-def test_typed_output_that_the_api_cannot_hold_is_requested_in_words(
+def test_typed_output_is_requested_in_the_prompt_if_the_api_lacks_support(
     output: Any, model: str, options: Any
 ) -> None:
     config = RunConfig(max_repairs=0)
@@ -524,7 +524,7 @@ def test_typed_output_that_the_api_cannot_hold_is_requested_in_words(
         ("glm-5", "list", "list"),
     ],
 )
-def test_how_tools_change_follows_the_model_and_the_platform(
+def test_tool_changes_default_depends_on_model_and_platform(
     model: str, own: str, elsewhere: str
 ) -> None:
     family, version = _family_and_version(model)
@@ -532,19 +532,19 @@ def test_how_tools_change_follows_the_model_and_the_platform(
     assert _tool_changes(family, version, is_own_api=False) == elsewhere
 
 
-def test_an_unknown_way_to_change_tools_is_refused() -> None:
+def test_unknown_tool_changes_value_is_rejected() -> None:
     wrong: Any = "append"
     with pytest.raises(ValueError, match="must be 'inline', 'deferred' or 'list', got"):
         AnthropicAdapter(MODEL, tool_changes=wrong)
 
 
 @pytest.mark.parametrize("key", ["messages", "stream"])
-def test_an_option_that_the_adapter_writes_itself_is_refused(key: str) -> None:
+def test_option_set_by_the_adapter_is_rejected(key: str) -> None:
     with pytest.raises(ValueError, match="cannot be passed because the adapter sets them"):
         AnthropicAdapter(MODEL, options={key: []})
 
 
-def test_options_and_the_bound_of_an_answer_go_into_every_request() -> None:
+def test_options_and_max_tokens_are_sent_with_every_request() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("x")) as server:
         adapter = connect(
@@ -558,7 +558,7 @@ def test_options_and_the_bound_of_an_answer_go_into_every_request() -> None:
 
 
 @pytest.mark.parametrize("run", [evaluate, stream])
-def test_options_for_compaction_go_out_and_their_blocks_come_back_unchanged(run: Run) -> None:
+def test_compaction_options_are_sent_and_compaction_blocks_sent_back(run: Run) -> None:
     edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 150_000}}
     options = {"betas": ["compact-2026-01-12"], "context_management": {"edits": [edit]}}
     summary = {"type": "compaction", "content": "What was said.", "encrypted_content": "opaque"}
@@ -598,7 +598,7 @@ def test_options_for_compaction_go_out_and_their_blocks_come_back_unchanged(run:
     assert second.json["messages"][1]["content"] == [summary, called]
 
 
-def test_a_ready_client_is_used_as_it_is() -> None:
+def test_custom_clients_are_used_unchanged() -> None:
     with ScriptedServer(Say("sync"), Say("async")) as server:
         client = anthropic.Anthropic(base_url=server.url, api_key="its-own-key", max_retries=0)
         async_client = anthropic.AsyncAnthropic(
@@ -621,7 +621,7 @@ def test_a_ready_client_is_used_as_it_is() -> None:
     assert second.header("authorization") == "Bearer its-own-token"
 
 
-def test_the_key_and_the_address_may_come_from_the_environment(
+def test_api_key_and_base_url_default_to_environment_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ScriptedServer(Say("done")) as server:
@@ -632,7 +632,7 @@ def test_the_key_and_the_address_may_come_from_the_environment(
     assert "from-environment" in headers.get("X-Api-Key", headers.get("Authorization", ""))
 
 
-def test_a_foreign_conversation_is_written_in_blocks() -> None:
+def test_conversation_of_another_provider_is_encoded_as_blocks() -> None:
     options = MessagesOptions(
         model="m", max_tokens=9, tool_changes="list", strict_tools=True, cache=None
     )

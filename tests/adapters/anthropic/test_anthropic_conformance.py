@@ -71,13 +71,13 @@ NEVER_CLOSED = {"closing", "a closed tool", "reopening"}
         if way != "deferred" or scenario.name not in NEVER_CLOSED
     ],
 )
-def test_the_anthropic_adapter_does_as_the_scenario_says(
+def test_anthropic_adapter_passes_conformance_scenario(
     way: ToolChanges, scenario: Scenario
 ) -> None:
     check(scenario, HARNESSES[way])
 
 
-def test_no_scenario_is_left_out_but_the_filter() -> None:
+def test_only_the_content_filter_scenario_is_skipped() -> None:
     for way in WAYS:
         left_out = {scenario.name for scenario in SCENARIOS} - {
             scenario.name for scenario in scenarios(HARNESSES[way])

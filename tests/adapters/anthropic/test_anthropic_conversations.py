@@ -55,7 +55,7 @@ CLOSE = Call("close_section", {"section_key": "more"})
 
 @ways
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_conversation_only_grows_and_reads_its_cache_in_another_process_too(
+def test_conversation_reads_its_cache_even_after_a_json_round_trip(
     way: str, elsewhere: bool
 ) -> None:
     api = MessagesAPI(growing_tools=way == "list", counts=True)
@@ -88,7 +88,7 @@ def test_a_conversation_only_grows_and_reads_its_cache_in_another_process_too(
 
 
 @ways
-def test_what_the_prompt_says_anew_is_said_at_the_end(way: str) -> None:
+def test_changed_sections_are_announced_at_the_end_of_the_conversation(way: str) -> None:
     api = MessagesAPI(growing_tools=way == "list")
     with ScriptedServer(*map(api.play, [Say("One."), Say("Two.")])) as server:
         adapter = connect(server, way)
@@ -107,7 +107,7 @@ def test_what_the_prompt_says_anew_is_said_at_the_end(way: str) -> None:
     assert news[0][1].startswith("These parts of your instructions have changed.")
 
 
-def test_a_conversation_moves_from_another_provider_and_back() -> None:
+def test_conversation_moves_to_openai_and_back() -> None:
     openai_steps = [Say(calls=(READ,)), Say(calls=(Call("late"),)), Say("One.")]
     steps = [Say(calls=(Call("late"),)), Say("Two.")]
     with (

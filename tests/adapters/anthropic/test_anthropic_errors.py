@@ -58,7 +58,7 @@ TEXT = event("content_block_start", index=0, content_block={"type": "text", "tex
         ("brand_new_error", "provider_failed"),
     ],
 )
-def test_an_error_in_a_stream_has_the_code_of_its_type(kind: str, code: str) -> None:
+def test_error_event_in_a_stream_is_classified_by_its_type(kind: str, code: str) -> None:
     said = event("error", error={"type": kind, "message": f"no room for {KEY}"})
     error = failure(stream, Raw(START + TEXT + said, "text/event-stream"))
     assert (error.code, error.message) == (code, "no room for ***")
@@ -76,12 +76,12 @@ def test_an_error_in_a_stream_has_the_code_of_its_type(kind: str, code: str) -> 
     ],
     ids=["nothing", "start", "half a block", "no start", "no json", "no block"],
 )
-def test_a_stream_without_an_end_is_malformed(body: bytes) -> None:
+def test_incomplete_stream_is_malformed(body: bytes) -> None:
     error = failure(stream, Raw(body, "text/event-stream"))
     assert (error.phase, error.code) == ("response", "malformed")
 
 
-def test_a_connection_that_breaks_in_a_stream_is_a_connection_error() -> None:
+def test_connection_lost_during_a_stream_is_a_connection_error() -> None:
     def cut(connection: Connection) -> None:
         head = SSE.replace(b"connection: close\r\n", b"content-length: 100000\r\n")
         connection.send(head + START + TEXT)
@@ -91,13 +91,13 @@ def test_a_connection_that_breaks_in_a_stream_is_a_connection_error() -> None:
     assert (caught.value.phase, caught.value.code) == ("request", "connection")
 
 
-def test_a_block_without_a_type_is_malformed() -> None:
+def test_block_without_a_type_is_malformed() -> None:
     error = failure(evaluate, Raw.json({"content": [{"text": "x"}], "stop_reason": "end_turn"}))
     assert (error.phase, error.code) == ("response", "malformed")
     assert "API" in error.remedy
 
 
-def test_a_refusal_without_text_quotes_the_provider_s_explanation() -> None:
+def test_refusal_without_text_quotes_the_providers_explanation() -> None:
     reply = {
         "content": [],
         "stop_reason": "refusal",
@@ -107,7 +107,7 @@ def test_a_refusal_without_text_quotes_the_provider_s_explanation() -> None:
     assert failure(evaluate, Raw.json({**reply, "stop_details": None})).code == "refused"
 
 
-def test_a_window_that_is_full_is_a_cut_answer() -> None:
+def test_full_context_window_is_reported_as_truncated() -> None:
     reply: dict[str, Any] = {"content": [{"type": "text", "text": "x"}]}
     full = {**reply, "stop_reason": "model_context_window_exceeded"}
     assert failure(evaluate, Raw.json(full)).code == "truncated"

@@ -11,7 +11,7 @@ from weakincentives.runtime.session import Session
 
 
 @pytest.mark.parametrize("strict_tools", [False, True])
-def test_no_tool_of_ten_servers_is_refused(strict_tools: bool) -> None:
+def test_tools_of_ten_mcp_servers_are_accepted(strict_tools: bool) -> None:
     api = MessagesAPI()
     with ScriptedServer(api.play(Say("done"))) as server:
         adapter = AnthropicAdapter(

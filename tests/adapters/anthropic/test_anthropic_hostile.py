@@ -142,7 +142,7 @@ def told(*events: Any) -> Any:
 
 @settings(max_examples=150)
 @given(broken({"events": EVENTS}))
-def test_any_events_are_read_or_malformed_and_the_answer_can_be_sent_back(value: Any) -> None:
+def test_arbitrary_events_decode_to_a_sendable_answer_or_raise(value: Any) -> None:
     events = value.get("events")
     events = events if isinstance(events, list) else [events]
     talk = Talk(codec(), "Go.")
@@ -166,7 +166,7 @@ def vars_of(usage: TokenUsage) -> list[int]:
 
 
 @pytest.mark.parametrize("events", [EVENTS[::-1], EVENTS * 2], ids=["backwards", "twice"])
-def test_events_in_another_order_or_twice_end_in_an_answer_or_are_malformed(
+def test_reordered_or_repeated_events_are_decoded_or_malformed(
     events: list[Any],
 ) -> None:
     try:
@@ -175,13 +175,13 @@ def test_events_in_another_order_or_twice_end_in_an_answer_or_are_malformed(
         assert error.code == "malformed"  # noqa: PT017 - either end will do
 
 
-def test_indices_with_gaps_and_far_ones_keep_their_order() -> None:
+def test_blocks_with_gaps_or_huge_indices_keep_their_order() -> None:
     changed = json.loads(json.dumps(EVENTS).replace('"index": 2', '"index": 1000000000000'))
     kinds = [block["type"] for block in told(*changed).wire]
     assert kinds == ["thinking", "text", "tool_use"]
 
 
-def test_events_of_kinds_that_nobody_knows_are_skipped() -> None:
+def test_unknown_event_types_are_skipped() -> None:
     news = [
         {"type": "brand_new", "index": 1},
         {"type": "content_block_delta", "index": 1, "delta": {"type": "new_delta", "new": "y"}},
@@ -190,7 +190,7 @@ def test_events_of_kinds_that_nobody_knows_are_skipped() -> None:
     assert (answer.text, answer.wire[1]["new"]) == ("x", "y")
 
 
-def test_a_new_key_of_a_delta_may_hold_anything() -> None:
+def test_unknown_delta_key_may_have_any_value() -> None:
     news = [
         {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "new": new}}
         for new in ({"a": 1}, {"a": 2}, None)
@@ -201,7 +201,7 @@ def test_a_new_key_of_a_delta_may_hold_anything() -> None:
 
 @pytest.mark.parametrize("index", [None, "1", 0.5])
 @pytest.mark.parametrize("place", [4, 6])
-def test_a_piece_of_no_block_is_malformed_and_not_left_out(index: Any, place: int) -> None:
+def test_chunk_without_a_valid_block_index_is_malformed(index: Any, place: int) -> None:
     events: list[Any] = [*EVENTS]
     events[place] = {**events[place], "index": index}
     with pytest.raises(PromptEvaluationError, match="a block has no index"):
@@ -209,7 +209,7 @@ def test_a_piece_of_no_block_is_malformed_and_not_left_out(index: Any, place: in
 
 
 @pytest.mark.parametrize("usage", [7, "many", [7], None])
-def test_usage_of_another_kind_counts_as_none(usage: Any) -> None:
+def test_usage_of_the_wrong_type_is_reported_as_zero(usage: Any) -> None:
     start = {**EVENTS[0], "message": {**EVENTS[0]["message"], "usage": usage}}
     answer = told(start, *EVENTS[1:11], {**EVENTS[11], "usage": usage}, EVENTS[12])
     assert (answer.text, answer.usage) == ("x", TokenUsage())
@@ -242,13 +242,13 @@ SAID = [*EVENTS[:1], *EVENTS[4:8], {**EVENTS[11], "delta": {"stop_reason": "end_
     ],
     ids=["CRLF", "CR", "comments", "no space", "fields", "blank lines", "many ends"],
 )
-def test_streams_in_any_spelling_are_read(door: Door, sent: bytes) -> None:
+def test_every_sse_line_format_is_accepted(door: Door, sent: bytes) -> None:
     with ScriptedServer(Raw(sent, "text/event-stream")) as server:
         assert door(connect(server.url), prompt()) == "x"
 
 
 @streams
-def test_a_stream_byte_by_byte_is_read(door: Door) -> None:
+def test_stream_sent_byte_by_byte_is_decoded(door: Door) -> None:
     said = json.loads(json.dumps(SAID).replace('"text": "x"', '"text": "äöü€🙂"'))
     sent = b"".join(
         f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
@@ -267,9 +267,7 @@ def test_a_stream_byte_by_byte_is_read(door: Door) -> None:
 
 @streams
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_stream_that_is_cut_is_malformed_and_is_not_taken_for_an_answer(
-    door: Door, share: float
-) -> None:
+def test_truncated_stream_is_malformed(door: Door, share: float) -> None:
     sent = body(*SAID[:-2])
     error = failure(door, Raw(sent[: int(len(sent) * share)], "text/event-stream"))
     assert (error.phase, error.code) == ("response", "malformed")
@@ -280,26 +278,26 @@ def test_a_stream_that_is_cut_is_malformed_and_is_not_taken_for_an_answer(
     "error",
     [None, [], "text", {"type": None, "message": None}, {"message": {"deep": KEY}}, 5],
 )
-def test_an_error_event_of_any_shape_is_an_error_that_tells_no_key(door: Door, error: Any) -> None:
+def test_malformed_error_event_does_not_leak_the_key(door: Door, error: Any) -> None:
     event = {"type": "error", "error": error}
     assert failure(door, Raw(body(*SAID[:2], event), "text/event-stream")).code == "provider_failed"
 
 
 @streams
-def test_a_stream_of_another_type_is_malformed(door: Door) -> None:
+def test_stream_with_another_content_type_is_malformed(door: Door) -> None:
     for kind in ("application/json", "text/html", "text/event-stream; charset=utf-16"):
         error = failure(door, Raw(b'{"content": [], "type": "thing"}', kind))
         assert (error.phase, error.code) == ("response", "malformed")
 
 
 @pytest.mark.parametrize("betas", ["mine-2026", [7], ["mine\r\nx-key: 7"], [""], None, 5])
-def test_betas_that_are_no_names_are_refused(betas: Any) -> None:
+def test_betas_must_be_a_list_of_valid_names(betas: Any) -> None:
     with pytest.raises(ValueError, match="must be a list of beta names, got"):
         AnthropicAdapter(MODEL, options={"betas": betas})
 
 
 @streams
-def test_one_adapter_serves_several_event_loops_and_leaves_no_connection(door: Door) -> None:
+def test_adapter_serves_several_event_loops_and_closes_its_connections(door: Door) -> None:
     with HostileServer(lambda connection: connection.send(SSE, body(*SAID))) as server:
         adapter = connect(server.url)
         assert [door(adapter, prompt()) for _ in range(3)] == ["x"] * 3

@@ -100,7 +100,7 @@ DOORS: dict[str, Callable[..., Any]] = {
 
 @ways
 @pytest.mark.parametrize("door", DOORS)
-def test_the_model_sees_media_of_message_prompt_sections_and_tools(door: str, way: Any) -> None:
+def test_media_of_message_prompt_sections_and_tools_is_sent(door: str, way: Any) -> None:
     api = MessagesAPI(growing_tools=way == "list")
     steps = (
         Say(calls=(Call("find"), Call("fail"))),
@@ -130,7 +130,7 @@ def test_the_model_sees_media_of_message_prompt_sections_and_tools(door: str, wa
     assert failed["content"] == not_found
 
 
-def test_the_prompt_alone_shows_its_media_after_its_text() -> None:
+def test_prompt_without_a_message_sends_its_media_after_its_text() -> None:
     api = MessagesAPI()
     with ScriptedServer(api.play(Say("Nice."))) as server:
         connect(server).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session())
@@ -139,7 +139,7 @@ def test_the_prompt_alone_shows_its_media_after_its_text() -> None:
     assert digest == CAT.digest
 
 
-def test_media_at_a_url_go_out_as_their_urls() -> None:
+def test_media_from_url_is_sent_as_a_url() -> None:
     image = Image.from_url("https://example.com/cat.png")
     paper = Document.from_url("https://example.com/paper.pdf", name="paper")
     with ScriptedServer(Say("Nice.")) as server:
@@ -180,7 +180,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(("platform", "media", "problem"), REFUSED)
-def test_what_cannot_be_shown_is_refused_before_the_request(
+def test_unsupported_media_is_rejected_before_the_request(
     platform: str, media: Any, problem: str, door: str
 ) -> None:
     if platform == "bedrock":
@@ -211,7 +211,7 @@ def request(store: ContentStore, *parts: Any) -> ProviderRequest:
     return ProviderRequest(1, transcript, (), None, None, content=store)
 
 
-def test_more_images_than_a_request_takes_are_refused() -> None:
+def test_too_many_images_for_a_request_are_rejected() -> None:
     store = MemoryContentStore()
     cat = store.put(CAT)
     codec().encode(request(store, *[cat] * MAX_IMAGES))
@@ -220,7 +220,7 @@ def test_more_images_than_a_request_takes_are_refused() -> None:
     assert caught.value.code == "content"
 
 
-def test_more_bytes_than_a_request_takes_are_refused() -> None:
+def test_too_many_media_bytes_for_a_request_are_rejected() -> None:
     store = MemoryContentStore()
     large = store.put(Document.from_bytes(PDF + bytes(MAX_MEDIA_CHARS // 2)))
     codec().encode(request(store, large))
@@ -228,7 +228,7 @@ def test_more_bytes_than_a_request_takes_are_refused() -> None:
         codec().encode(request(store, large, large))
 
 
-def test_a_file_of_the_workspace_is_seen_if_it_is_an_image_or_a_pdf() -> None:
+def test_reading_a_workspace_image_or_pdf_sends_it_as_media() -> None:
     files = {"cat.png": PNG, "paper.pdf": PDF}
     workspace = WorkspaceSection(filesystem=lambda: InMemoryFilesystem(files))
     prompt = Prompt(ns="tests", key="files", sections=[workspace])
@@ -241,7 +241,7 @@ def test_a_file_of_the_workspace_is_seen_if_it_is_an_image_or_a_pdf() -> None:
     assert f"'cat.png' is image/png of {len(PNG)} bytes.\n\n{CAT}" in shown
 
 
-def test_media_move_between_providers_with_their_conversation() -> None:
+def test_media_moves_between_providers_with_its_conversation() -> None:
     prompt, session = TEMPLATE.bind(Pet(CAT)), Session()
     steps = (Say(calls=(Call("find"),)), Say("Nice."))
     with ScriptedServer(*steps) as other, ScriptedServer(Say("Again.")) as server:
@@ -262,7 +262,7 @@ def test_media_move_between_providers_with_their_conversation() -> None:
 
 
 @pytest.mark.parametrize("images", [1, 30])
-def test_each_request_reads_what_the_last_one_stored(images: int) -> None:
+def test_each_request_reads_the_cache_written_by_the_previous_one(images: int) -> None:
     api = MessagesAPI(counts=True)
     steps = [*[Say(calls=(Call("find"),))] * 3, Say("Nice.")]
     with ScriptedServer(*map(api.play, steps)) as server:

@@ -98,7 +98,7 @@ def api() -> MessagesAPI:
 
 
 @drivers
-def test_the_run_goes_on_by_sending_the_paused_answer_back(run: Run, api: MessagesAPI) -> None:
+def test_run_continues_by_sending_the_paused_answer_back(run: Run, api: MessagesAPI) -> None:
     session = Session()
     steps = (PAUSED, AGAIN, FOUND, Say(calls=(Call("probe"),)), Say("Probed."))
     with ScriptedServer(*map(api.play, steps)) as server:
@@ -117,7 +117,7 @@ def test_the_run_goes_on_by_sending_the_paused_answer_back(run: Run, api: Messag
 
 
 @drivers
-def test_typed_output_may_stand_behind_a_pause(run: Run, api: MessagesAPI) -> None:
+def test_typed_output_is_parsed_after_a_pause(run: Run, api: MessagesAPI) -> None:
     @dataclass(frozen=True)
     class Colour:
         name: str
@@ -130,7 +130,7 @@ def test_typed_output_may_stand_behind_a_pause(run: Run, api: MessagesAPI) -> No
 
 
 @drivers
-def test_pauses_without_an_end_reach_the_limit_of_turns(run: Run) -> None:
+def test_endless_pauses_raise_turn_limit_error(run: Run) -> None:
     with ScriptedServer(*repeat(PAUSED, 4)) as server:
         adapter = connect(server, config=RunConfig(max_turns=4))
         with pytest.raises(TurnLimitError) as caught:
@@ -139,7 +139,7 @@ def test_pauses_without_an_end_reach_the_limit_of_turns(run: Run) -> None:
 
 
 @pytest.mark.parametrize("way", ["inline", "deferred", "list"])
-def test_a_message_of_the_user_interrupts_a_paused_answer(way: Any, api: MessagesAPI) -> None:
+def test_user_message_interrupts_a_paused_answer(way: Any, api: MessagesAPI) -> None:
     session = Session()
     with ScriptedServer(*map(api.play, (PAUSED, Say("As you like."), Say("Yes.")))) as server:
         adapter = connect(server, tool_changes=way)
@@ -157,7 +157,7 @@ def test_a_message_of_the_user_interrupts_a_paused_answer(way: Any, api: Message
     assert [block["type"] for block in sent[1]["content"]] == ["thinking", "text"]
 
 
-def test_a_paused_conversation_goes_on_without_a_message_by_asking_again(api: MessagesAPI) -> None:
+def test_paused_conversation_continues_without_a_message(api: MessagesAPI) -> None:
     with ScriptedServer(*map(api.play, (PAUSED, Say("Green.")))) as server:
         adapter, session = connect(server), Session()
         with pytest.raises(BudgetExceededError) as caught:
@@ -167,7 +167,7 @@ def test_a_paused_conversation_goes_on_without_a_message_by_asking_again(api: Me
     assert response.text == "Green."
 
 
-def test_another_provider_goes_on_with_a_paused_answer() -> None:
+def test_paused_answer_continues_with_another_provider() -> None:
     with ScriptedServer(PAUSED) as server, ScriptedServer(Say("Green.")) as other:
         session = Session()
         with pytest.raises(BudgetExceededError) as caught:
@@ -181,7 +181,7 @@ def test_another_provider_goes_on_with_a_paused_answer() -> None:
     assert {"role": "assistant", "content": "I search. "} in request.json["input"]
 
 
-def test_a_call_beside_a_pause_runs_before_the_answer_goes_on() -> None:
+def test_tool_call_in_a_paused_answer_runs_before_the_answer_continues() -> None:
     paused = Say(blocks=(search("srvtoolu_1"),), calls=(Call("probe"),), finish="pause")
     with ScriptedServer(paused, Say("Done.", blocks=(result("srvtoolu_1"),))) as server:
         response = evaluate(connect(server), prompt(tool()), session=Session())

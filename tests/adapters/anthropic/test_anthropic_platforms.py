@@ -134,7 +134,9 @@ def failure(
 
 @platforms
 @doors
-def test_tools_run_and_the_answer_comes_back(platform: str, door: Callable[..., Any]) -> None:
+def test_run_executes_tools_and_returns_the_answer_on_each_platform(
+    platform: str, door: Callable[..., Any]
+) -> None:
     steps = (
         Say("Let me see.", (Call("probe", {"a": 1}),), usage=Usage(20, 8, 5, 2, 3), reasoning="hm"),
         Say("All is well."),
@@ -173,7 +175,7 @@ def check_request(platform: str, request: Request, *, is_stream: bool) -> None:
 
 
 @pytest.mark.parametrize("platform", ["bedrock", "google"])
-def test_betas_go_where_the_platform_wants_them(platform: str) -> None:
+def test_betas_are_sent_in_the_body_or_header_of_the_platform(platform: str) -> None:
     options = {"betas": ["mine-2026", "yours-2026"]}
     with (
         ScriptedServer(Say("Hi")) as server,
@@ -206,7 +208,7 @@ QUOTING = f"no {SECRET}"
     ],
 )
 @doors
-def test_a_failure_is_told_in_each_platform_s_words(
+def test_platform_error_body_is_classified_with_its_message(
     door: Callable[..., Any], platform: str, body: Any, status: int, code: str
 ) -> None:
     error = failure(door, platform, Raw.json(body, status=status))
@@ -225,7 +227,7 @@ def test_a_failure_is_told_in_each_platform_s_words(
     ],
 )
 @pytest.mark.parametrize("door", [stream, stream_async])
-def test_an_exception_in_a_stream_of_bedrock_has_its_code(
+def test_exception_in_a_bedrock_stream_is_classified_by_its_type(
     door: Callable[..., Any], kind: str, code: str
 ) -> None:
     start = {"type": "message_start", "message": {"content": [], "usage": {}}}
@@ -236,7 +238,7 @@ def test_an_exception_in_a_stream_of_bedrock_has_its_code(
     assert (error.code, "***" in error.message) == ("provider_failed" if IS_0 else code, True)
 
 
-def test_a_token_in_a_failure_of_status_200_is_masked() -> None:
+def test_token_in_an_error_body_with_status_200_is_masked() -> None:
     for platform in ("google", "bedrock", "bedrock, signed"):
         reply = Raw.json({"error": {"message": QUOTING}})
         assert "***" in failure(evaluate, platform, reply).message
@@ -260,12 +262,12 @@ EVENTS = aws_event_stream.chunk({"type": "message_start", "message": {"content":
     ids=["nothing", "no end", "cut", "checksum", "SSE", "zeros", "no JSON", "types"],
 )
 @pytest.mark.parametrize("door", [stream, stream_async])
-def test_a_broken_stream_of_bedrock_is_malformed(door: Callable[..., Any], body: bytes) -> None:
+def test_broken_bedrock_stream_is_malformed(door: Callable[..., Any], body: bytes) -> None:
     error = failure(door, "bedrock", Raw(body, aws_event_stream.CONTENT_TYPE))
     assert (error.phase, error.code) == ("response", "malformed")
 
 
-def test_a_stream_of_bedrock_is_bounded() -> None:
+def test_bedrock_stream_is_limited_by_max_reply_bytes() -> None:
     flood = aws_event_stream.chunk({"type": "ping"}) * 10_000
     reply = Raw(flood, aws_event_stream.CONTENT_TYPE)
     for door in (stream, stream_async):
@@ -275,7 +277,7 @@ def test_a_stream_of_bedrock_is_bounded() -> None:
 
 @doors
 @platforms
-def test_a_deadline_ends_an_evaluation_on_each_platform(
+def test_deadline_ends_an_evaluation_on_each_platform(
     door: Callable[..., Any], platform: str
 ) -> None:
     ping = aws_event_stream.chunk({"type": "ping"})
@@ -300,7 +302,7 @@ def test_a_deadline_ends_an_evaluation_on_each_platform(
 
 
 @pytest.mark.parametrize("kind", ["", "Async"])
-def test_bedrock_without_botocore_is_refused_with_the_remedy(
+def test_bedrock_client_without_botocore_raises_import_error(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = getattr(anthropic, f"{kind}AnthropicBedrock")(api_key=SECRET, aws_region="r")
@@ -312,7 +314,7 @@ def test_bedrock_without_botocore_is_refused_with_the_remedy(
 
 
 @platforms
-def test_a_credential_that_no_header_can_hold_is_not_told(
+def test_credential_with_invalid_header_characters_is_not_leaked(
     platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, options = PLATFORMS[platform]

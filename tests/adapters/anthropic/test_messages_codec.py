@@ -105,7 +105,7 @@ def conversations(draw: st.DrawFn) -> list[list[Message]]:
 
 @settings(max_examples=200)
 @given(st.sampled_from(WAYS), conversations(), st.booleans())
-def test_requests_obey_the_rules_and_only_grow_however_they_are_cut(
+def test_requests_are_valid_and_only_grow_for_any_conversation(
     way: ToolChanges, turns: list[list[Message]], with_instructions: bool
 ) -> None:
     talk = Talk(codec(way), "Go.", spec("probe"), READ)
@@ -152,7 +152,7 @@ def _loads_by_reference(new: list[Message]) -> bool:
 
 
 @ways
-def test_a_turn_appends_the_same_whatever_came_before(way: ToolChanges) -> None:
+def test_cost_of_encoding_a_turn_is_independent_of_history(way: ToolChanges) -> None:
     growth = Growth(
         codec(way),
         spec("probe"),
@@ -163,12 +163,12 @@ def test_a_turn_appends_the_same_whatever_came_before(way: ToolChanges) -> None:
     assert growth.at(10).objects == 2
 
 
-def test_prompt_without_text_is_sent_with_words() -> None:
+def test_empty_prompt_is_sent_as_placeholder_text() -> None:
     [message] = Talk(codec(), "").request()["messages"]
     assert [block["text"] for block in message["content"]] == ["(no text)"]
 
 
-def test_a_tool_whose_text_has_changed_is_declared_anew() -> None:
+def test_tool_with_a_changed_description_is_declared_again() -> None:
     changed = ToolSpec("late0", "Other words.", LATE[0].parameters)
     for way in WAYS:
         talk = Talk(codec(way), "Go.", spec("probe"), READ)
@@ -183,7 +183,9 @@ def test_a_tool_whose_text_has_changed_is_declared_anew() -> None:
 
 
 @given(dataclass_kinds(depth=2), st.data())
-def test_a_strict_schema_fits_the_profile_and_every_value(kind: Kind, data: st.DataObject) -> None:
+def test_strict_schema_fits_the_api_profile_and_accepts_every_value(
+    kind: Kind, data: st.DataObject
+) -> None:
     schema = serde.json_schema(kind.of)
     strict = StrictLimits().fit(deepcopy(schema), tool=True)
     if strict is None:
@@ -194,7 +196,7 @@ def test_a_strict_schema_fits_the_profile_and_every_value(kind: Kind, data: st.D
 
 @given(st.lists(dataclass_kinds(depth=1), max_size=30))
 @settings(max_examples=30)
-def test_the_limits_hold_over_all_schemas(kinds: list[Kind]) -> None:
+def test_strict_limits_apply_across_all_schemas(kinds: list[Kind]) -> None:
     limits = StrictLimits()
     schemas = [limits.fit(serde.json_schema(kind.of), tool=True) for kind in kinds]
     tools = [
@@ -217,7 +219,7 @@ def test_the_limits_hold_over_all_schemas(kinds: list[Kind]) -> None:
         {"type": "string"},
     ],
 )
-def test_what_cannot_be_strict_takes_nothing_of_the_limits(schema: Any) -> None:
+def test_schema_that_cannot_be_strict_does_not_use_the_limits(schema: Any) -> None:
     limits = StrictLimits()
     assert limits.fit(schema, tool=True) is None
     assert limits == StrictLimits()
@@ -237,13 +239,13 @@ WHOLE = reply(
 
 
 @given(broken(WHOLE))
-def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None:
+def test_arbitrary_reply_decodes_to_a_sendable_answer_or_is_malformed(value: Any) -> None:
     read_and_send_back(codec(), value)
 
 
 @example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
-def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
+def test_arbitrary_tool_call_can_be_sent_back_with_its_result(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     block = {**use("toolu_1"), "name": name, "input": arguments}

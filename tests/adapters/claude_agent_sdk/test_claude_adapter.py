@@ -120,7 +120,7 @@ def failure(
 
 
 @pytest.mark.parametrize("run", [evaluate, evaluate_async, evaluate_within_a_loop])
-def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
+def test_run_executes_tools_and_returns_the_answer(run: Run) -> None:
     session = Session()
     calls = (mcp("probe", {"a": 1}), mcp("probe", {"a": 2}))
     seen: list[str] = []
@@ -155,7 +155,7 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
     assert [text.strip() for text in results(second)] == ["ok", "ok"]
 
 
-def test_a_model_s_mistakes_and_failing_tools_are_answers_to_it() -> None:
+def test_invalid_and_failing_calls_are_returned_to_the_model_as_errors() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session[Note].append(Note("undone"))
         raise RuntimeError("no luck")
@@ -179,7 +179,7 @@ def test_a_model_s_mistakes_and_failing_tools_are_answers_to_it() -> None:
     assert session[Note].all() == ()
 
 
-def test_prompts_are_not_read_as_commands_or_file_names(tmp_path: Path) -> None:
+def test_prompt_text_is_not_parsed_as_cli_commands_or_file_names(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("do not send")
     with ScriptedServer(Say("done")) as server:
@@ -188,7 +188,7 @@ def test_prompts_are_not_read_as_commands_or_file_names(tmp_path: Path) -> None:
         assert b"do not send" not in server.requests[0].body
 
 
-def test_a_reply_that_had_to_be_asked_for_without_a_stream_is_understood() -> None:
+def test_non_streamed_fallback_reply_is_decoded() -> None:
     broken = Raw(b"event: message_start\ndata: {\n\n", "text/event-stream")
     calls = (mcp("probe", {"a": 1}), mcp("probe", {"a": 2}))
     session = Session()
@@ -199,7 +199,7 @@ def test_a_reply_that_had_to_be_asked_for_without_a_stream_is_understood() -> No
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
 
 
-def test_a_stream_that_breaks_off_in_the_text_is_no_end() -> None:
+def test_stream_interrupted_in_the_text_does_not_end_the_run() -> None:
     whole = render(Say("Let me see."), FORM, {"stream": True}, Ids())
     assert isinstance(whole, Raw)
     broken = Raw(whole.body.partition(b"event: content_block_stop")[0], "text/event-stream")
@@ -212,7 +212,7 @@ def test_a_stream_that_breaks_off_in_the_text_is_no_end() -> None:
 # --- Disclosure
 
 
-def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
+def test_adapter_without_main_loop_raises_visibility_expansion_required() -> None:
     read = mcp("read_section", {"section_key": "more"})
     with (
         ScriptedServer(Say(calls=(read,))) as server,
@@ -224,7 +224,7 @@ def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
 
 
 @pytest.mark.claim("DT-04")
-def test_dynamic_tools_are_in_the_very_next_request() -> None:
+def test_dynamic_tools_are_sent_with_the_next_request() -> None:
     session = Session()
     script = (
         Say(calls=(mcp("probe"), mcp("read_section", {"section_key": "more"}), mcp("probe"))),
@@ -254,7 +254,7 @@ def test_dynamic_tools_are_in_the_very_next_request() -> None:
 # --- Typed output
 
 
-def test_typed_output_comes_through_the_cli_s_own_tool() -> None:
+def test_typed_output_is_read_from_the_clis_structured_output_tool() -> None:
     give = Call("StructuredOutput", {"total": 3})
     with ScriptedServer(Say(calls=(mcp("probe"),)), Say(calls=(give,))) as server:
         response = evaluate(connect(server), prompt(tool(), output=Sum), Session())
@@ -262,7 +262,7 @@ def test_typed_output_comes_through_the_cli_s_own_tool() -> None:
     assert response.usage == TokenUsage(20, 10)
 
 
-def test_invalid_output_is_refused_by_the_cli_and_text_alone_is_sent_back_by_us() -> None:
+def test_cli_rejects_invalid_output_and_the_loop_rejects_plain_text() -> None:
     wrong, right = Call("StructuredOutput", {"total": "x"}), Call("StructuredOutput", {"total": 4})
     script = Say(calls=(wrong,)), Say("Four."), Say("Four!"), Say(calls=(right,))
     with ScriptedServer(*script) as server:
@@ -274,7 +274,7 @@ def test_invalid_output_is_refused_by_the_cli_and_text_alone_is_sent_back_by_us(
     assert response.usage == TokenUsage(40, 20)
 
 
-def test_output_that_never_fits_is_an_error() -> None:
+def test_output_that_never_fits_the_schema_is_an_error() -> None:
     wrong = Say(calls=(Call("StructuredOutput", {"total": "x"}),))
     error = failure(*[wrong] * 12, asked=prompt(output=Sum))
     assert (error.phase, error.code) == ("response", "output")
@@ -307,7 +307,7 @@ CASES = [  # besides those of the conformance suite
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.step)[:40])
-def test_a_failure_is_typed_by_what_the_cli_reports(case: Case) -> None:
+def test_failure_is_classified_by_the_clis_report(case: Case) -> None:
     error = failure(Say(calls=(mcp("probe"),)), *[case.step] * 8)
     assert (error.phase, error.code, error.status) == (case.phase, case.code, case.status)
     spent_on_it = case.code in {"truncated", "refused"}
@@ -319,7 +319,7 @@ def test_a_failure_is_typed_by_what_the_cli_reports(case: Case) -> None:
     assert error.turns == 2
 
 
-def test_the_cli_s_retries_can_be_asked_for() -> None:
+def test_max_retries_enables_the_clis_retries() -> None:
     with ScriptedServer(Fail(529, "Busy"), Say("done")) as server:
         assert evaluate(connect(server, max_retries=1), prompt(), Session()).text == "done"
 
@@ -327,7 +327,7 @@ def test_the_cli_s_retries_can_be_asked_for() -> None:
 # --- Limits
 
 
-def test_a_budget_ends_the_run_before_the_next_request() -> None:
+def test_exceeded_budget_ends_the_run_before_the_next_request() -> None:
     script = Say(calls=(mcp("probe"),), usage=Usage(90, 20))
     with ScriptedServer(script) as server, pytest.raises(BudgetExceededError) as caught:
         evaluate(connect(server), prompt(tool()), Session(), budget=Budget(max_tokens=100))
@@ -335,7 +335,7 @@ def test_a_budget_ends_the_run_before_the_next_request() -> None:
 
 
 @pytest.mark.parametrize("run", [evaluate, evaluate_async])
-def test_the_deadline_ends_a_request(run: Run) -> None:
+def test_deadline_ends_a_request(run: Run) -> None:
     def attempt(seconds: float) -> DeadlineExceededError | None:
         with ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server:
             adapter, deadline = connect(server), Deadline.after(seconds)
@@ -348,7 +348,7 @@ def test_the_deadline_ends_a_request(run: Run) -> None:
 
 
 @pytest.mark.parametrize("during", ["a request", "a tool"])
-def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
+def test_cancelled_evaluation_ends_the_cli_process(during: str) -> None:
     begun = Signal()
 
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -376,7 +376,7 @@ def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
 # --- Isolation
 
 
-def test_nothing_of_this_process_s_settings_reaches_the_wire(
+def test_isolated_cli_sends_no_settings_of_the_parent_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     marked = {
@@ -408,7 +408,7 @@ def test_nothing_of_this_process_s_settings_reaches_the_wire(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_inherited_variables_do_not_change_the_cli_s_requests(
+def test_inherited_variables_do_not_change_the_clis_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MAX_THINKING_TOKENS", "4321")
@@ -420,7 +420,7 @@ def test_inherited_variables_do_not_change_the_cli_s_requests(
     assert b"cache_control" in request.body
 
 
-def test_without_isolation_the_cli_sees_what_this_process_has(
+def test_non_isolated_cli_inherits_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -431,7 +431,7 @@ def test_without_isolation_the_cli_sees_what_this_process_has(
         assert server.requests[0].header("x-mine") == "header"
 
 
-def test_a_key_in_the_environment_is_used_where_none_is_given(
+def test_api_key_defaults_to_the_environment_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-from-environment")
@@ -440,7 +440,7 @@ def test_a_key_in_the_environment_is_used_where_none_is_given(
         assert server.requests[0].header("x-api-key") == "sk-ant-from-environment"
 
 
-def test_evaluations_at_once_do_not_meet() -> None:
+def test_concurrent_evaluations_do_not_interfere() -> None:
     def step(request: Request) -> Say:
         messages = json.dumps(request.json["messages"])
         return Say("one" if "Say one." in messages else "two")
@@ -457,7 +457,7 @@ def test_evaluations_at_once_do_not_meet() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another")
-def test_the_cli_runs_as_another_user_too() -> None:
+def test_cli_can_run_as_another_user() -> None:
     with (
         TemporaryDirectory(ignore_cleanup_errors=True) as home,
         ScriptedServer(Say("done")) as server,
@@ -472,7 +472,7 @@ def test_the_cli_runs_as_another_user_too() -> None:
 # --- The CLI's own tools
 
 
-def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) -> None:
+def test_builtin_tools_run_in_the_cli_and_publish_tool_invoked(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("in the folder")
     session = Session()
     calls = (
@@ -497,7 +497,7 @@ def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) 
     assert (response.turns, response.text) == (2, "done")
 
 
-def test_they_run_where_the_prompt_s_files_are(tmp_path: Path) -> None:
+def test_builtin_tools_run_in_the_prompts_workspace_folder(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("in the workspace")
     files = WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))
     with ScriptedServer(
@@ -508,7 +508,7 @@ def test_they_run_where_the_prompt_s_files_are(tmp_path: Path) -> None:
     assert [message.content for message in answers(response.transcript)] == ["in the workspace"]
 
 
-def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up(tmp_path: Path) -> None:
+def test_builtin_tool_running_past_the_deadline_is_stopped(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
     def attempt(seconds: float) -> DeadlineExceededError | None:
@@ -525,13 +525,13 @@ def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up(tmp_path: Path) 
     with_growing_limit(attempt, 2.5)
 
 
-def test_a_name_that_is_taken_by_the_prompt_is_refused() -> None:
+def test_builtin_tool_with_the_name_of_a_prompt_tool_is_rejected() -> None:
     adapter = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
     with pytest.raises(ValueError, match=r"tools \['probe'\] of the same names"):
         evaluate(adapter, prompt(tool()), Session())
 
 
-def test_an_option_that_the_adapter_sets_or_the_sdk_lacks_is_refused_at_once() -> None:
+def test_reserved_unknown_and_conflicting_options_are_rejected_early() -> None:
     with pytest.raises(ValueError, match=r"\['mcp_servers'\] are set by the adapter"):
         ClaudeAgentSDKAdapter(MODEL, options={"mcp_servers": {}})
     with pytest.raises(TypeError, match="unheard_of"):

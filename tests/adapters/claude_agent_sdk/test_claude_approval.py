@@ -83,7 +83,7 @@ def evaluate_async(
 
 
 @pytest.mark.parametrize("run", [evaluate, evaluate_async])
-def test_a_person_decides_on_every_call_of_the_cli_s_own_tools(
+def test_approver_decides_on_every_call_of_a_builtin_tool(
     run: Callable[..., PromptResponse[Any]], folder: Path
 ) -> None:
     (folder / "note.txt").write_text("as it was")
@@ -123,7 +123,7 @@ def test_a_person_decides_on_every_call_of_the_cli_s_own_tools(
     assert response.text == "done"
 
 
-def test_files_change_only_after_the_approval(folder: Path) -> None:
+def test_files_change_only_after_approval(folder: Path) -> None:
     calls = (
         Call("Write", {"file_path": "a.txt", "content": "one\n"}),
         Call("Write", {"file_path": "b.txt", "content": "two\n"}),
@@ -147,7 +147,7 @@ def test_files_change_only_after_the_approval(folder: Path) -> None:
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"a.txt": "three\n"}
 
 
-def test_a_selector_sees_the_arguments_and_the_session(folder: Path) -> None:
+def test_approval_selector_receives_the_arguments_and_the_session(folder: Path) -> None:
     def selector(arguments: Mapping[str, Any], *, session: StateView) -> str | None:
         seen.append(len(session[ToolInvoked].all()))
         return {">": "arguments", "&": "effects"}.get(arguments["command"][-1])
@@ -173,7 +173,7 @@ def test_a_selector_sees_the_arguments_and_the_session(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_tools_without_approval_and_typed_output_go_on_as_before(folder: Path) -> None:
+def test_tools_without_approval_and_typed_output_need_no_decision(folder: Path) -> None:
     (folder / "note.txt").write_text("in the folder")
     outside = folder.parent / "outside.txt"
     outside.write_text("elsewhere")
@@ -192,7 +192,7 @@ def never(preview: Preview) -> Decision:
     raise AssertionError(f"nobody should be asked about {preview.tool}")
 
 
-def test_a_reply_that_was_not_streamed_waits_too(folder: Path) -> None:
+def test_tool_call_in_a_non_streamed_reply_requires_approval(folder: Path) -> None:
     broken = Raw(b"event: message_start\ndata: {\n\n", "text/event-stream")
     with ScriptedServer(broken, Say(calls=(bash("echo 1"),)), Say("done")) as server:
         adapter = connect(server, folder)
@@ -200,7 +200,7 @@ def test_a_reply_that_was_not_streamed_waits_too(folder: Path) -> None:
     assert [message.content for message in answers(response.transcript)] == ["1"]
 
 
-def test_our_own_tools_and_the_cli_s_wait_in_the_order_of_the_calls(folder: Path) -> None:
+def test_prompt_and_builtin_tools_are_approved_in_call_order(folder: Path) -> None:
     ours = replace(tool(), name="ours", approval="effects")
     calls = bash("echo 1"), mcp("ours", {"a": 1}), bash("echo 2")
     shown: list[Preview] = []
@@ -218,7 +218,7 @@ def test_our_own_tools_and_the_cli_s_wait_in_the_order_of_the_calls(folder: Path
     assert contents == ["A person denied this call.", "ok", "2"]
 
 
-def test_a_stream_says_that_a_call_waits(folder: Path) -> None:
+def test_stream_yields_approval_requested(folder: Path) -> None:
     with ScriptedServer(Say(calls=(bash("echo 1"),)), Say("done")) as server:
         adapter = connect(server, folder)
         approver = deciding([], Approve())
@@ -244,7 +244,7 @@ def test_a_stream_says_that_a_call_waits(folder: Path) -> None:
     ],
     ids=["evaluate", "stream", "main loop"],
 )
-def test_without_an_approver_the_run_is_refused_before_it_begins(
+def test_run_without_an_approver_is_rejected_before_the_first_request(
     run: Callable[[ClaudeAgentSDKAdapter], object], folder: Path
 ) -> None:
     with ScriptedServer() as server:
@@ -254,7 +254,7 @@ def test_without_an_approver_the_run_is_refused_before_it_begins(
         assert len(server.requests) == 0
 
 
-def test_a_cancelled_evaluation_leaves_neither_process_nor_effect(folder: Path) -> None:
+def test_cancelled_evaluation_leaves_neither_process_nor_effect(folder: Path) -> None:
     async def main(adapter: ClaudeAgentSDKAdapter) -> None:
         asked = asyncio.Event()
 
@@ -277,7 +277,7 @@ def test_a_cancelled_evaluation_leaves_neither_process_nor_effect(folder: Path) 
     assert list(folder.iterdir()) == []
 
 
-def test_a_call_that_is_approved_after_the_deadline_does_not_run(folder: Path) -> None:
+def test_call_approved_after_the_deadline_does_not_run(folder: Path) -> None:
     late = timedelta()
 
     def approver(preview: Preview) -> Decision:
@@ -298,7 +298,7 @@ def test_a_call_that_is_approved_after_the_deadline_does_not_run(folder: Path) -
 
 
 @pytest.mark.parametrize("returns", [None, True])
-def test_an_approver_that_fails_ends_the_run_and_the_cli(returns: Any, folder: Path) -> None:
+def test_failing_approver_ends_the_run_and_the_cli(returns: Any, folder: Path) -> None:
     def approver(preview: Preview) -> Any:  # Any: no decision, which is the point
         if returns is None:
             raise ZeroDivisionError
@@ -312,7 +312,7 @@ def test_an_approver_that_fails_ends_the_run_and_the_cli(returns: Any, folder: P
     assert list(folder.iterdir()) == []
 
 
-def test_a_call_of_the_cli_in_a_turn_that_has_waited_is_not_run(folder: Path) -> None:
+def test_builtin_call_of_a_suspended_turn_is_not_run_after_resuming(folder: Path) -> None:
     ours = Tool(name="ours", handler=tool().handler, params_type=Args, approval="arguments")
     calls = mcp("ours", {"a": 1}), bash("echo 1 > a.txt")
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
@@ -330,7 +330,7 @@ def test_a_call_of_the_cli_in_a_turn_that_has_waited_is_not_run(folder: Path) ->
 # --- Ways past the approval
 
 
-def test_subagents_cannot_call_what_a_person_approves(folder: Path) -> None:
+def test_subagents_cannot_call_tools_that_require_approval(folder: Path) -> None:
     launch = {
         "description": "d",
         "prompt": "Say hello.",
@@ -356,7 +356,7 @@ def test_subagents_cannot_call_what_a_person_approves(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_tool_under_an_older_name_is_not_run_unasked(folder: Path) -> None:
+def test_builtin_tool_called_by_its_old_name_is_not_available(folder: Path) -> None:
     launch = {"description": "d", "prompt": "p", "subagent_type": "general-purpose"}
     with ScriptedServer(Say(calls=(Call("Task", launch),)), Say("done")) as server:
         adapter = connect(server, folder, builtin_tools=["Task"], approval={"Task": "arguments"})
@@ -374,7 +374,7 @@ def test_a_tool_under_an_older_name_is_not_run_unasked(folder: Path) -> None:
         ({"options": {"hooks": {}, "can_use_tool": None}}, r"\['can_use_tool', 'hooks'\] decide"),
     ],
 )
-def test_what_cannot_be_approved_is_refused_at_once(
+def test_invalid_approval_options_are_rejected_early(
     changes: dict[str, Any], message: str, folder: Path
 ) -> None:
     arguments: dict[str, Any] = {

@@ -103,7 +103,7 @@ def _plain(block: Any) -> Any:
             raise AssertionError(block)
 
 
-def test_the_prompt_is_the_system_prompt_and_the_message_of_the_user_stands_alone() -> None:
+def test_prompt_is_sent_as_system_prompt_and_message_as_user_turn() -> None:
     response, request = chat(Say("Hello."), message="/help me")
     assert system(request).endswith(f"\n\n{prompt(tool()).render().text}")
     assert said(request) == [("user", ["/help me"])]
@@ -112,13 +112,13 @@ def test_the_prompt_is_the_system_prompt_and_the_message_of_the_user_stands_alon
     ]
 
 
-def test_instructions_may_be_longer_than_an_argument_of_a_process() -> None:
+def test_instructions_may_exceed_the_process_argument_limit() -> None:
     long = prompt(text="x" * 200_000)
     _, request = chat(Say("Hello."), asked=long)
     assert "x" * 200_000 in system(request)
 
 
-def test_a_conversation_goes_on_with_all_texts_calls_and_answers() -> None:
+def test_conversation_continues_with_all_texts_calls_and_results() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(f"got {params.a}", success=params.a > 0)
 
@@ -153,7 +153,7 @@ def test_a_conversation_goes_on_with_all_texts_calls_and_answers() -> None:
     assert response.transcript[: len(earlier.messages)] == earlier.messages
 
 
-def test_changes_of_the_prompt_follow_as_reminders_and_its_tools_are_those_of_now() -> None:
+def test_prompt_changes_are_sent_as_reminders_with_the_current_tools() -> None:
     earlier = scripted(say("one"), asked=prompt(tool(name="old"), text="Go."))
     asked = prompt(tool(name="new"), text="RULES: stop.")
     response, request = chat(Say("two"), asked=asked, conversation=earlier)
@@ -167,7 +167,7 @@ def test_changes_of_the_prompt_follow_as_reminders_and_its_tools_are_those_of_no
     assert [each["name"] for each in request.json["tools"]] == ["mcp__wink__new"]
 
 
-def test_its_own_conversation_goes_on_here_and_at_another_adapter() -> None:
+def test_conversation_of_the_cli_continues_here_and_in_another_adapter() -> None:
     bash = Call("Bash", {"command": "echo hi"})
     steps = Say(calls=(bash,)), Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), Say("one")
     first, _ = chat(*steps, message="Hi", builtin_tools=["Bash"])
@@ -186,7 +186,7 @@ def test_its_own_conversation_goes_on_here_and_at_another_adapter() -> None:
     assert texts == ["", "", "one", "two", "three"]
 
 
-def test_a_conversation_that_stopped_after_a_call_goes_on_without_a_message() -> None:
+def test_conversation_stopped_after_a_call_continues_without_a_message() -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         scripted(call(("probe", {"a": 1})), budget=Budget(max_calls=1))
     response, request = chat(Say("done"), conversation=caught.value.conversation, message=None)
@@ -195,7 +195,7 @@ def test_a_conversation_that_stopped_after_a_call_goes_on_without_a_message() ->
     assert "Go on." in said(request)[-1][1][0]
 
 
-def test_a_system_prompt_among_the_options_stays_and_the_prompt_follows_as_a_reminder() -> None:
+def test_system_prompt_option_is_kept_and_the_prompt_sent_as_a_reminder() -> None:
     own = {"system_prompt": "Mine."}
     first, request = chat(Say("one"), asked=prompt(text="RULES"), options=own)
     assert system(request) == "Mine."

@@ -91,25 +91,25 @@ CHATTING = {
 
 
 @pytest.mark.parametrize("scenario", scenarios(RESTARTS), ids=str)
-def test_claude_does_as_the_scenario_says(scenario: Scenario) -> None:
+def test_claude_passes_conformance_scenario(scenario: Scenario) -> None:
     check(scenario, RESTARTS, "execute_async", beginnings=["prompt"])
 
 
 @pytest.mark.parametrize(
     "scenario", [scenario for scenario in scenarios(RESTARTS) if scenario.name in CHATTING], ids=str
 )
-def test_claude_does_as_the_scenario_says_in_a_conversation(scenario: Scenario) -> None:
+def test_claude_passes_conformance_scenario_in_a_conversation(scenario: Scenario) -> None:
     check(scenario, RESTARTS, "execute", beginnings=["message", "conversation"])
 
 
 @pytest.mark.parametrize(
     "scenario", [scenario for scenario in scenarios(INJECTS) if scenario.name in INJECTING], ids=str
 )
-def test_claude_does_as_the_scenario_says_with_tools_that_come_later(scenario: Scenario) -> None:
+def test_claude_passes_conformance_scenario_with_dynamic_tools(scenario: Scenario) -> None:
     check(scenario, INJECTS, "evaluate", beginnings=["prompt"])
 
 
-def test_left_out_scenarios_are_those_that_the_cli_decides_by_itself() -> None:
+def test_only_scenarios_decided_by_the_cli_are_skipped() -> None:
     assert [scenario.name for scenario in SCENARIOS if scenario not in scenarios(INJECTS)] == [
         "an empty answer",
         "no arguments mean the defaults",
@@ -140,6 +140,6 @@ def test_left_out_scenarios_are_those_that_the_cli_decides_by_itself() -> None:
 @pytest.mark.parametrize(
     ("name", "seed", "kind"), [("claude", 0, "composed"), ("claude-injects", 1, "scenario")]
 )
-def test_the_soak_plays_claude(name: str, seed: int, kind: str) -> None:
+def test_soak_runs_the_claude_subject(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
     assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret

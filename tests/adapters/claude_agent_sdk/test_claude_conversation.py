@@ -162,7 +162,7 @@ def evaluate(
         assert cli.closed
 
 
-def test_a_call_waits_for_the_loop_and_is_answered_before_the_next_message() -> None:
+def test_tool_call_is_answered_before_the_next_message() -> None:
     results: list[Any] = []
 
     async def play(cli: FakeCLI) -> None:
@@ -180,7 +180,7 @@ def test_a_call_waits_for_the_loop_and_is_answered_before_the_next_message() -> 
     assert cli.prompts == [prompt(tool()).render().text]
 
 
-def test_a_failed_call_is_marked_as_one() -> None:
+def test_failed_call_returns_an_error_result() -> None:
     results: list[Any] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -195,7 +195,7 @@ def test_a_failed_call_is_marked_as_one() -> None:
     assert (results[0]["content"][0]["text"], results[0]["isError"]) == ("no", True)
 
 
-def test_a_call_that_comes_before_its_message_waits_for_it() -> None:
+def test_call_received_before_its_message_is_answered_after_it() -> None:
     async def play(cli: FakeCLI) -> None:
         early = asyncio.create_task(cli.call("1", "probe"))
         await asyncio.sleep(0)
@@ -207,7 +207,7 @@ def test_a_call_that_comes_before_its_message_waits_for_it() -> None:
     assert [message.content for message in answers(response.transcript)] == ["ok"]
 
 
-def test_a_subagent_s_call_of_our_tools_is_refused_and_its_words_are_not_the_model_s() -> None:
+def test_subagent_calls_are_rejected_and_its_text_is_ignored() -> None:
     results: list[Any] = []
 
     async def play(cli: FakeCLI) -> None:
@@ -222,7 +222,7 @@ def test_a_subagent_s_call_of_our_tools_is_refused_and_its_words_are_not_the_mod
     assert (response.turns, session[ToolInvoked].all()) == (1, ())
 
 
-def test_usage_is_what_the_cli_counts_in_total_over_all_models() -> None:
+def test_usage_is_the_clis_total_over_all_models() -> None:
     counts = {"outputTokens": 5, "cacheReadInputTokens": 3, "cacheCreationInputTokens": 2}
     models = {"big": {"inputTokens": 100, **counts}, "small": {"inputTokens": 10, **counts}}
 
@@ -235,7 +235,7 @@ def test_usage_is_what_the_cli_counts_in_total_over_all_models() -> None:
     assert response.usage == TokenUsage(120, 10, 6, 4)
 
 
-def test_messages_of_other_kinds_are_passed_over() -> None:
+def test_unknown_cli_messages_are_ignored() -> None:
     async def play(cli: FakeCLI) -> None:
         cli.emit({"type": "system", "subtype": "status", "status": "requesting"})
         cli.emit({"type": "unheard_of", "session_id": "s"})
@@ -248,7 +248,7 @@ def test_messages_of_other_kinds_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("calls", [False, True])
-def test_a_cli_that_hangs_up_is_an_error_and_leaves_nothing_waiting(*, calls: bool) -> None:
+def test_cli_closing_without_a_result_raises_and_answers_open_calls(*, calls: bool) -> None:
     async def play(cli: FakeCLI) -> None:
         if calls:
             cli.say(use("1", "Bash", command="ls"))
@@ -276,7 +276,7 @@ def test_a_cli_that_hangs_up_is_an_error_and_leaves_nothing_waiting(*, calls: bo
         (1, 8029, 529, None),
     ],
 )
-def test_a_wait_is_reported_where_the_provider_asks_for_more_than_the_cli_waits(
+def test_retry_after_is_reported_if_longer_than_the_clis_own_backoff(
     attempt: int, delay: int, status: int, seconds: float | None
 ) -> None:
     async def play(cli: FakeCLI) -> None:
@@ -302,7 +302,7 @@ def test_a_wait_is_reported_where_the_provider_asks_for_more_than_the_cli_waits(
         ({"api_error_status": 403, "terminal_reason": "api_error"}, "request", "permission"),
     ],
 )
-def test_an_error_result_is_typed_by_its_fields(reported: Message, phase: str, code: str) -> None:
+def test_error_result_is_classified_by_its_fields(reported: Message, phase: str, code: str) -> None:
     async def play(cli: FakeCLI) -> None:
         cli.result("it said", **{"is_error": True, **reported})
 
@@ -322,7 +322,9 @@ def test_an_error_result_is_typed_by_its_fields(reported: Message, phase: str, c
         ("never_heard_of", "response", "provider_failed"),
     ],
 )
-def test_without_a_status_the_kind_of_error_decides(complaint: str, phase: str, code: str) -> None:
+def test_error_without_a_status_is_classified_by_its_kind(
+    complaint: str, phase: str, code: str
+) -> None:
     async def play(cli: FakeCLI) -> None:
         message = {"role": "assistant", "model": "<synthetic>", "content": [text("API Error")]}
         cli.emit({"type": "assistant", "message": message, "error": complaint, "session_id": "s"})
@@ -352,7 +354,7 @@ async def read_then_end(cli: FakeCLI) -> None:
     cli.result()
 
 
-def test_new_tools_are_switched_in_before_the_call_that_brought_them_is_answered() -> None:
+def test_new_tools_are_enabled_before_the_opening_call_is_answered() -> None:
     seen: list[Any] = []
 
     async def play(cli: FakeCLI) -> None:
@@ -363,6 +365,6 @@ def test_new_tools_are_switched_in_before_the_call_that_brought_them_is_answered
     assert seen == [("wink2", False), ("wink2", True)]
 
 
-def test_a_cli_that_does_not_take_new_tools_is_an_error_with_a_remedy() -> None:
+def test_cli_without_support_for_new_tools_raises_with_a_remedy() -> None:
     with pytest.raises(PromptEvaluationError, match="use dynamic_tools=False"):
         evaluate(read_then_end, opening(), dynamic_tools=True, listed=False)

@@ -73,7 +73,7 @@ def shown(request: Request) -> list[str]:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_the_model_sees_media_of_message_prompt_and_tools(door: str) -> None:
+def test_media_of_message_prompt_and_tools_is_sent(door: str) -> None:
     steps = (Say(calls=(mcp("find"), mcp("fail"))), Say("Nice."))
     with ScriptedServer(*steps) as server:
         response = DOORS[door](
@@ -91,14 +91,14 @@ def test_the_model_sees_media_of_message_prompt_and_tools(door: str) -> None:
     assert "My pet: [image cat.png" in str(first.json["system"])
 
 
-def test_the_prompt_alone_shows_its_media_after_its_text() -> None:
+def test_prompt_without_a_message_sends_its_media_after_its_text() -> None:
     with ScriptedServer(Say("Nice.")) as server:
         connect(server).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session())
         [request] = server.requests
     assert shown(request) == [f"## 1. Pet\n\nMy pet: {CAT}", CAT.digest]
 
 
-def test_media_at_a_url_go_out_as_their_urls() -> None:
+def test_media_from_url_is_sent_as_a_url() -> None:
     image = Image.from_url("https://example.com/cat.png")
     with ScriptedServer(Say("Nice.")) as server:
         connect(server).evaluate(TEMPLATE.bind(Pet(CAT)), session=Session(), message=[image])
@@ -106,7 +106,7 @@ def test_media_at_a_url_go_out_as_their_urls() -> None:
     assert shown(request)[-1] == image.url
 
 
-def test_an_earlier_conversation_shows_its_media_again() -> None:
+def test_earlier_conversation_sends_its_media_again() -> None:
     prompt, session = TEMPLATE.bind(Pet(CAT)), Session()
     scripted = ScriptedAdapter([call(("find", {})), call(("read", {})), say("Nice.")])
     first = scripted.evaluate(prompt, session=session, message=["See", PAPER])
@@ -137,7 +137,7 @@ def test_an_earlier_conversation_shows_its_media_again() -> None:
     ],
 )
 @pytest.mark.parametrize("door", DOORS)
-def test_what_cannot_be_shown_is_refused_before_the_request(
+def test_unsupported_media_is_rejected_before_the_request(
     door: str, media: Any, problem: str
 ) -> None:
     prompt = PromptTemplate(ns="tests", key="plain").bind()
@@ -148,7 +148,7 @@ def test_what_cannot_be_shown_is_refused_before_the_request(
     assert server.requests == ()
 
 
-def test_a_pdf_that_a_tool_returns_is_refused_before_the_next_request() -> None:
+def test_pdf_returned_by_a_tool_is_rejected_before_the_next_request() -> None:
     with (
         ScriptedServer(Say(calls=(mcp("read"),))) as server,
         pytest.raises(PromptEvaluationError, match="pass it in a message") as caught,

@@ -70,7 +70,7 @@ def living(name: str) -> list[int]:
 # --- What the CLI's tools can see
 
 
-def test_the_cli_s_tools_see_neither_the_key_nor_inherited_variables(
+def test_builtin_tools_see_neither_the_key_nor_inherited_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
@@ -98,7 +98,7 @@ def test_the_cli_s_tools_see_neither_the_key_nor_inherited_variables(
         assert secret not in repr(session[ToolInvoked].all())
 
 
-def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(
+def test_key_in_the_output_of_a_builtin_tool_is_masked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = Session()
@@ -110,7 +110,7 @@ def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(
     assert KEY not in repr(session[ToolInvoked].all())
 
 
-def test_an_isolated_cli_gets_language_paths_proxies_certificates_and_env(
+def test_isolated_cli_inherits_only_the_allowed_variables_and_env(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inherited = {"LC_ALL": "C", "NO_PROXY": "x", "SSL_CERT_FILE": "y"}
@@ -128,7 +128,7 @@ def test_an_isolated_cli_gets_language_paths_proxies_certificates_and_env(
     assert KEY not in seen.values()
 
 
-def test_without_isolation_the_cli_gets_all_variables_and_the_key_as_one(
+def test_non_isolated_cli_inherits_all_variables_and_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
@@ -160,7 +160,7 @@ def sleeper(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_background_processes_end_with_the_evaluation(
+def test_background_processes_are_killed_with_the_evaluation(
     sleeper: Path,
 ) -> None:
     detached = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; nohup {sleeper} 601 > /dev/null 2>&1 &"
@@ -183,7 +183,7 @@ def test_background_processes_end_with_the_evaluation(
     assert living(sleeper.name) == []
 
 
-def test_processes_of_a_killed_cli_end_too(sleeper: Path) -> None:
+def test_processes_of_a_killed_cli_are_killed(sleeper: Path) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         assert living(sleeper.name)
         os.kill(cli_pids()[0], signal.SIGKILL)
@@ -200,7 +200,7 @@ def test_processes_of_a_killed_cli_end_too(sleeper: Path) -> None:
     assert living(sleeper.name) == []
 
 
-def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
+def test_orphaned_processes_are_found_by_their_earlier_parent(sleeper: Path) -> None:
     """As where no environment can be read: what has lost its parent is found if it was found
     before.
     """
@@ -240,14 +240,14 @@ def ended_in_time(
     return caught.value
 
 
-def test_a_cli_that_is_frozen_at_its_start_keeps_the_deadline(tmp_path: Path) -> None:
+def test_deadline_applies_to_a_cli_frozen_at_start(tmp_path: Path) -> None:
     path = script(tmp_path, "kill -STOP $$")
     adapter = connect(None, options={"cli_path": path})
     assert isinstance(ended_in_time(adapter, 1, deadline=Deadline.after(1)), DeadlineExceededError)
     assert living(path.name) == []
 
 
-def test_without_a_deadline_it_is_given_up_after_the_time_for_its_start(tmp_path: Path) -> None:
+def test_start_timeout_applies_to_a_frozen_cli_without_a_deadline(tmp_path: Path) -> None:
     path = script(tmp_path, "kill -STOP $$")
     error = ended_in_time(connect(None, start_timeout=0.5, options={"cli_path": path}), 0.5)
     assert (error.phase, error.code) == ("request", "timeout")
@@ -255,7 +255,7 @@ def test_without_a_deadline_it_is_given_up_after_the_time_for_its_start(tmp_path
     assert living(path.name) == []
 
 
-def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
+def test_deadline_applies_to_a_cli_frozen_during_a_tool_call() -> None:
     frozen: list[int] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -277,7 +277,7 @@ def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
 # --- How it fails
 
 
-def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path: Path) -> None:
+def test_start_failure_reports_stderr_without_the_key(tmp_path: Path) -> None:
     path = script(
         tmp_path,
         "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; "
@@ -295,14 +295,14 @@ def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path:
     assert KEY not in "".join(lines)
 
 
-def test_a_cli_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_cli_path_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(PromptEvaluationError, match="no-such-cli"):
         connect(None, options={"cli_path": tmp_path / "no-such-cli"}).evaluate(
             prompt(), session=Session()
         )
 
 
-def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+def test_killed_cli_logs_no_asyncio_warnings(caplog: pytest.LogCaptureFixture) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         os.kill(cli_pids()[0], signal.SIGKILL)
         return ToolResult("killed")
@@ -321,7 +321,7 @@ def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture)
 # --- How much it may say
 
 
-def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
+def test_answers_and_arguments_of_megabytes_are_delivered() -> None:
     seen: list[int] = []
 
     def handler(params: Long, *, context: ToolContext) -> ToolResult[object]:
@@ -339,7 +339,7 @@ def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
     assert response.text == "y" * 2_000_000
 
 
-def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -> None:
+def test_oversized_result_is_truncated_for_the_cli_and_the_transcript() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("x" * 600_000)
 
@@ -353,7 +353,7 @@ def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -
     assert "persisted" not in sent.replace(answer.content, "").lower()
 
 
-def test_an_answer_beyond_the_bound_is_an_error_that_names_it() -> None:
+def test_answer_larger_than_max_reply_bytes_raises() -> None:
     with (
         ScriptedServer(Say("y" * 200_000), strict=False) as server,
         pytest.raises(PromptEvaluationError) as caught,

@@ -61,7 +61,7 @@ class Sum:
 
 @routes
 @drivers
-def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
+def test_run_executes_tools_and_returns_the_answer(model: str, run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
     with ScriptedServer(
@@ -94,7 +94,7 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
 
 
 @routes
-def test_a_section_that_changes_between_turns_comes_after_what_was_said(model: str) -> None:
+def test_changed_section_is_appended_to_the_conversation(model: str) -> None:
     with ScriptedServer(Say("one", reasoning="hm"), Say("two")) as server:
         adapter, session = connect(server, model), Session()
         first = adapter.evaluate(prompt(text="Go."), session=session, message="Hi")
@@ -118,7 +118,7 @@ def test_a_section_that_changes_between_turns_comes_after_what_was_said(model: s
     assert "\n\n".join(texts[1:]).endswith("Stop.\n\nSo?")  # one message where the roles alternate
 
 
-def test_the_items_of_one_provider_do_not_go_to_another() -> None:
+def test_provider_items_are_not_sent_to_another_provider() -> None:
     with ScriptedServer(Say("one", reasoning="hm"), Say("two")) as server:
         asked, session = prompt(text="Go."), Session()
         first = connect(server, ANTHROPIC).evaluate(asked, session=session, message="Hi")
@@ -134,7 +134,7 @@ def test_the_items_of_one_provider_do_not_go_to_another() -> None:
 
 
 @routes
-def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> None:
+def test_stream_yields_text_chunks_and_the_same_response(model: str) -> None:
     script = (
         Say(
             "Let me see.",
@@ -177,7 +177,7 @@ def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> 
 
 @routes
 @pytest.mark.parametrize("body", [b"{}", b"<html>"])
-def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None:
+def test_reply_that_is_not_a_stream_is_malformed(model: str, body: bytes) -> None:
     with (
         ScriptedServer(Raw(body)) as server,
         pytest.raises(PromptEvaluationError, match="malformed"),
@@ -190,7 +190,7 @@ def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None
 
 @routes
 @drivers
-def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, run: Run) -> None:
+def test_typed_output_uses_the_native_response_format_if_supported(model: str, run: Run) -> None:
     with ScriptedServer(Say('{"total": "three"}'), Say('{"total": 3}')) as server:
         response = run(connect(server, model), prompt(output=Sum), Session())
         first = server.requests[0].json
@@ -205,7 +205,7 @@ def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, r
     ("model", "options"),
     [("text-completion-openai/davinci-002", {}), (OPENAI, {"structured_output": "prompted"})],
 )
-def test_without_it_the_schema_goes_into_the_prompt_and_a_wrong_answer_is_sent_back(
+def test_typed_output_without_native_support_is_prompted_and_repaired(
     model: str, options: dict[str, Any]
 ) -> None:
     adapter = LiteLLMAdapter(model, **options)
@@ -241,7 +241,7 @@ CASES = [  # besides those of the conformance suite
 @routes
 @drivers
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.step)[:40])
-def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case: Case) -> None:
+def test_failure_is_classified_by_the_providers_reply(model: str, run: Run, case: Case) -> None:
     session = Session()
     with (
         ScriptedServer(Say(calls=(Call("probe"),)), case.step) as server,
@@ -267,7 +267,7 @@ def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case:
 @drivers
 @pytest.mark.parametrize("source", ["argument", "environment"])
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
-def test_only_the_provider_gets_the_key(
+def test_api_key_is_sent_only_to_the_provider(
     model: str, run: Run, source: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
@@ -288,7 +288,7 @@ def test_only_the_provider_gets_the_key(
 @drivers
 @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 @pytest.mark.parametrize("code", [["x", KEY], {"x": KEY}, 7, True])
-def test_a_code_of_any_type_is_a_typed_failure(model: str, run: Run, code: object) -> None:
+def test_error_code_of_any_type_is_classified(model: str, run: Run, code: object) -> None:
     body = Raw.json({"error": {"message": f"No {KEY}", "type": "x", "code": code}}, status=400)
     with ScriptedServer(body) as server, pytest.raises(PromptEvaluationError) as caught:
         run(connect(server, model), prompt(), Session())
@@ -299,7 +299,7 @@ def test_a_code_of_any_type_is_a_typed_failure(model: str, run: Run, code: objec
 @routes
 @drivers
 @pytest.mark.parametrize("key", [f"{KEY}\n", "sk-münchen", "sk-\x00-marked"])
-def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
+def test_api_key_with_invalid_header_characters_is_rejected_before_sending(
     model: str, run: Run, key: str
 ) -> None:
     with (
@@ -313,7 +313,7 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
 
 @routes
 @drivers
-def test_slow_and_absent_providers_have_different_codes(model: str, run: Run) -> None:
+def test_slow_and_unreachable_providers_have_different_codes(model: str, run: Run) -> None:
     with (
         ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server,
         pytest.raises(PromptEvaluationError) as slow,
@@ -330,7 +330,7 @@ def test_slow_and_absent_providers_have_different_codes(model: str, run: Run) ->
 
 
 @drivers
-def test_retries_are_those_of_the_provider_s_own_client(run: Run) -> None:
+def test_max_retries_uses_the_retries_of_the_providers_client(run: Run) -> None:
     with ScriptedServer(Fail(500, headers=(("retry-after-ms", "1"),)), Say("done")) as server:
         assert run(connect(server, max_retries=1), prompt(), Session()).text == "done"
 
@@ -338,7 +338,7 @@ def test_retries_are_those_of_the_provider_s_own_client(run: Run) -> None:
 # --- LiteLLM's own doubles
 
 
-def test_litellm_s_mock_response_needs_no_server() -> None:
+def test_litellm_mock_response_needs_no_server() -> None:
     adapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": "Hello."})
     assert evaluate(adapter, prompt(), Session()).text == "Hello."
 
@@ -350,7 +350,7 @@ def test_litellm_s_mock_response_needs_no_server() -> None:
         ("litellm.ContextWindowExceededError", "context_length"),
     ],
 )
-def test_litellm_s_mocked_errors_are_typed(mock: str, code: str) -> None:
+def test_litellm_mocked_errors_are_classified(mock: str, code: str) -> None:
     adapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
     with pytest.raises(PromptEvaluationError) as caught:
         evaluate(adapter, prompt(), Session())
@@ -392,7 +392,7 @@ print(len([name for name in names if name.startswith("litellm-logging")]) <= 8)
 
 
 @routes
-def test_one_event_loop_after_another_is_quiet_and_few_threads_stay(model: str) -> None:
+def test_many_event_loops_log_nothing_and_leak_no_threads(model: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOGGING_")}
     with ScriptedServer(*[Say("Done.")] * 66) as server:
         url = server.url if model == ANTHROPIC else server.openai_url
@@ -402,7 +402,7 @@ def test_one_event_loop_after_another_is_quiet_and_few_threads_stay(model: str) 
 
 
 @pytest.mark.parametrize("per_call", [False, True])
-def test_a_callback_of_litellm_s_still_hears_of_each_call(
+def test_litellm_success_callback_is_called(
     per_call: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -416,7 +416,7 @@ def test_a_callback_of_litellm_s_still_hears_of_each_call(
         assert called.wait(SOON)
 
 
-def test_an_async_callback_of_litellm_s_still_hears_of_each_call(
+def test_litellm_async_success_callback_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def evaluate_and_wait(adapter: LiteLLMAdapter) -> None:
@@ -448,7 +448,7 @@ assert "litellm" in sys.modules
 """
 
 
-def test_litellm_is_imported_when_an_adapter_is_made_and_asks_no_network() -> None:
+def test_litellm_is_imported_on_first_adapter_without_network_access() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("LITELLM_")}
     ran = subprocess.run(
         [sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False

@@ -52,16 +52,16 @@ WHOLE = ("execute", "execute_async", "evaluate", "evaluate_async")
 
 
 @pytest.mark.parametrize("scenario", scenarios(HARNESSES["openai"]), ids=str)
-def test_litellm_does_as_the_scenario_says_over_chat(scenario: Scenario) -> None:
+def test_litellm_passes_conformance_scenario_over_chat_completions(scenario: Scenario) -> None:
     check(scenario, HARNESSES["openai"], *(WHOLE if scenario.name in LOST_IN_STREAMS else ()))
 
 
 @pytest.mark.parametrize("scenario", scenarios(HARNESSES["anthropic"]), ids=str)
-def test_litellm_does_as_the_scenario_says_over_messages(scenario: Scenario) -> None:
+def test_litellm_passes_conformance_scenario_over_messages(scenario: Scenario) -> None:
     check(scenario, HARNESSES["anthropic"], *(WHOLE if scenario.name in LOST_IN_STREAMS else ()))
 
 
-def test_left_out_scenarios_are_those_that_the_anthropic_wire_cannot_say() -> None:
+def test_only_scenarios_unsupported_by_the_messages_api_are_skipped() -> None:
     assert scenarios(HARNESSES["openai"]) == SCENARIOS
     assert [
         scenario.name for scenario in SCENARIOS if scenario not in scenarios(HARNESSES["anthropic"])
@@ -78,6 +78,6 @@ def test_left_out_scenarios_are_those_that_the_anthropic_wire_cannot_say() -> No
 @pytest.mark.parametrize(
     ("name", "seed", "kind"), [("litellm", 1, "scenario"), ("litellm-anthropic", 0, "composed")]
 )
-def test_the_soak_plays_litellm(name: str, seed: int, kind: str) -> None:
+def test_soak_runs_the_litellm_subjects(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
     assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret

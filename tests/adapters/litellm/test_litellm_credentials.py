@@ -45,7 +45,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_credentials_among_the_options_are_masked(model: str, options: dict[str, Any]) -> None:
+def test_credentials_in_options_are_masked(model: str, options: dict[str, Any]) -> None:
     report = failure(f"Not with {GIVEN}.", model, api_key="sk-other-0123456789", options=options)
     assert GIVEN not in report
     assert "Not with ***" in report
@@ -67,7 +67,7 @@ def test_credentials_among_the_options_are_masked(model: str, options: dict[str,
         (OPENAI, "OPENAI_API_KEY"),
     ],
 )
-def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
+def test_environment_credentials_of_the_provider_are_masked(
     model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, GIVEN)
@@ -75,7 +75,7 @@ def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
     assert adapter.redactor()(f"Not with {GIVEN}.") == "Not with ***."
 
 
-def test_a_key_is_masked_wherever_litellm_finds_it(
+def test_key_set_on_the_litellm_module_is_masked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -88,14 +88,14 @@ def test_a_key_is_masked_wherever_litellm_finds_it(
 @pytest.mark.parametrize(
     "name", ["CACHE_KEY", "SESSION_TOKEN", "OTHER_API_KEY", "OPENAI_CACHE_KEY"]
 )
-def test_variables_of_other_services_stay_readable(
+def test_variables_of_other_services_are_not_masked(
     model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "the model")
     assert "the model is overloaded" in failure("the model is overloaded", model)
 
 
-def test_a_word_from_another_service_s_variables_stays_readable(
+def test_value_of_another_services_variable_is_not_masked_with_cache_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CACHE_KEY", "overloaded")
@@ -104,7 +104,7 @@ def test_a_word_from_another_service_s_variables_stays_readable(
     )
 
 
-def test_a_listener_of_the_user_s_still_hears_of_each_request() -> None:
+def test_custom_logger_fn_is_still_called() -> None:
     calls: list[Any] = []
     failure("No.", options={"logger_fn": calls.append})
     assert calls

@@ -11,7 +11,7 @@ from weakincentives.runtime.session import Session
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "anthropic/claude-sonnet-4-5"])
-def test_no_tool_of_ten_servers_is_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_of_ten_mcp_servers_are_accepted(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     count = 0
 

@@ -62,7 +62,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", ROUTES)
-def test_the_model_sees_media_of_message_prompt_and_tools(model: str, way: str) -> None:
+def test_media_of_message_prompt_and_tools_is_sent(model: str, way: str) -> None:
     web = Image.from_url("https://example.com/cat.png")
     with ScriptedServer(Say(calls=(Call("find", {}, id="call_9"),)), Say("Nice.")) as server:
         WAYS[way](
@@ -88,7 +88,7 @@ def test_the_model_sees_media_of_message_prompt_and_tools(model: str, way: str) 
         (OPENAI, Document.from_url("https://example.com/paper.pdf")),
     ],
 )
-def test_what_cannot_be_shown_is_refused_before_the_request(
+def test_unsupported_media_is_rejected_before_the_request(
     model: str, media: Image | Document
 ) -> None:
     prompt = PromptTemplate(ns="tests", key="plain").bind()
@@ -98,7 +98,7 @@ def test_what_cannot_be_shown_is_refused_before_the_request(
     assert server.requests == ()
 
 
-def test_a_model_that_sees_nothing_can_be_declared() -> None:
+def test_media_option_can_declare_a_model_without_media_support() -> None:
     prompt = PromptTemplate(ns="tests", key="plain").bind()
     with ScriptedServer() as server:
         blind = connect(server, "openai/gpt-3.5-turbo", media=MediaSupport())

@@ -49,7 +49,7 @@ def warm() -> None:
 
 @routes
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour: str) -> None:
+def test_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour: str) -> None:
     def attempt(seconds: float) -> bool | None:
         with HostileServer(BEHAVIOURS[behaviour]) as server:
             # a flood may bring the usual bound before the deadline
@@ -64,7 +64,7 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behavio
 
 
 @routes
-def test_a_deadline_ends_retries(model: str) -> None:
+def test_deadline_ends_retries(model: str) -> None:
     def attempt(seconds: float) -> bool | None:
         with HostileServer(retry_later(seconds + 4)) as server:
             adapter = connect(server, model)
@@ -104,7 +104,7 @@ def failure(
 @doors
 @pytest.mark.parametrize("deadline", [None, 60], ids=["no deadline", "deadline"])
 @pytest.mark.parametrize("status", [302, 307, 308])
-def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
+def test_redirect_is_rejected_without_leaking_the_key_or_the_prompt(
     model: str, door: Door, deadline: float | None, status: int
 ) -> None:
     with ScriptedServer() as elsewhere:
@@ -121,7 +121,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 
 @routes
 @doors
-def test_a_redirect_to_nowhere_is_a_redirect(model: str, door: Door) -> None:
+def test_redirect_without_a_location_is_reported_as_a_redirect(model: str, door: Door) -> None:
     with HostileServer(redirect(None, 302)) as server:
         error, _ = failure(door, connect(server, model))
     assert (error.code, error.status) == ("redirect", 302)
@@ -130,9 +130,7 @@ def test_a_redirect_to_nowhere_is_a_redirect(model: str, door: Door) -> None:
 @routes
 @doors
 @pytest.mark.parametrize("status", ["200 OK", "500 Oops"])
-def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
-    model: str, door: Door, status: str
-) -> None:
+def test_reply_larger_than_max_reply_bytes_raises(model: str, door: Door, status: str) -> None:
     kind = (
         "text/event-stream"
         if "stream" in door.__name__ and status == "200 OK"
@@ -153,6 +151,6 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
         assert "max_reply_bytes=1000000" in error.message
 
 
-def test_a_bound_that_no_reply_can_keep_is_refused() -> None:
+def test_max_reply_bytes_must_be_positive() -> None:
     with pytest.raises(ValueError, match="max_reply_bytes"):
         LiteLLMAdapter(OPENAI, max_reply_bytes=0)

@@ -76,7 +76,7 @@ def response_of(events: list[Any]) -> PromptResponse[Any]:
 
 
 @drivers
-def test_an_answer_of_many_equal_pieces_is_an_answer(run: Stream) -> None:
+def test_answer_of_many_equal_chunks_is_accepted(run: Stream) -> None:
     pieces = [chunk({"content": "| - | "}) for _ in range(150)]
     with ScriptedServer(sse([*pieces, chunk({}, finish="stop")])) as server:
         events = run(connect(server), Session())
@@ -85,7 +85,7 @@ def test_an_answer_of_many_equal_pieces_is_an_answer(run: Stream) -> None:
 
 
 @drivers
-def test_usage_that_the_provider_did_not_report_is_not_estimated(run: Stream) -> None:
+def test_unreported_usage_is_not_estimated(run: Stream) -> None:
     text = "A longer answer, of which an estimate would find some tokens."
     whole = {**chunk({}), "object": "chat.completion"}
     whole["choices"] = [
@@ -104,7 +104,7 @@ def test_usage_that_the_provider_did_not_report_is_not_estimated(run: Stream) ->
 
 
 @drivers
-def test_only_the_choice_of_index_0_is_read(run: Stream) -> None:
+def test_only_the_choice_with_index_0_is_decoded(run: Stream) -> None:
     events = [
         chunk({"content": "O"}, index=1),
         chunk({"content": "Mi"}),
@@ -120,7 +120,7 @@ def test_only_the_choice_of_index_0_is_read(run: Stream) -> None:
 
 
 @drivers
-def test_calls_run_in_the_order_of_their_index(run: Stream) -> None:
+def test_tool_calls_run_in_index_order(run: Stream) -> None:
     session = Session()
     with ScriptedServer(
         sse([call("b", 1), call("a", 0), chunk({}, finish="tool_calls")]), Say("Done.")
@@ -134,7 +134,7 @@ def test_calls_run_in_the_order_of_their_index(run: Stream) -> None:
 @drivers
 @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 @pytest.mark.parametrize("text", ['{"a":', "[1]", "[" * 20_000, '{"a": NaN}', '{"a": "\\ud800"}'])
-def test_a_call_with_arguments_that_litellm_cannot_read_is_answered_and_goes_back(
+def test_call_with_unparsable_arguments_is_answered_and_sent_back(
     run: Stream, model: str, text: str
 ) -> None:
     with ScriptedServer(Say(calls=(Call("probe", text),)), Say("Done.")) as server:
@@ -147,7 +147,7 @@ def test_a_call_with_arguments_that_litellm_cannot_read_is_answered_and_goes_bac
 
 @drivers
 @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
-def test_a_stream_that_breaks_off_is_no_answer(run: Stream, model: str) -> None:
+def test_incomplete_stream_raises_malformed(run: Stream, model: str) -> None:
     def broken_off(request: Request) -> Raw:
         form: Any = wire_format(request.path)
         whole = render(Say("Half of the answer"), form, request.json, Ids())
@@ -206,7 +206,7 @@ def block_events(index: int, block: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @drivers
-def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_answer(
+def test_streamed_thinking_blocks_are_sent_back_like_non_streamed_ones(
     run: Stream,
 ) -> None:
     usage = {"input_tokens": 20, "cache_read_input_tokens": 5, "output_tokens": 1}
@@ -235,7 +235,7 @@ def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_an
 
 
 @drivers
-def test_time_to_read_an_event_of_ten_megabytes_is_short(run: Stream) -> None:
+def test_event_of_ten_megabytes_is_decoded_quickly(run: Stream) -> None:
     text = "x" * 10_000_000
     with ScriptedServer(Say("Short."), Say(text)) as server:
         run(connect(server), Session())  # LiteLLM loads much with the first stream
@@ -254,7 +254,9 @@ def evaluate_async(adapter: LiteLLMAdapter) -> object:
 
 
 @pytest.mark.parametrize("run", [evaluate, evaluate_async])
-def test_a_refusal_in_a_whole_reply_is_one(run: Callable[[LiteLLMAdapter], object]) -> None:
+def test_refusal_in_a_non_streamed_reply_raises_refused(
+    run: Callable[[LiteLLMAdapter], object],
+) -> None:
     message = {"role": "assistant", "content": None, "refusal": "No."}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

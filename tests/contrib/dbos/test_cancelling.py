@@ -53,7 +53,7 @@ def canceller(store: RunStore) -> Work:
 
 
 @pytest.mark.parametrize("place", ["in tool", "in provider"])
-def test_a_cancelled_run_ends_before_its_next_entry(new_store: NewRunStore, place: str) -> None:
+def test_cancelled_run_ends_before_its_next_entry(new_store: NewRunStore, place: str) -> None:
     store, opened = new_store(), list[DurableRuns]()
 
     def cancel(passed: str) -> None:
@@ -74,7 +74,7 @@ def test_a_cancelled_run_ends_before_its_next_entry(new_store: NewRunStore, plac
     )
 
 
-def test_parallel_runs_inside_calls_end_when_another_process_cancels_their_run(
+def test_parallel_nested_runs_end_when_another_process_cancels_the_run(
     new_store: NewRunStore,
 ) -> None:
     store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
@@ -103,7 +103,7 @@ def test_parallel_runs_inside_calls_end_when_another_process_cancels_their_run(
 
 
 @pytest.mark.parametrize("name", ["run_id", "wait_id"])
-def test_a_run_that_waits_is_cancelled_by_either_of_its_ids(new: NewRunStore, name: str) -> None:
+def test_suspended_run_can_be_cancelled_by_run_id_or_wait_id(new: NewRunStore, name: str) -> None:
     store = new()
 
     def use(runs: DurableRuns) -> None:
@@ -118,7 +118,7 @@ def test_a_run_that_waits_is_cancelled_by_either_of_its_ids(new: NewRunStore, na
     assert payments(store) == []
 
 
-def test_a_part_that_goes_on_after_a_wait_is_cancelled(new: NewRunStore) -> None:
+def test_resumed_run_can_be_cancelled(new: NewRunStore) -> None:
     store, opened = new(), list[DurableRuns]()
 
     def cancel(place: str) -> None:
@@ -162,7 +162,7 @@ def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> N
 
 
 # What is stored: 0 start and answer, note, pay is asked, the row of a run that waits.
-def test_a_run_that_is_about_to_wait_can_be_cancelled(new: NewRunStore) -> None:
+def test_run_can_be_cancelled_while_it_suspends(new: NewRunStore) -> None:
     places = [("after commit", 1), ("after commit", 2), ("after commit", 3)]
     if not new().url.startswith("sqlite"):  # where any writer locks everybody out
         places += [("before insert", 3), ("before commit", 3)]
@@ -170,7 +170,7 @@ def test_a_run_that_is_about_to_wait_can_be_cancelled(new: NewRunStore) -> None:
         check_cancelled_while_it_ends(new(), place, passed)
 
 
-def test_a_run_that_begins_to_wait_while_it_is_cancelled_is_cancelled(
+def test_run_that_suspends_during_its_cancellation_is_cancelled(
     new: NewRunStore,
 ) -> None:
     store = new()
@@ -201,7 +201,7 @@ def test_a_run_that_begins_to_wait_while_it_is_cancelled_is_cancelled(
 # --- A cancellation that is cut
 
 
-def test_a_cancellation_that_a_crash_has_cut_takes_effect_in_the_next_life(
+def test_interrupted_cancellation_takes_effect_in_the_next_process(
     new_store: NewRunStore,
 ) -> None:
     store = new_store()
@@ -240,7 +240,7 @@ def test_a_cancellation_that_a_crash_has_cut_takes_effect_in_the_next_life(
     assert store.facts.read() == [*facts, ["launched"]]
 
 
-def test_a_cancelled_run_that_is_resumed_ends_as_cancelled(new_store: NewRunStore) -> None:
+def test_cancelled_workflow_that_is_resumed_ends_as_cancelled(new_store: NewRunStore) -> None:
     store = new_store()
 
     def work() -> None:
@@ -258,7 +258,7 @@ def test_a_cancelled_run_that_is_resumed_ends_as_cancelled(new_store: NewRunStor
 # --- Deleted runs
 
 
-def test_a_deleted_run_leaves_nothing_and_its_id_is_free(new: NewRunStore) -> None:
+def test_deleted_run_leaves_no_rows_and_frees_its_id(new: NewRunStore) -> None:
     store = new()
 
     def use(runs: DurableRuns) -> None:

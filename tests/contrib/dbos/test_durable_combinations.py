@@ -49,7 +49,7 @@ def compared(end: Outcome) -> Outcome:
 
 
 @pytest.mark.parametrize(("row", "face"), cells())
-def test_durable_run_ends_as_the_oracle(row: str, face: Face, table: SqlLogTable) -> None:
+def test_durable_run_matches_the_oracle(row: str, face: Face, table: SqlLogTable) -> None:
     suspensions = 0
     for seed in runs(row):
         with outside() as out:
@@ -61,9 +61,7 @@ def test_durable_run_ends_as_the_oracle(row: str, face: Face, table: SqlLogTable
 
 
 @pytest.mark.parametrize(("row", "face"), cells())
-def test_durable_run_that_crashes_ends_as_the_oracle(
-    row: str, face: Face, table: SqlLogTable
-) -> None:
+def test_crashed_durable_run_matches_the_oracle(row: str, face: Face, table: SqlLogTable) -> None:
     shape, chance = without_payments(SHAPES[row]), Random(row)  # noqa: S311 - no secret
     for seed in runs(row):
         tree = seeded(shape, seed)

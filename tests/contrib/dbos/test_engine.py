@@ -43,7 +43,7 @@ def void(_: object) -> None:
     """Makes a statement of an expression."""
 
 
-def test_a_run_gives_its_execution_and_its_session(new_store: NewRunStore) -> None:
+def test_run_returns_its_execution_and_its_session(new_store: NewRunStore) -> None:
     def use(runs: DurableRuns) -> None:
         before = Session()
         before.dispatch(Note("from before"))
@@ -61,7 +61,7 @@ def test_a_run_gives_its_execution_and_its_session(new_store: NewRunStore) -> No
     with_runs(new_store(), use)
 
 
-def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(
+def test_run_that_exceeds_a_limit_raises_and_keeps_its_session(
     new_store: NewRunStore,
 ) -> None:
     def use(runs: DurableRuns) -> None:
@@ -76,7 +76,7 @@ def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(
     with_runs(new_store(), use)
 
 
-def test_what_the_database_holds_is_played_again_without_it(new_store: NewRunStore) -> None:
+def test_stored_rows_replay_a_run_without_requests_or_calls(new_store: NewRunStore) -> None:
     store = new_store()
     run_in_process(store, store.work())
     table = MemoryLogTable()
@@ -85,7 +85,7 @@ def test_what_the_database_holds_is_played_again_without_it(new_store: NewRunSto
     assert execute_run(nowhere, to_input(Job("run")), table, "run") == store.result()
 
 
-def test_what_a_tool_does_with_dbos_is_no_step_of_its_run(new_store: NewRunStore) -> None:
+def test_dbos_step_of_a_tool_is_not_recorded_as_a_step_of_its_run(new_store: NewRunStore) -> None:
     """Steps have numbers, and the next life would take that of one call for that of another."""
     store, passed = new_store(), list[int]()
     story = [*[calls(("square", f'{{"a": {a}}}')) for a in (2, 3)], STORY[-1]]
@@ -129,7 +129,7 @@ def with_runs_of_another_version(store: RunStore, use: Callable[[DurableRuns], N
     run_in_process(store, work)
 
 
-def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore) -> None:
+def test_process_of_another_version_does_not_take_a_run(new_store: NewRunStore) -> None:
     """What this relies on is DBOS's: runs wait for their `application_version`."""
     store = new_store()
     slow = replace(store, hook=lambda place: time.sleep(60) if place == "in tool" else None)
@@ -162,7 +162,7 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore)
     assert re.findall(warning, store.log.read_text()) == warnings  # a run that is over needs none
 
 
-def test_a_second_living_process_of_one_executor_id_is_refused(new_store: NewRunStore) -> None:
+def test_second_live_process_with_the_same_executor_id_is_rejected(new_store: NewRunStore) -> None:
     store = new_store()
 
     def serve() -> None:
@@ -185,7 +185,7 @@ def test_a_second_living_process_of_one_executor_id_is_refused(new_store: NewRun
     run_in_process(store, lambda: void(store.open("slot-1")))
 
 
-def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqlite(
+def test_orphaned_child_does_not_keep_the_executor_id_in_sqlite(
     tmp_path: Path,
 ) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
@@ -201,7 +201,7 @@ def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqli
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
-def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> None:
+def test_transactional_tool_requires_a_datasource(tmp_path: Path) -> None:
     book = Tool(
         name="book", handler=None, params_type=Job, result_type=object, effect="transactional"
     )
@@ -215,7 +215,7 @@ def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> No
 # --- Costs
 
 
-def test_a_step_costs_little_at_any_length_of_the_conversation(new_store: NewRunStore) -> None:
+def test_cost_of_a_step_is_independent_of_conversation_length(new_store: NewRunStore) -> None:
     store = new_store()
     seconds = dict[int, float]()
     for turns in (24, 96):
@@ -245,7 +245,7 @@ def test_a_step_costs_little_at_any_length_of_the_conversation(new_store: NewRun
         ("a\0b", "the id has unprintable characters"),
     ],
 )
-def test_start_refuses_a_reserved_or_unprintable_run_id(
+def test_start_rejects_a_reserved_or_unprintable_run_id(
     new_store: NewRunStore, run_id: str, problem: str
 ) -> None:
     def use(runs: DurableRuns) -> None:
@@ -255,7 +255,7 @@ def test_start_refuses_a_reserved_or_unprintable_run_id(
     with_runs(new_store(), use)
 
 
-def test_find_and_start_refuse_the_id_of_another_agent_or_workflow(tmp_path: Path) -> None:
+def test_find_and_start_reject_the_id_of_another_agent_or_workflow(tmp_path: Path) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
 
     def work() -> None:

@@ -57,7 +57,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
-def test_a_run_killed_anywhere_is_finished_by_the_next_life(
+def test_run_killed_at_any_point_is_finished_by_the_next_process(
     new_store: NewRunStore, *, dynamic: bool
 ) -> None:
     assert set(ENGINE) < set(PLACES)
@@ -75,7 +75,7 @@ def run_undisturbed(store: RunStore) -> Story:
     assert comparable(store.result()) == expected()[1][0]
 
 
-def test_an_undisturbed_run_does_everything_once(new_store: NewRunStore) -> None:
+def test_uninterrupted_run_performs_every_effect_once(new_store: NewRunStore) -> None:
     together([run_undisturbed(new_store())])
 
 
@@ -160,7 +160,7 @@ def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
             assert set(done) == set(once)
 
 
-def test_chats_killed_at_random_moments_are_the_chat_that_nobody_disturbs(
+def test_chats_killed_at_random_match_the_uninterrupted_chat(
     new_store: NewRunStore,
 ) -> None:
     check_chats_killed_at_random(new_store, KILLS // 2)
@@ -176,7 +176,7 @@ def killed_at_random(
     assert repeated[-1] <= kills  # two of which may hit the same effect
 
 
-def test_random_kills_lose_nothing_and_repeat_one_effect_each(
+def test_random_kills_lose_no_run_and_repeat_at_most_one_effect_each(
     new_store: NewRunStore,
 ) -> None:
     repeated: list[int] = []
@@ -248,7 +248,7 @@ ORDERS = [
     ],
     ids=["alone", "with a run inside"],
 )
-def test_the_effect_of_a_transactional_tool_is_there_exactly_with_its_entry(
+def test_transactional_tool_effect_is_committed_together_with_its_entry(
     new_store: NewRunStore,
     story: Sequence[AssistantMessage],
     places: Sequence[tuple[str, int]],

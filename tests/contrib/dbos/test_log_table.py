@@ -36,7 +36,7 @@ def listen(engine: Extra, name: str, tell: Callable[..., None]) -> None:
     sqlalchemy.event.listen(engine, name, tell)
 
 
-def test_processes_that_begin_at_once_make_the_tables_once(new_store: NewRunStore) -> None:
+def test_processes_that_start_together_create_the_tables_once(new_store: NewRunStore) -> None:
     store = new_store()
 
     def begin() -> None:
@@ -52,7 +52,7 @@ def test_processes_that_begin_at_once_make_the_tables_once(new_store: NewRunStor
     assert sorted(numbers) == list(range(1, 9))
 
 
-def test_a_new_attempt_sees_what_the_older_one_is_storing(postgres: Postgres) -> None:
+def test_new_attempt_sees_rows_that_the_older_one_is_committing(postgres: Postgres) -> None:
     """Also where the application has chosen another isolation for its database."""
     url = postgres.database()
     engine = sqlalchemy.create_engine(url, isolation_level="REPEATABLE READ")
@@ -80,13 +80,13 @@ def test_a_new_attempt_sees_what_the_older_one_is_storing(postgres: Postgres) ->
     other.dispose()
 
 
-def test_a_url_that_names_no_driver_is_that_of_psycopg(postgres: Postgres, tmp_path: Path) -> None:
+def test_postgresql_url_without_a_driver_uses_psycopg(postgres: Postgres, tmp_path: Path) -> None:
     store = RunStore(postgres.database().replace("+psycopg", ""), tmp_path)
     run_in_process(store, store.work())
     assert check(replace(store, url=store.url.replace("postgresql", "postgresql+psycopg"))) == 0
 
 
-def test_a_database_without_the_table_ends_the_run_at_once(new_store: NewRunStore) -> None:
+def test_missing_log_table_ends_the_run_immediately(new_store: NewRunStore) -> None:
     store = new_store()
 
     def work() -> None:
@@ -108,7 +108,7 @@ def test_a_database_without_the_table_ends_the_run_at_once(new_store: NewRunStor
     assert [words[1] for words in store.facts.read() if words[0] == "tool"] == ["note"]
 
 
-def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
+def test_entry_is_stored_once_if_the_connection_breaks_after_its_commit(
     postgres: Postgres, tmp_path: Path
 ) -> None:
     """The connection breaks after every second COMMIT."""
@@ -141,7 +141,7 @@ def test_an_entry_is_stored_once_though_nobody_heard_that_it_was_committed(
     assert [row.position for row, _ in read_log(store)] == list(range(1 + 5 + 8))
 
 
-def test_a_transactional_call_may_take_longer_than_a_frozen_worker_may_lock_rows(
+def test_transactional_call_can_outlast_the_lock_timeout_of_a_frozen_worker(
     postgres: Postgres, tmp_path: Path
 ) -> None:
     url = postgres.database()
@@ -159,7 +159,7 @@ def test_a_transactional_call_may_take_longer_than_a_frozen_worker_may_lock_rows
 
 
 @pytest.mark.parametrize("name", ["book", "order"])
-def test_transactional_call_whose_connection_breaks_in_its_handler_is_tried_again(
+def test_transactional_call_is_retried_if_its_connection_breaks(
     postgres: Postgres, tmp_path: Path, name: str
 ) -> None:
     url = postgres.database()

@@ -69,7 +69,7 @@ NESTED_PLACES = [
 ]
 
 
-def test_a_nested_run_killed_anywhere_asks_nothing_again_that_was_answered(
+def test_killed_nested_run_does_not_repeat_answered_requests(
     new_store: NewRunStore,
 ) -> None:
     store = RunStore("", new_store().folder, story=NESTED, helps=True)
@@ -111,7 +111,7 @@ def calls_open(store: RunStore) -> bool:
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["forks", "in order"])
-def test_parallel_calls_with_nested_runs_survive_kills_at_random_moments(
+def test_parallel_calls_with_nested_runs_survive_random_kills(
     new_store: NewRunStore, *, counts: bool
 ) -> None:
     """A session that counts events does so in order: what ran beside other calls is dropped."""

@@ -112,7 +112,7 @@ def check_freeze(store: RunStore, place: str, passed: int) -> None:
     assert max(sent(store).values()) == 1
 
 
-def test_a_worker_frozen_anywhere_stores_nothing_after_another_has_its_run(
+def test_frozen_worker_stores_nothing_after_another_takes_its_run(
     new_store: NewRunStore,
 ) -> None:
     places = [("in provider", 0), ("in provider", 3), ("after commit", 3)]
@@ -123,7 +123,7 @@ def test_a_worker_frozen_anywhere_stores_nothing_after_another_has_its_run(
         check_freeze(new_store(), place, passed)
 
 
-def test_a_worker_frozen_in_a_nested_run_stores_nothing_after_another_has_its_run(
+def test_worker_frozen_in_a_nested_run_stores_nothing_after_a_takeover(
     new_store: NewRunStore,
 ) -> None:
     for place, passed in [("in provider", 4), ("in tool", 4), ("in tool", 9)]:
@@ -137,7 +137,7 @@ def test_a_worker_frozen_in_a_nested_run_stores_nothing_after_another_has_its_ru
 
 
 @pytest.mark.parametrize("asked", [2, 6], ids=["on the way", "at the end"])
-def test_a_worker_frozen_before_its_attempt_began_leaves_the_run_to_the_other(
+def test_worker_frozen_before_its_attempt_repeats_no_at_most_once_call(
     new_store: NewRunStore, asked: int
 ) -> None:
     """It wakes up when the other one is in the middle of the run, and begins a newer attempt."""
@@ -195,7 +195,7 @@ def run_with_rivals(store: RunStore, chance: random.Random) -> int:
     return max(attempts)
 
 
-def test_attempts_that_begin_at_any_time_end_alike_and_repeat_one_effect_each(
+def test_concurrent_attempts_repeat_at_most_one_effect_each(
     new_store: NewRunStore,
 ) -> None:
     attempts = 0
@@ -207,7 +207,7 @@ def test_attempts_that_begin_at_any_time_end_alike_and_repeat_one_effect_each(
     assert attempts > 10
 
 
-def test_attempts_of_a_run_with_parallel_nested_runs_end_alike(new_store: NewRunStore) -> None:
+def test_concurrent_attempts_with_parallel_nested_runs_end_alike(new_store: NewRunStore) -> None:
     attempts = 0
     for seed in range(3):
         store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
@@ -216,7 +216,7 @@ def test_attempts_of_a_run_with_parallel_nested_runs_end_alike(new_store: NewRun
     assert attempts > 6
 
 
-def test_attempts_at_once_make_the_effect_of_a_transactional_tool_once(
+def test_concurrent_attempts_commit_a_transactional_effect_once(
     new_store: NewRunStore,
 ) -> None:
     attempts = 0

@@ -86,7 +86,7 @@ def whole(run_id: str = "run") -> Json:
         return json.loads(json.dumps(result))
 
 
-def test_a_run_waits_twice_and_ends(new: NewRunStore) -> None:
+def test_run_is_suspended_twice_and_ends(new: NewRunStore) -> None:
     store = new()
 
     def use(runs: DurableRuns) -> None:
@@ -112,7 +112,7 @@ def test_a_run_waits_twice_and_ends(new: NewRunStore) -> None:
     assert notes(store) == ["noted 1", "paid 2", "paid 4"]
 
 
-def test_a_run_that_is_listed_has_the_status_waiting(new: NewRunStore) -> None:
+def test_listed_suspended_run_has_the_status_waiting(new: NewRunStore) -> None:
     store, run_ids = new(), [f"run-{number}" for number in range(10)]
 
     def use(runs: DurableRuns) -> None:
@@ -125,7 +125,7 @@ def test_a_run_that_is_listed_has_the_status_waiting(new: NewRunStore) -> None:
     with_runs(store, use)
 
 
-def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> None:
+def test_suspended_run_occupies_no_worker_and_outlives_all_of_them(new: NewRunStore) -> None:
     store, run_ids = new(), ["run", "another"]
 
     def use(runs: DurableRuns) -> None:
@@ -164,7 +164,7 @@ def test_waiting_holds_no_worker_and_outlives_all_of_them(new: NewRunStore) -> N
     assert [payments(store, run_id) for run_id in run_ids] == [["2", "4"]] * 2
 
 
-def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStore) -> None:
+def test_run_stays_suspended_if_its_decision_cannot_be_stored(new: NewRunStore) -> None:
     store = new()
 
     def fail(*_: object) -> None:
@@ -182,7 +182,7 @@ def test_a_decision_that_cannot_be_stored_leaves_the_run_waiting(new: NewRunStor
 
 
 @pytest.mark.claim("N-13")
-def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
+def test_only_one_of_several_concurrent_decisions_is_accepted(new: NewRunStore) -> None:
     store = new()
 
     def start(runs: DurableRuns) -> None:
@@ -222,7 +222,7 @@ def test_of_two_decisions_at_once_one_counts(new: NewRunStore) -> None:
     assert payments(store) == (["2", "4"] if kind == "Approve" else ["4"])
 
 
-def test_a_decider_killed_between_its_writes_has_decided(new: NewRunStore) -> None:
+def test_decision_takes_effect_if_its_process_is_killed_between_writes(new: NewRunStore) -> None:
     store = new()
 
     def die(runs: DurableRuns) -> None:
@@ -288,7 +288,7 @@ KILLS = [
 ]
 
 
-def test_a_run_that_waits_is_finished_wherever_it_is_killed(new: NewRunStore) -> None:
+def test_run_with_suspensions_is_finished_wherever_it_is_killed(new: NewRunStore) -> None:
     together(kill_at(new(), place, passed, known=known) for place, passed, known in todays(KILLS))
 
 

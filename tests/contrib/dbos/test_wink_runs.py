@@ -109,7 +109,7 @@ def move_into_the_past(url: str, run_ids: Sequence[str], days: int) -> None:
         )
 
 
-def test_runs_of_each_status_are_listed_cancelled_deleted_and_cleaned(
+def test_wink_runs_lists_cancels_deletes_and_cleans_runs_of_each_status(
     new: NewRunStore, wink: Wink
 ) -> None:
     store = new()
@@ -166,7 +166,7 @@ def test_runs_of_each_status_are_listed_cancelled_deleted_and_cleaned(
     assert payments(store, "waiting") == []
 
 
-def test_run_that_is_cancelled_and_deleted_stores_and_does_nothing_more(
+def test_cancelled_and_deleted_run_stores_and_performs_nothing_more(
     new_store: NewRunStore, wink: Wink
 ) -> None:
     store = replace(new_store(), story=(*[calls(("note", '{"a": 1}'))] * 3, STORY[-1]))
@@ -194,7 +194,7 @@ def test_run_that_is_cancelled_and_deleted_stores_and_does_nothing_more(
     assert {*rows(store.url, "run").values()} == {0}
 
 
-def test_only_the_newest_100_runs_are_listed_without_all(
+def test_list_without_all_shows_only_the_newest_100_runs(
     new_store: NewRunStore, wink: Wink
 ) -> None:
     store = new_store()
@@ -214,7 +214,7 @@ def test_only_the_newest_100_runs_are_listed_without_all(
 # --- Logs in the application's database
 
 
-def test_logs_in_another_database_are_found_by_log(
+def test_log_option_reads_logs_from_another_database(
     new_store: NewRunStore, postgres: Postgres, tmp_path: Path, wink: Wink
 ) -> None:
     store = new_store()
@@ -236,7 +236,9 @@ def test_logs_in_another_database_are_found_by_log(
 # --- Tables
 
 
-def test_tables_are_created_once_and_serve_a_worker(empty_store: RunStore, wink: Wink) -> None:
+def test_create_is_idempotent_and_its_tables_serve_a_worker(
+    empty_store: RunStore, wink: Wink
+) -> None:
     store = empty_store
     before = wink("runs", "list", store.url)
     assert before.returncode == 2
@@ -251,7 +253,7 @@ def test_tables_are_created_once_and_serve_a_worker(empty_store: RunStore, wink:
     assert listed(wink, store.url)["run"]["status"] == "ended"
 
 
-def test_worker_needs_only_to_read_and_write_rows(
+def test_worker_requires_only_row_privileges(
     postgres: Postgres, tmp_path: Path, wink: Wink
 ) -> None:
     url, role = postgres.empty_database(), f"worker_{tmp_path.name.replace('-', '_')}"
@@ -283,7 +285,7 @@ def test_worker_needs_only_to_read_and_write_rows(
 # --- Databases that cannot be used
 
 
-def test_errors_take_one_line_without_the_password(
+def test_errors_are_one_line_and_omit_the_password(
     postgres: Postgres, tmp_path: Path, wink: Wink
 ) -> None:
     missing = postgres.url("missing").replace("postgres@", "postgres:s3cret@")

@@ -202,7 +202,7 @@ def gather(store: RunStore, *workers: str) -> None:
     store.facts.path.write_text("".join((store.folder / name).read_text() for name in workers))
 
 
-def test_a_hundred_runs_survive_a_frozen_worker_and_a_killed_one(store: RunStore) -> None:
+def test_hundred_runs_survive_a_frozen_and_a_killed_worker(store: RunStore) -> None:
     store = replace(store, story=SHORT)
     run_ids = [f"run-{number}" for number in range(100)]
     with processes(store, ["a", "b"], run_ids[:50], run_ids[50:]) as (asking, pids):
@@ -243,13 +243,13 @@ def stop_while_they_go_on(
         gather(store, "a")
 
 
-def test_postgres_may_stop_and_start_while_runs_go_on(store: RunStore, postgres: Postgres) -> None:
+def test_runs_continue_after_a_postgres_restart(store: RunStore, postgres: Postgres) -> None:
     run_ids = [f"run-{number}" for number in range(30)]
     stop_while_they_go_on(store, postgres, run_ids, 100)
     assert sum(check(store, run_id) for run_id in run_ids) == 0
 
 
-def test_postgres_may_stop_and_start_while_transactional_calls_are_made(
+def test_transactional_calls_commit_once_across_a_postgres_restart(
     store: RunStore, postgres: Postgres
 ) -> None:
     make_books(store.url)
@@ -260,7 +260,7 @@ def test_postgres_may_stop_and_start_while_transactional_calls_are_made(
     assert keys == sorted(f"{it}:{turn}/c0" for it in run_ids for turn in range(1, 7))
 
 
-def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behind(
+def test_failed_takeover_is_retried_and_leaves_no_lock(
     store: RunStore,
 ) -> None:
     run_ids = [f"run-{number}" for number in range(8)]
@@ -274,7 +274,7 @@ def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behin
             pass
 
 
-def test_a_worker_takes_up_runs_that_it_has_claimed_without_hearing_of_it(store: RunStore) -> None:
+def test_worker_runs_its_claims_whose_commit_was_not_confirmed(store: RunStore) -> None:
     run_ids = [f"run-{number}" for number in range(8)]
     with processes(store, ["deaf"], run_ids) as (asking, _):
         finish(store, asking, run_ids)
@@ -283,7 +283,7 @@ def test_a_worker_takes_up_runs_that_it_has_claimed_without_hearing_of_it(store:
         assert sum(check(store, run_id) for run_id in run_ids) == 0
 
 
-def test_two_workers_of_one_id_are_refused(store: RunStore) -> None:
+def test_second_worker_with_the_same_executor_id_is_rejected(store: RunStore) -> None:
     with (
         WorkerFailover(store.url, "a", every=0.1),
         pytest.raises(RuntimeError, match="another running worker has 'a'"),
@@ -293,7 +293,7 @@ def test_two_workers_of_one_id_are_refused(store: RunStore) -> None:
         pass
 
 
-def test_a_takeover_goes_on_with_the_lock_of_its_own_process(store: RunStore) -> None:
+def test_failover_reuses_the_executor_lock_of_its_own_process(store: RunStore) -> None:
     lock_executor(store.url, "a")
     with WorkerFailover(store.url, "a", every=0.1):
         lock_executor(store.url, "a")

@@ -58,7 +58,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @law
 @given(st.data(), some_faces, some_crashes, st.booleans())
-def test_crashed_run_ends_as_one_that_was_never_cut(
+def test_crashed_run_matches_the_uninterrupted_run(
     shape: Shape, data: st.DataObject, faces: list[Face], crashes: list[Crash], decides_all: bool
 ) -> None:
     tree = data.draw(trees(shape))
@@ -68,7 +68,7 @@ def test_crashed_run_ends_as_one_that_was_never_cut(
 
 @law
 @given(trees(PAID), some_faces, some_crashes)
-def test_crashed_run_pays_nothing_twice_and_sends_a_request_again_at_most_once_a_crash(
+def test_each_crash_repeats_at_most_one_request_and_no_payment(
     tree: Tree, faces: list[Face], crashes: list[Crash]
 ) -> None:
     end, out = crashed(tree, faces, crashes)
@@ -78,7 +78,7 @@ def test_crashed_run_pays_nothing_twice_and_sends_a_request_again_at_most_once_a
 
 @law
 @given(trees(replace(PAID, features=("coroutines", "chat", "media"))), some_faces)
-def test_run_whose_processes_crash_after_each_append_asks_and_pays_everything_once(
+def test_crashes_after_each_append_repeat_no_request_and_no_payment(
     tree: Tree, faces: list[Face]
 ) -> None:
     end, out = crashed(tree, faces, [Crash(1, after=True)] * 150)
@@ -101,7 +101,7 @@ def hearing(run_id: str) -> Session:
 
 
 @pytest.mark.parametrize("rows", range(2, 6))
-def test_state_that_counts_events_is_equal_after_a_crash(rows: int) -> None:
+def test_event_counting_state_is_the_same_after_a_crash(rows: int) -> None:
     template = prompt(tool(ok, name="note")).template
     script = [
         lambda request: say("done") if answers(request.messages) else call(("note", {"a": 1}))

@@ -132,7 +132,7 @@ def said_so_far(messages: Sequence[Message]) -> tuple[str, int]:
 
 @both
 @faces
-def test_durable_run_is_the_plain_run(facts: Facts, face: Face, *, dynamic: bool) -> None:
+def test_durable_run_matches_the_plain_run(facts: Facts, face: Face, *, dynamic: bool) -> None:
     durable_agent = agent(facts, dynamic=dynamic)
     execution, session = inline(durable_agent)
     result = perform(durable_agent, MemoryLogTable(), face=face)
@@ -144,7 +144,7 @@ def test_durable_run_is_the_plain_run(facts: Facts, face: Face, *, dynamic: bool
 
 
 @pytest.mark.parametrize("face", ["stream", "stream_async"])
-def test_streamed_run_that_was_cut_streams_what_was_not_stored(facts: Facts, face: Face) -> None:
+def test_interrupted_streamed_run_streams_only_unstored_text(facts: Facts, face: Face) -> None:
     whole, table = attempt(agent(facts))
     for cut, texts in ((0, ["no json", '{"total": 12}']), (-2, ['{"total": 12}']), (-1, [])):
         events: list[Any] = []
@@ -156,7 +156,7 @@ def test_streamed_run_that_was_cut_streams_what_was_not_stored(facts: Facts, fac
         assert again.held[-1] == table.held[-1]
 
 
-def test_entries_are_pinned(facts: Facts) -> None:
+def test_log_entry_format_is_pinned(facts: Facts) -> None:
     """Databases have rows that were written before; other ones need another `_LOG_FORMAT`."""
     _, table = attempt(agent(facts))
     held = table.held[-1]
@@ -197,7 +197,7 @@ def test_entries_are_pinned(facts: Facts) -> None:
     }
 
 
-def test_row_of_a_call_has_the_answer_and_what_became_of_the_session(facts: Facts) -> None:
+def test_row_of_a_call_has_its_answer_and_session_changes(facts: Facts) -> None:
     _, table = attempt(agent(facts))
     by_tool = {
         line["entry"]["call"]["name"]: line
@@ -219,7 +219,7 @@ def test_row_of_a_call_has_the_answer_and_what_became_of_the_session(facts: Fact
 
 
 @both
-def test_everything_is_stored_before_the_next_request_or_call(
+def test_every_entry_is_stored_before_the_next_request_or_call(
     facts: Facts, *, dynamic: bool
 ) -> None:
     table, places = WatchedTable(), list[tuple[str, int]]()
@@ -237,7 +237,7 @@ def test_everything_is_stored_before_the_next_request_or_call(
     assert {n + 1 for n, kind in enumerate(found) if kind == "began"} <= {*called}
 
 
-def test_runs_inside_a_call_have_rows_and_usage_of_their_own() -> None:
+def test_nested_runs_have_their_own_rows_and_usage() -> None:
     inner = PromptTemplate(ns="tests", key="inner", sections=[])
 
     def nest(params: Job, *, context: ToolContext) -> ToolResult[object]:
@@ -263,7 +263,7 @@ def test_runs_inside_a_call_have_rows_and_usage_of_their_own() -> None:
     assert attempt(durable_agent, held, to_input())[0] == result
 
 
-def test_calls_that_run_at_once_are_stored_together(facts: Facts) -> None:
+def test_parallel_calls_are_stored_together(facts: Facts) -> None:
     story = [calls(("note", "{}"), ("look", "{}"), ("send", "{}")), STORY[-1]]
     durable_agent = agent(facts, story=story)
     durable_agent.adapter.config = RunConfig(parallel_tool_calls="isolated")
@@ -281,7 +281,7 @@ def test_calls_that_run_at_once_are_stored_together(facts: Facts) -> None:
             assert (result, again.held[-1]) == (whole, table.held[-1])
 
 
-def test_rows_of_a_run_that_begins_again_replace_those_of_it_and_of_runs_inside_it() -> None:
+def test_rows_of_a_restarted_run_replace_its_and_its_nested_runs_rows() -> None:
     table = MemoryLogTable()
     number = table.begin("run", "v").number
     root, called, sibling = "", "1/a/1:", "1/a/10:"
@@ -308,7 +308,7 @@ def pairs(held: Sequence[Held]) -> list[tuple[Held, Held]]:
     return list(pairwise(held))
 
 
-def test_rows_grow_with_the_steps_and_not_with_the_conversation(facts: Facts) -> None:
+def test_log_size_grows_with_steps_and_not_with_the_conversation(facts: Facts) -> None:
     def size(turns: int) -> int:
         story = [*[calls(("send", '{"a": 1}'))] * turns, STORY[-1]]
         _, table = attempt(agent(facts, story=story))
@@ -340,7 +340,7 @@ def facts_of(held: Held) -> int:
 
 
 @both
-def test_cut_run_ends_the_same_and_repeats_nothing(facts: Facts, *, dynamic: bool) -> None:
+def test_interrupted_run_ends_the_same_and_repeats_nothing(facts: Facts, *, dynamic: bool) -> None:
     durable_agent = agent(facts, dynamic=dynamic)
     whole, table = attempt(durable_agent)
     once = facts.read()
@@ -356,7 +356,7 @@ def test_cut_run_ends_the_same_and_repeats_nothing(facts: Facts, *, dynamic: boo
         assert again.held[-1] == table.held[-1]
 
 
-def test_at_most_once_call_that_had_begun_is_answered_as_unknown(facts: Facts) -> None:
+def test_started_at_most_once_call_is_answered_as_unknown_after_a_crash(facts: Facts) -> None:
     durable_agent = agent(facts)
     _, table = attempt(durable_agent)
     at = kinds(table.held[-1]).index("began")
@@ -369,7 +369,7 @@ def test_at_most_once_call_that_had_begun_is_answered_as_unknown(facts: Facts) -
     assert "sent 3" not in result["session"]
 
 
-def test_calls_that_were_refused_or_repeated_before_a_cut_are_so_after_it() -> None:
+def test_rejected_and_repeated_calls_replay_the_same_after_a_crash() -> None:
     story = [
         calls(("later", "{}"), ("send", '{"a": 3}'), ("read_section", '{"section_key": "more"}')),
         calls(("send", '{"a": 3}'), ("later", '{"a": 7}')),
@@ -382,7 +382,7 @@ def test_calls_that_were_refused_or_repeated_before_a_cut_are_so_after_it() -> N
             assert attempt(durable_agent, held)[0] == whole
 
 
-def test_run_of_another_version_is_refused_and_left_as_it_is(facts: Facts) -> None:
+def test_run_of_another_version_is_rejected_and_left_unchanged(facts: Facts) -> None:
     durable_agent = agent(facts)
     whole, table = attempt(durable_agent)
     other = agent(facts, extra=[Tool(name="new", handler=None, params_type=Job)])
@@ -399,7 +399,7 @@ def test_run_of_another_version_is_refused_and_left_as_it_is(facts: Facts) -> No
     assert perform(durable_agent, table) == whole
 
 
-def test_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path) -> None:
+def test_version_depends_only_on_prompts_and_effects(tmp_path: Path) -> None:
     durable_agent, same = agent(Facts(tmp_path / "a")), agent(Facts(tmp_path / "b"))
     assert durable_agent.version == same.version
 
@@ -410,7 +410,7 @@ def test_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path
     assert len({durable_agent.version, other("pure").version, other("at_most_once").version}) == 3
 
 
-def test_answer_that_was_rejected_is_rejected_once_and_an_accepted_one_is_checked_once() -> None:
+def test_each_answer_is_checked_by_accept_once_despite_crashes() -> None:
     checked: list[str] = []
 
     def accept(output: Answer, /, *, context: ToolContext) -> None:
@@ -440,7 +440,7 @@ def test_answer_that_was_rejected_is_rejected_once_and_an_accepted_one_is_checke
         assert checked == ["-2", "-1", "0"][kinds(held).count("called") :]
 
 
-def test_run_inside_accept_is_asked_once_wherever_the_run_is_cut() -> None:
+def test_nested_run_in_accept_is_requested_once_despite_crashes() -> None:
     judge = prompt(text="Judge.").template
 
     def accept(output: Answer, /, *, context: ToolContext) -> None:
@@ -573,9 +573,7 @@ CUT_RUNS = [
 
 
 @pytest.mark.parametrize(("tree", "face"), CUT_RUNS)
-def test_run_cut_anywhere_ends_as_the_uncut_run_and_asks_and_pays_nothing_again(
-    tree: Tree, face: Face
-) -> None:
+def test_run_interrupted_anywhere_ends_the_same_and_repeats_nothing(tree: Tree, face: Face) -> None:
     with outside() as out:
         plain = play(tree, out)
     table = WatchedTable()
@@ -597,7 +595,7 @@ def test_run_cut_anywhere_ends_as_the_uncut_run_and_asks_and_pays_nothing_again(
         assert len(end.asked) == answered(table.held[-1]) - answered(held)
 
 
-def test_runs_at_once_in_one_handler_go_on_wherever_they_were_cut() -> None:
+def test_concurrent_nested_runs_of_a_handler_continue_after_a_crash() -> None:
     inner = [PromptTemplate(ns="tests", key=f"part-{n}", sections=[]) for n in range(2)]
 
     async def both_runs(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -638,7 +636,7 @@ def test_runs_at_once_in_one_handler_go_on_wherever_they_were_cut() -> None:
 
 @both
 @pytest.mark.parametrize("place", ["before provider", "in provider", "before tool", "in tool"])
-def test_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
+def test_crash_repeats_at_most_the_interrupted_step_with_the_same_key(
     facts: Facts, place: str, *, dynamic: bool
 ) -> None:
     undisturbed = Facts(facts.path.with_suffix(".plain"))
@@ -677,7 +675,7 @@ def test_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
         at += 1
 
 
-def test_crash_inside_a_nested_run_runs_its_calls_again_with_the_same_keys(facts: Facts) -> None:
+def test_crash_in_a_nested_run_repeats_its_calls_with_the_same_keys(facts: Facts) -> None:
     keys: list[str] = []
 
     def work(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -723,7 +721,7 @@ class Retrying(WatchedTable):
 
 @pytest.mark.parametrize("success", [True, False])
 @faces
-def test_transactional_call_that_is_tried_again_counts_once(face: Face, success: bool) -> None:
+def test_retried_transactional_call_is_recorded_once(face: Face, success: bool) -> None:
     tries: list[str] = []
 
     def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -755,7 +753,7 @@ def test_transactional_call_that_is_tried_again_counts_once(face: Face, success:
 
 @pytest.mark.parametrize("place", ["before provider", "in provider", "before tool", "in tool"])
 @faces
-def test_second_attempt_stops_the_first_at_its_next_entry(
+def test_newer_attempt_stops_the_older_one_at_its_next_entry(
     facts: Facts, place: str, face: Face
 ) -> None:
     table, durable_agent = WatchedTable(), agent(facts)
@@ -776,9 +774,7 @@ def test_second_attempt_stops_the_first_at_its_next_entry(
 
 
 @faces
-def test_whole_second_attempt_in_the_middle_of_the_first_leaves_its_own_rows(
-    facts: Facts, face: Face
-) -> None:
+def test_complete_second_attempt_during_the_first_keeps_its_rows(facts: Facts, face: Face) -> None:
     table, results = WatchedTable(), list[Json]()
 
     def hook(here: str) -> None:
@@ -813,7 +809,7 @@ class FailingTable(WatchedTable):
 @pytest.mark.parametrize(
     "error", [StoppedAttempt("run", cancelled=False), OSError("no room")], ids=["stopped", "full"]
 )
-def test_nested_run_that_cannot_be_stored_ends_the_run_though_a_handler_catches_it(
+def test_unstored_nested_run_ends_the_run_even_if_a_handler_catches_it(
     error: BaseException, face: Face, *, parallel: bool, asynchronous: bool
 ) -> None:
     inner = PromptTemplate(ns="tests", key="inner", sections=[])
@@ -877,7 +873,7 @@ def throttled() -> ThrottleError:
     ],
     ids=["throttled", "failed", "cut off", "refused"],
 )
-def test_failure_of_the_provider_is_stored_and_final(error: Any, message: str) -> None:
+def test_provider_failure_is_stored_and_final(error: Any, message: str) -> None:
     result, table = attempt(failing(error), run_input=to_input())
     assert kinds(table.held[-1]) == ["rendered", "answered"]
     again, _ = attempt(failing(ValueError("never asked")), table.held[-1], to_input())
@@ -892,7 +888,7 @@ def test_failure_of_the_provider_is_stored_and_final(error: Any, message: str) -
     assert recovered["text"] == "fine"
 
 
-def test_text_that_no_file_could_hold_is_stored_without_what_is_broken_in_it(
+def test_lone_surrogates_are_removed_from_stored_text(
     facts: Facts,
 ) -> None:
     story = [
@@ -905,7 +901,7 @@ def test_text_that_no_file_could_hold_is_stored_without_what_is_broken_in_it(
     assert "\\udc00" not in "".join([row.line for row in table.rows["run"]])
 
 
-def test_what_is_no_failure_of_an_evaluation_leaves_the_run_as_it_is_and_stores_nothing() -> None:
+def test_unexpected_exception_propagates_and_stores_nothing() -> None:
     table, bug = WatchedTable(), RuntimeError("a bug")
     with pytest.raises(RuntimeError, match="a bug") as caught:
         perform(failing(bug), table, to_input())
@@ -915,7 +911,7 @@ def test_what_is_no_failure_of_an_evaluation_leaves_the_run_as_it_is_and_stores_
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_run_whose_progress_function_fails_goes_on_after_what_was_stored(
+def test_run_continues_from_its_log_after_a_failing_progress_function(
     facts: Facts, asynchronous: bool
 ) -> None:
     whole, _ = attempt(agent(facts))
@@ -936,9 +932,7 @@ def test_run_whose_progress_function_fails_goes_on_after_what_was_stored(
 
 
 @pytest.mark.parametrize(("max_tool_calls", "ends"), [(3, True), (2, False)])
-def test_each_call_of_a_turn_counts_once_in_the_budget_wherever_the_run_is_cut(
-    max_tool_calls: int, ends: bool
-) -> None:
+def test_each_tool_call_is_budgeted_once_despite_crashes(max_tool_calls: int, ends: bool) -> None:
     def model(seen: SeenRequest) -> AssistantMessage:
         called = answers(seen.messages)
         return say("done") if called else calls(*[("probe", f'{{"a": {n}}}') for n in range(3)])
@@ -958,7 +952,7 @@ def wait_for(deadline: Deadline) -> None:
         sleep(0.01)
 
 
-def test_run_that_is_over_ends_the_same_after_its_deadline_and_another_one_at_it(
+def test_finished_run_replays_after_its_deadline_and_an_unfinished_one_raises(
     facts: Facts,
 ) -> None:
     durable_agent = agent(facts)
@@ -980,7 +974,7 @@ def test_run_that_is_over_ends_the_same_after_its_deadline_and_another_one_at_it
     assert facts.read() == []
 
 
-def test_request_that_fails_once_the_deadline_has_passed_is_not_sent_again() -> None:
+def test_request_failing_after_the_deadline_is_not_sent_again() -> None:
     def run_until(seconds: float) -> tuple[Json, WatchedTable, Json] | None:
         deadline = Deadline.after(seconds)
 
@@ -1001,7 +995,7 @@ def test_request_that_fails_once_the_deadline_has_passed_is_not_sent_again() -> 
             to_execution(never, attempt(never, held, given)[0])
 
 
-def test_seconds_of_a_budget_begin_with_the_first_attempt(facts: Facts) -> None:
+def test_max_seconds_of_a_budget_start_with_the_first_attempt(facts: Facts) -> None:
     deadlines: list[Deadline | None] = []
 
     def work(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -1023,7 +1017,7 @@ def test_seconds_of_a_budget_begin_with_the_first_attempt(facts: Facts) -> None:
     assert first.expires_at <= began + timedelta(hours=1)
 
 
-def test_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:
+def test_exceeded_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:
     durable_agent = agent(facts)
     run_input = to_input(Job("it"), budget=Budget(max_calls=1))
     result, table = attempt(durable_agent, run_input=run_input)
@@ -1036,7 +1030,7 @@ def test_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> N
 # --- Sessions
 
 
-def test_run_goes_on_from_a_session_and_hands_it_back(facts: Facts) -> None:
+def test_run_continues_from_a_session_and_returns_it(facts: Facts) -> None:
     durable_agent, before = agent(facts), Session()
     before.dispatch(Note("from before"))
     run_input = to_input(Job("it"), session=before)
@@ -1055,7 +1049,7 @@ class Stray:
     text: str
 
 
-def test_state_that_no_attempt_could_read_back_is_refused_when_it_is_stored() -> None:
+def test_state_of_an_unknown_type_raises_serde_error_when_stored() -> None:
     def stray(params: Job, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Stray("x"))
         return ToolResult("ok")
@@ -1101,7 +1095,7 @@ def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> AnyAgent
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_state_that_json_would_change_is_refused_at_the_call_that_made_it(inside: bool) -> None:
+def test_state_that_json_would_change_is_rejected_at_its_tool_call(inside: bool) -> None:
     table = WatchedTable()
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
         perform(loose(handler_state=Loose(b"x"), inside=inside), table, to_input())
@@ -1111,7 +1105,7 @@ def test_state_that_json_would_change_is_refused_at_the_call_that_made_it(inside
     assert json.loads(result["session"])["slices"][f"{__name__}:Loose"] == [{"what": "x"}]
 
 
-def test_state_that_json_would_change_is_refused_before_a_run_begins() -> None:
+def test_state_that_json_would_change_is_rejected_before_the_run_starts() -> None:
     table = WatchedTable()
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
         perform(loose(Loose(b"x"), handler_state=Loose("x")), table, to_input())
@@ -1126,7 +1120,7 @@ class Twice:
         self.total *= 2
 
 
-def test_answer_is_made_of_its_text_once() -> None:
+def test_answer_is_parsed_from_its_text_once() -> None:
     template = PromptTemplate[Twice](ns="tests", key="twice")
     durable_agent = durable(MainLoop(ScriptedAdapter([say('{"total": 2}')])), template.bind)
     result, table = attempt(durable_agent, run_input=to_input())
@@ -1141,12 +1135,12 @@ def test_answer_is_made_of_its_text_once() -> None:
     assert to_execution(durable_agent, again).response.output == output
 
 
-def test_params_that_json_would_change_are_refused_when_they_are_given() -> None:
+def test_params_that_json_would_change_raise_serde_error() -> None:
     with pytest.raises(SerdeError, match=r"what: JSON makes a str of this bytes"):
         to_input(Loose(b"x"))
 
 
-def test_adapter_with_a_loop_of_its_own_is_refused() -> None:
+def test_adapter_with_its_own_loop_is_rejected() -> None:
     class Own(ScriptedAdapter):
         def evaluate(self, *args: object, **options: object) -> Never:
             raise AssertionError
@@ -1172,7 +1166,7 @@ TURN = st.lists(CALL, min_size=1, max_size=4).map(lambda pairs: calls(*pairs))
     parallel=st.booleans(),
     data=st.data(),
 )
-def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
+def test_any_conversation_interrupted_anywhere_ends_the_same(
     turns: list[AssistantMessage], *, dynamic: bool, parallel: bool, data: st.DataObject
 ) -> None:
     facts = Facts(Path("/dev/null"))

@@ -66,7 +66,7 @@ def agent(
     return durable(MainLoop(adapter), template.bind, session=session), adapter
 
 
-def test_rows_have_references_and_another_attempt_shows_the_same_media(tmp_path: Path) -> None:
+def test_rows_store_references_and_another_attempt_sends_the_same_media(tmp_path: Path) -> None:
     store = FolderContentStore(tmp_path)
     cat = store.put(CAT)
     run_input = json.loads(json.dumps(to_input(Pet(cat), message=["Compare", cat])))
@@ -90,7 +90,7 @@ def shown(seen: SeenRequest) -> list[bytes]:
     return [content.load(item) for message in seen.messages for item in media_of(message)]
 
 
-def test_nested_run_that_goes_on_shows_the_same_media(tmp_path: Path) -> None:
+def test_continued_nested_run_sends_the_same_media(tmp_path: Path) -> None:
     delegate = Tool.from_prompt(INNER, name="delegate")
     outer = MarkdownSection(title="Ask", template="Delegate.", tools=[delegate])
     template = PromptTemplate[None](ns="tests", key="outer", sections=[outer])
@@ -112,6 +112,6 @@ def test_nested_run_that_goes_on_shows_the_same_media(tmp_path: Path) -> None:
     assert asked == 2  # before the call that finds the picture, and after it
 
 
-def test_bytes_in_the_message_of_a_run_are_refused_with_the_remedy() -> None:
+def test_media_bytes_in_a_run_message_raise_content_error() -> None:
     with pytest.raises(ContentError, match=r"cat\.png.*store\.put\(image\)"):
         to_input(Pet(CAT.reference), message=["See", CAT])

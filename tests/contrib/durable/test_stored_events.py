@@ -57,14 +57,14 @@ def play(tree: Tree) -> tuple[list[Record], list[Record]]:
 
 @law
 @given(trees(Shape(TOOLS, FEATURES)))
-def test_rows_tell_what_was_published(tree: Tree) -> None:
+def test_stored_rows_yield_the_published_events(tree: Tree) -> None:
     published, stored = play(tree)
     assert told(stored) == told(published)
 
 
 @law
 @given(trees(Shape(("open", "note", "delegate"), certain=("restart",), always=(("open",),))))
-def test_rows_tell_of_restarts(tree: Tree) -> None:
+def test_stored_rows_yield_the_events_of_restarts(tree: Tree) -> None:
     published, stored = play(tree)
     assert told(stored) == told(published)
     assert len(read_run(stored).evaluations) == len(read_run(published).evaluations)

@@ -152,7 +152,7 @@ def whole(execution: Execution[Json]) -> object:
     ),
     data=st.data(),
 )
-def test_waiting_with_any_cuts_comes_to_what_an_approver_comes_to(
+def test_suspended_run_with_crashes_matches_the_run_with_an_approver(
     turns: list[list[tuple[Program, Mode, bool]]], data: st.DataObject
 ) -> None:
     calls = [item for turn in turns for item in turn]
@@ -233,7 +233,7 @@ def sending(
     return sent, attempts
 
 
-def test_call_that_a_crash_cuts_before_the_decision_is_asked_and_not_unknown() -> None:
+def test_call_interrupted_before_its_decision_is_pending_and_not_unknown() -> None:
     sent, attempts = sending(three(), say("done"))
     assert attempts.kinds == ["rendered", "answered", "asked"]  # nothing began
     first = attempts.result
@@ -244,7 +244,7 @@ def test_call_that_a_crash_cuts_before_the_decision_is_asked_and_not_unknown() -
     assert sent.amounts == []
 
 
-def test_denied_call_has_not_begun_whatever_its_id_is() -> None:
+def test_denied_call_is_never_started_for_any_call_id() -> None:
     sent = Sent()
     attempts = Attempts(sent.agent(three(), say("done"), call_id="run/{}"), to_input())
     attempts.attempt()
@@ -258,7 +258,7 @@ def test_denied_call_has_not_begun_whatever_its_id_is() -> None:
 
 
 @pytest.mark.parametrize("kept", range(7))
-def test_each_call_runs_at_most_once_wherever_the_rest_is_cut(kept: int) -> None:
+def test_each_call_runs_at_most_once_wherever_the_run_crashes(kept: int) -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve(), "call_2": Deny("no"), "call_3": Approve()})
     kinds, undisturbed = attempts.kinds, attempts.result
@@ -276,7 +276,7 @@ def test_each_call_runs_at_most_once_wherever_the_rest_is_cut(kept: int) -> None
         assert attempts.result == undisturbed
 
 
-def test_some_decisions_run_the_first_calls_and_the_others_are_kept() -> None:
+def test_partial_decisions_run_leading_calls_and_keep_the_others() -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve(), "call_3": ReplaceArguments({"a": 9})})
     assert sent.amounts == [1]
@@ -287,7 +287,7 @@ def test_some_decisions_run_the_first_calls_and_the_others_are_kept() -> None:
     assert keys == ["run:1/call_1", "run:1/call_2", "run:1/call_3"]  # of the run, in all parts
 
 
-def test_replaced_arguments_that_the_tool_cannot_take_let_the_run_wait_again() -> None:
+def test_invalid_replacement_arguments_suspend_the_run_again() -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": ReplaceArguments({"a": "many"}), "call_2": Approve()})
     assert attempts.pending == ["call_1", "call_2", "call_3"]
@@ -296,7 +296,7 @@ def test_replaced_arguments_that_the_tool_cannot_take_let_the_run_wait_again() -
     assert sent.amounts == [1, 2]
 
 
-def test_calls_that_need_no_approval_run_before_the_wait_and_after_it() -> None:
+def test_calls_without_approval_run_before_and_after_the_suspension() -> None:
     def large(params: Args) -> Mode:
         return "arguments" if params.a == 2 else None
 
@@ -310,12 +310,12 @@ def test_calls_that_need_no_approval_run_before_the_wait_and_after_it() -> None:
     assert attempts.ended().text == "done"
 
 
-def test_version_tells_agents_with_other_approvals_apart() -> None:
+def test_version_depends_on_the_approval_mode() -> None:
     modes: list[Mode] = [None, "arguments", lambda: "arguments"]
     assert len({Sent().agent(approval=mode).version for mode in modes}) == 3
 
 
-def test_decision_counts_for_one_call_wherever_the_rest_is_cut() -> None:
+def test_decision_applies_to_one_call_wherever_the_run_crashes() -> None:
     """Providers may give the calls of all turns the same ids."""
     sent = Sent()
     adapter = script(call(("run", {"a": 1})), call(("run", {"a": 2})), say("done"), call_id="same")
@@ -395,7 +395,7 @@ def approve_all(attempts: Attempts) -> dict[str, Decision]:
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_run_inside_a_call_waits_and_goes_on_wherever_its_parts_are_cut(parallel: bool) -> None:
+def test_suspended_nested_run_continues_wherever_the_run_crashes(parallel: bool) -> None:
     plain, at = Delegating(parallel=parallel), Session()
     at.declare(Note)
     wanted = whole(
@@ -423,7 +423,7 @@ def test_run_inside_a_call_waits_and_goes_on_wherever_its_parts_are_cut(parallel
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_run_inside_a_call_that_has_waited_asks_and_sends_nothing_again(parallel: bool) -> None:
+def test_resumed_nested_run_repeats_no_request_and_no_call(parallel: bool) -> None:
     delegating = Delegating(parallel=parallel)
     attempts = delegating.attempts()
     while attempts.suspension is not None:
@@ -436,7 +436,7 @@ def test_run_inside_a_call_that_has_waited_asks_and_sends_nothing_again(parallel
     assert notes == ["began 1", "sent 3", "sent 4", "began 2", "sent 3", "sent 4"]
 
 
-def test_some_decisions_on_a_run_inside_a_call_are_kept_and_the_others_wait_on() -> None:
+def test_partial_decisions_on_a_nested_run_are_kept() -> None:
     delegating = Delegating()
     attempts = delegating.attempts()
     attempts.decide({"delegate-0/1/run-1": ReplaceArguments({"a": 9})})
@@ -449,7 +449,7 @@ def test_some_decisions_on_a_run_inside_a_call_are_kept_and_the_others_wait_on()
     assert notes == ["began 1", "sent 9", "began 2"]
 
 
-def test_run_inside_a_call_that_must_not_run_twice_cannot_wait_and_the_model_reads_why() -> None:
+def test_nested_run_in_an_at_most_once_call_fails_instead_of_suspending() -> None:
     delegating = Delegating(effect="at_most_once")
     attempts = delegating.attempts()
     first, second = answers(attempts.ended().response.transcript)
@@ -463,7 +463,7 @@ def test_run_inside_a_call_that_must_not_run_twice_cannot_wait_and_the_model_rea
 # --- Limits
 
 
-def test_time_in_which_a_run_waits_does_not_count() -> None:
+def test_time_while_suspended_is_not_deducted() -> None:
     limits: list[Json] = [{"deadline": Deadline.after(3600)}, {"budget": Budget(max_seconds=3600)}]
     for limit in limits:
         sent, attempts = sending(three(), say("done"), **limit)
@@ -478,7 +478,7 @@ def test_time_in_which_a_run_waits_does_not_count() -> None:
         assert 500 < attempts.result["seconds_left"] <= left
 
 
-def test_run_whose_time_was_up_when_it_began_to_wait_ends_with_the_decision() -> None:
+def test_run_suspended_with_no_time_left_ends_when_decided() -> None:
     _, attempts = sending(three(), say("done"), deadline=Deadline.after(3600))
     attempts.result["seconds_left"] = -1.0
     attempts.decide({"call_1": Approve()})
@@ -486,7 +486,7 @@ def test_run_whose_time_was_up_when_it_began_to_wait_ends_with_the_decision() ->
         attempts.ended()
 
 
-def test_what_a_run_has_used_before_it_waits_counts() -> None:
+def test_usage_before_a_suspension_is_budgeted() -> None:
     _, attempts = sending(three(), say("done"), budget=Budget(max_calls=1))
     attempts.decide({f"call_{n}": Deny() for n in (1, 2, 3)})
     with pytest.raises(BudgetExceededError, match="max_calls=1 reached with 1"):
@@ -496,7 +496,7 @@ def test_what_a_run_has_used_before_it_waits_counts() -> None:
 # --- Refusals
 
 
-def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
+def test_invalid_decisions_are_rejected_before_they_are_stored() -> None:
     _, attempts = sending(three(), say("done"))
     with pytest.raises(
         ValueError, match=r"decisions must be for suspended calls, .*, got one for 'x'"
@@ -507,14 +507,14 @@ def test_wrong_decisions_are_refused_before_they_are_stored() -> None:
         to_resumed(attempts.run_input, attempts.result, {"call_1": no_decision})
 
 
-def test_result_of_a_run_that_waits_is_no_execution() -> None:
+def test_result_of_a_suspended_run_raises_run_suspended() -> None:
     _, attempts = sending(three(), say("done"))
     with pytest.raises(RunSuspended) as waiting:
         attempts.ended()
     assert waiting.value.suspension == attempts.suspension
 
 
-def test_rest_that_another_version_has_begun_is_refused() -> None:
+def test_resumed_part_started_by_another_version_is_rejected() -> None:
     sent, attempts = sending(three(), say("done"))
     attempts.decide({"call_1": Approve()})
     other = Sent().agent(three(), say("done"), approval=lambda: "arguments")
@@ -523,7 +523,7 @@ def test_rest_that_another_version_has_begun_is_refused() -> None:
     assert sent.amounts == [1]
 
 
-def test_rest_of_a_run_whose_tools_have_changed_is_refused() -> None:
+def test_suspended_run_whose_tools_have_changed_is_rejected() -> None:
     _, attempts = sending(three(), say("done"))
     given = to_resumed(attempts.run_input, attempts.result, {"call_1": Approve()})
     table, other = WatchedTable(), Sent().agent(three(), say("done"))

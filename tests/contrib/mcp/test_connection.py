@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 # --- Start
 
 
-def test_a_server_starts_in_its_folder_with_the_variables_in_its_command(
+def test_server_starts_in_its_folder_with_variables_expanded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLACE", "data")
@@ -58,7 +58,7 @@ def test_a_server_starts_in_its_folder_with_the_variables_in_its_command(
     assert (tmp_path / "data" / "calls").read_text() == "echo hi\n"
 
 
-def test_the_last_three_lines_on_stderr_say_why_a_server_failed(tmp_path: Path) -> None:
+def test_server_failure_reports_the_last_three_lines_of_stderr(tmp_path: Path) -> None:
     program = "import sys; sys.exit('one\\ntwo\\nthree\\n\\n' + 'x' * 301)"
     lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program))
     ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
@@ -70,14 +70,14 @@ def test_the_last_three_lines_on_stderr_say_why_a_server_failed(tmp_path: Path) 
     ]
 
 
-def test_bytes_on_stderr_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+def test_invalid_utf8_on_stderr_is_replaced(tmp_path: Path) -> None:
     program = "import os; os.write(2, b'no \\xff text')"
     lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program))
     ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("echo", {})))
     assert text == "MCP server 'plain' failed: Connection closed\nno \ufffd text"
 
 
-def test_a_server_offers_what_all_pages_of_its_list_say(tmp_path: Path) -> None:
+def test_tools_are_listed_from_all_pages(tmp_path: Path) -> None:
     (tmp_path / "pages").write_text("4")
     live = listed(lock_of(tmp_path))
     assert [tool.name for tool in live.tools] == sorted(str(tool["name"]) for tool in TOOLS[:4])
@@ -86,7 +86,7 @@ def test_a_server_offers_what_all_pages_of_its_list_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pages", [100, 101])
-def test_a_list_has_at_most_a_hundred_pages(tmp_path: Path, pages: int) -> None:
+def test_tool_list_is_limited_to_100_pages(tmp_path: Path, pages: int) -> None:
     (tmp_path / "pages").write_text(f"{pages}")
     if pages == 100:
         assert len(listed(lock_of(tmp_path)).tools) == len(TOOLS)
@@ -95,7 +95,7 @@ def test_a_list_has_at_most_a_hundred_pages(tmp_path: Path, pages: int) -> None:
             listed(lock_of(tmp_path))
 
 
-def test_a_start_that_nobody_waits_for_any_more_ends_without_a_word(
+def test_abandoned_server_start_ends_without_asyncio_warnings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lock = replace(
@@ -123,13 +123,13 @@ for line in sys.stdin:
 """
 
 
-def test_a_server_need_not_say_who_it_is(tmp_path: Path) -> None:
+def test_server_without_name_and_version_is_accepted(tmp_path: Path) -> None:
     live = listed(replace(lock_of(tmp_path), command=(sys.executable, "-c", ANONYMOUS)))
     assert live.protocol == "2026-07-28"
     assert (live.server_name, live.server_version, live.instructions) == ("", "", "")
 
 
-def test_tracebacks_in_the_logs_of_the_sdk_hide_credentials_while_the_server_runs(
+def test_sdk_log_tracebacks_mask_credentials_while_the_server_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
@@ -156,7 +156,7 @@ def test_tracebacks_in_the_logs_of_the_sdk_hide_credentials_while_the_server_run
     assert afterwards.count("sesame-open-wide") >= 2
 
 
-def test_a_server_learns_the_name_and_version_of_the_library(tmp_path: Path) -> None:
+def test_server_receives_the_name_and_version_of_the_library(tmp_path: Path) -> None:
     listed(lock_of(tmp_path))
     client = json.loads((tmp_path / "client").read_text())
     assert client == {"name": "weakincentives", "version": __version__}
@@ -165,7 +165,7 @@ def test_a_server_learns_the_name_and_version_of_the_library(tmp_path: Path) -> 
 # --- Calls
 
 
-def test_a_server_that_refuses_a_call_is_an_answer_without_credentials(
+def test_call_rejected_by_the_server_is_answered_with_masked_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
@@ -177,7 +177,7 @@ def test_a_server_that_refuses_a_call_is_an_answer_without_credentials(
     assert (tmp_path / "starts").read_text() == "x"
 
 
-def test_what_a_server_reports_and_logs_hides_credentials(
+def test_progress_and_log_messages_mask_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
@@ -187,7 +187,7 @@ def test_what_a_server_reports_and_logs_hides_credentials(
     assert [event.text for event in watcher.of(MCPLogMessage)] == ["with ***"]
 
 
-def test_a_server_that_dies_while_it_lists_is_started_for_any_call(tmp_path: Path) -> None:
+def test_server_that_dies_while_listing_is_restarted_for_any_call(tmp_path: Path) -> None:
     """The call has not been sent then."""
     with connected(lock_of(tmp_path)) as call:
         call("mutate", "Does echo.")
@@ -197,7 +197,7 @@ def test_a_server_that_dies_while_it_lists_is_started_for_any_call(tmp_path: Pat
     assert (tmp_path / "starts").read_text() == "xx"
 
 
-def test_a_refusal_names_300_characters_of_what_differs(tmp_path: Path) -> None:
+def test_changed_tool_error_lists_at_most_300_characters_of_differences(tmp_path: Path) -> None:
     properties: dict[str, Json] = {f"property-{index:02}": {} for index in range(19)}
     schema = {"type": "object", "properties": properties}
     (tmp_path / "tools.json").write_text(json.dumps(changed("echo", inputSchema=schema)))
@@ -232,7 +232,7 @@ def late(folder: Path) -> ServerLock:
     return replace(lock_of(folder), command=command)
 
 
-def test_a_server_that_did_not_start_is_started_again_by_the_next_call(tmp_path: Path) -> None:
+def test_server_that_failed_to_start_is_started_again_by_the_next_call(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     (tmp_path / "fails").touch()
     with connected(late(tmp_path)) as call:
@@ -241,7 +241,7 @@ def test_a_server_that_did_not_start_is_started_again_by_the_next_call(tmp_path:
         assert call("append", "b", repeatable=False).message == "b\n"
 
 
-def test_a_start_that_one_call_gives_up_is_begun_again_for_the_other(tmp_path: Path) -> None:
+def test_server_start_cancelled_by_one_call_is_repeated_for_the_other(tmp_path: Path) -> None:
     waits = tmp_path / "waits"
 
     async def both(connection: Connection) -> str:
@@ -258,7 +258,7 @@ def test_a_start_that_one_call_gives_up_is_begun_again_for_the_other(tmp_path: P
         assert asyncio.run(both(connection)) == "b\n"
 
 
-def test_the_end_of_a_connection_ends_calls_that_still_run(
+def test_closing_a_connection_cancels_its_running_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = Connection(lock_of(tmp_path))
@@ -276,7 +276,7 @@ def test_the_end_of_a_connection_ends_calls_that_still_run(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_calls_that_give_up_one_after_the_other_end_the_server_once(tmp_path: Path) -> None:
+def test_successive_cancelled_calls_stop_the_server_once(tmp_path: Path) -> None:
     connection = Connection(lock_of(tmp_path))
     hang = partial(
         connection.call, "hang", {"text": "stubborn"}, repeatable=False, seconds=60, publish=id
@@ -295,7 +295,7 @@ def test_calls_that_give_up_one_after_the_other_end_the_server_once(tmp_path: Pa
     assert children() == []
 
 
-def test_events_of_a_later_call_do_not_see_the_variables_of_the_first(tmp_path: Path) -> None:
+def test_events_of_a_later_call_use_its_own_context_variables(tmp_path: Path) -> None:
     variable = ContextVar("variable", default="")
     seen: list[tuple[str, str]] = []
 
@@ -315,7 +315,7 @@ def test_events_of_a_later_call_do_not_see_the_variables_of_the_first(tmp_path: 
     assert "first" not in {value for _, value in seen}
 
 
-def test_an_event_of_the_server_goes_to_one_of_the_calls_that_run(tmp_path: Path) -> None:
+def test_server_event_is_published_to_only_one_running_call(tmp_path: Path) -> None:
     events: list[object] = []
 
     async def both(connection: Connection) -> None:
@@ -341,7 +341,7 @@ QUESTION = json.dumps(
 
 
 @pytest.mark.parametrize("ended_by", ["timeout", "cancellation"])
-def test_a_call_that_waits_for_its_turn_in_vain_leaves_the_server_alone(
+def test_queued_call_that_times_out_or_is_cancelled_does_not_reach_the_server(
     tmp_path: Path, ended_by: str
 ) -> None:
     asked, answered = asyncio.Event(), asyncio.Event()
@@ -376,13 +376,13 @@ def test_a_call_that_waits_for_its_turn_in_vain_leaves_the_server_alone(
     assert (tmp_path / "starts").read_text() == "x"
 
 
-def test_a_call_without_a_context_asks_nobody(tmp_path: Path) -> None:
+def test_elicitation_of_a_call_without_context_is_cancelled(tmp_path: Path) -> None:
     with connected(lock_of(tmp_path), _never) as call:
         answer = json.loads(call("elicit", QUESTION).message)
     assert answer["result"] == {"action": "cancel"}
 
 
-def test_a_question_outside_of_every_call_is_cancelled_and_nobody_is_asked(tmp_path: Path) -> None:
+def test_elicitation_outside_a_call_is_cancelled(tmp_path: Path) -> None:
     context, asked = object(), tmp_path / "asked-later"
     with connected(lock_of(tmp_path), _never) as call:
         assert call("elicit_later", QUESTION, context=context).message == "later"
@@ -392,7 +392,7 @@ def test_a_question_outside_of_every_call_is_cancelled_and_nobody_is_asked(tmp_p
         assert call("echo", "hi", context=context).message == "hi"
 
 
-def test_keys_of_equal_servers_and_folders_are_equal(tmp_path: Path) -> None:
+def test_server_and_state_keys_compare_by_value(tmp_path: Path) -> None:
     key = ServerKey("plain", lock_of(tmp_path), None)
     assert len(repr(StateKey(key, "data"))) < 100
     assert key == ServerKey("plain", lock_of(tmp_path), None)

@@ -89,7 +89,7 @@ def response(text: str) -> Any:
         ("async", "plain", Cancel(), "elicitation was cancel"),
     ],
 )
-def test_a_person_answers_a_server_of_the_newer_protocol(
+def test_elicit_answers_a_server_of_the_newer_protocol(
     modern: ServerLock, mode: str, form: str, answer: Answer, words: str
 ) -> None:
     person = Person(answer)
@@ -117,7 +117,7 @@ def test_a_person_answers_a_server_of_the_newer_protocol(
         (Cancel(), {"action": "cancel"}),
     ],
 )
-def test_a_person_answers_a_server_of_the_older_protocol(
+def test_elicit_answers_a_server_of_the_older_protocol(
     tmp_path: Path, answer: Answer, received: dict[str, object]
 ) -> None:
     section = section_of(tmp_path, elicit=Person(answer).plain)
@@ -127,14 +127,14 @@ def test_a_person_answers_a_server_of_the_older_protocol(
     assert "elicitation" in json.loads((tmp_path / "capabilities").read_text())
 
 
-def test_without_a_person_a_server_does_not_learn_of_one(tmp_path: Path) -> None:
+def test_elicitation_capability_is_not_declared_without_elicit(tmp_path: Path) -> None:
     watcher = run(section_of(tmp_path), ("elicit", question()))
     assert json.loads(answers(watcher)[0][1])["error"]["message"] == "Elicitation not supported"
     assert "elicitation" not in json.loads((tmp_path / "capabilities").read_text())
     assert not watcher.of(MCPElicitationAnswered)
 
 
-def test_each_section_of_a_server_has_its_own_person(tmp_path: Path) -> None:
+def test_each_section_of_a_server_uses_its_own_elicit(tmp_path: Path) -> None:
     people = [Person(Accept({"agreed": True})), Person(Decline())]
     tools = ["elicit", "elicit_and_go"]
     sections = [
@@ -147,7 +147,7 @@ def test_each_section_of_a_server_has_its_own_person(tmp_path: Path) -> None:
     assert [[asked.message for asked in person.questions] for person in people] == [["Yours?"], []]
 
 
-def test_questions_asked_at_once_come_one_after_the_other(
+def test_concurrent_elicitations_are_handled_one_at_a_time(
     tmp_path: Path, modern: ServerLock
 ) -> None:
     open_questions: list[str] = []
@@ -168,7 +168,7 @@ def test_questions_asked_at_once_come_one_after_the_other(
     assert answers(run(section, ("invite", {}))) == [(True, "Ada, 36, fish, True")]
 
 
-def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: Path) -> None:
+def test_elicitation_of_parallel_calls_has_the_context_of_its_call(tmp_path: Path) -> None:
     person = Person(lambda request: Accept({"agreed": request.message == "1"}))
     section = section_of(tmp_path, elicit=person.plain, effects={"*": "pure"})
     turn = call(*[("plain_elicit", question(f"{number}")) for number in range(3)])
@@ -203,7 +203,7 @@ def test_a_question_belongs_to_one_of_the_calls_that_are_made_at_once(tmp_path: 
     ],
 )
 @pytest.mark.parametrize("form", ["plain", "coroutine"])
-def test_an_answer_that_is_wrong_fails_the_call_and_the_server_reads_cancel(
+def test_invalid_elicit_answer_fails_the_call_and_sends_cancel(
     tmp_path: Path, answer: object, words: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sésame-open-wide")
@@ -218,7 +218,7 @@ def test_an_answer_that_is_wrong_fails_the_call_and_the_server_reads_cancel(
     assert event.action == "cancel"
 
 
-def test_an_error_of_elicit_counts_more_than_what_the_server_makes_of_it(tmp_path: Path) -> None:
+def test_elicit_error_takes_precedence_over_the_servers_answer(tmp_path: Path) -> None:
     section = section_of(tmp_path, elicit=Person(lambda _: 1 / 0).plain)
     refusing = ("elicit_and_refuse", question())
     assert answers(run(section, refusing)) == [(False, "division by zero")]
@@ -227,7 +227,7 @@ def test_an_error_of_elicit_counts_more_than_what_the_server_makes_of_it(tmp_pat
     assert answers(run(declining, refusing)) == [(False, words)]
 
 
-def test_a_function_may_return_a_coroutine(tmp_path: Path) -> None:
+def test_elicit_function_can_return_a_coroutine(tmp_path: Path) -> None:
     person = Person(Decline())
 
     def ask(request: Elicitation, *, context: ToolContext) -> Awaitable[Answer]:
@@ -237,7 +237,7 @@ def test_a_function_may_return_a_coroutine(tmp_path: Path) -> None:
     assert response(text) == {"action": "decline"}
 
 
-def test_all_that_does_not_fit_a_form_is_said() -> None:
+def test_check_answer_reports_every_issue() -> None:
     closed = elicitation(schema={**FLAT, "additionalProperties": False})
     words = (
         r"returned content that does not match the form: agreed: does not fit type: \"boolean\"; "
@@ -261,7 +261,7 @@ def nested(schema: object) -> dict[str, object]:
         ({"message": "?", "requestedSchema": nested(FLAT)}, "its form is not flat"),
     ],
 )
-def test_what_no_form_can_ask_is_declined_and_nobody_is_asked(
+def test_unsupported_elicitation_is_declined_without_calling_elicit(
     tmp_path: Path, params: dict[str, object], reason: str
 ) -> None:
     person = Person(Accept({}))
@@ -303,13 +303,13 @@ def sized(length: int) -> dict[str, object]:
         ({"type": "object"}, "its schema is not that of an object"),
     ],
 )
-def test_a_form_is_a_bounded_object_of_texts_numbers_booleans_and_lists_of_choices(
+def test_form_must_be_a_flat_object_within_the_limits(
     schema: dict[str, Any], problem: str | None
 ) -> None:
     assert form_problem(schema) == problem
 
 
-def test_a_line_on_a_field_has_at_most_300_characters() -> None:
+def test_field_description_is_limited_to_300_characters() -> None:
     line = elicitation("?", nested({"type": "string", "title": "x" * 400})).describe("a")
     assert len(line) == 300
 
@@ -321,7 +321,7 @@ def elicitation(message: str = "?", schema: Any = FLAT) -> Elicitation:
     return Elicitation(server="plain", message=message, schema=schema)
 
 
-def test_a_question_shows_that_its_words_are_the_servers() -> None:
+def test_elicitation_text_is_attributed_to_the_server() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -345,7 +345,7 @@ def test_a_question_shows_that_its_words_are_the_servers() -> None:
     ("name", "title", "is_secret"),
     [("api_key", "", True), ("a", "Your password", True), ("age", "Age", False)],
 )
-def test_a_form_that_seems_to_ask_for_a_secret_says_so(
+def test_form_that_may_ask_for_a_secret_has_a_warning(
     name: str, title: str, *, is_secret: bool
 ) -> None:
     schema = {"type": "object", "properties": {name: {"type": "string", "title": title}}}
@@ -354,7 +354,7 @@ def test_a_form_that_seems_to_ask_for_a_secret_says_so(
     assert (f"Careful: it may want a secret ({name})" in str(shown)) is is_secret
 
 
-def test_the_words_of_a_server_are_bounded_and_hide_our_credentials(
+def test_elicitation_text_is_truncated_and_masks_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
@@ -371,19 +371,19 @@ def test_the_words_of_a_server_are_bounded_and_hide_our_credentials(
     assert len(line) < 310
 
 
-def test_a_person_may_check_what_fits_before_answering() -> None:
+def test_elicitation_issues_validates_content_before_answering() -> None:
     (issue,) = elicitation().issues({"agreed": 3})
     assert str(issue) == 'agreed: does not fit type: "boolean"'
     assert elicitation().issues({"agreed": True}) == ()
 
 
-def test_a_form_may_require_nothing_and_have_no_fields() -> None:
+def test_form_without_fields_is_accepted() -> None:
     empty = elicitation(schema={"type": "object"})
     assert (empty.fields, empty.required, empty.secrets) == ({}, frozenset(), ())
     assert str(empty) == "MCP server 'plain' asks, in its own words:\n| ?"
 
 
-def test_an_answer_says_by_its_type_what_it_does() -> None:
+def test_answer_types_have_their_action_and_repr() -> None:
     assert [
         (answer.action, repr(answer)) for answer in (Accept({"a": 1}), Decline(), Cancel())
     ] == [
@@ -396,7 +396,7 @@ def test_an_answer_says_by_its_type_what_it_does() -> None:
 # --- How a wait ends
 
 
-def test_a_question_ends_with_the_timeout_of_its_call(tmp_path: Path) -> None:
+def test_elicitation_ends_with_the_timeout_of_its_call(tmp_path: Path) -> None:
     def attempt(seconds: float) -> str | None:
         answered = threading.Event()
         person = Person(lambda _: answered.wait(NEVER) and Decline())
@@ -411,7 +411,7 @@ def test_a_question_ends_with_the_timeout_of_its_call(tmp_path: Path) -> None:
     assert re.match(r"MCP server 'plain' gave no answer within \d+ seconds and was ended\.", text)
 
 
-def test_the_deadline_of_the_run_ends_a_question(tmp_path: Path) -> None:
+def test_run_deadline_ends_an_elicitation(tmp_path: Path) -> None:
     answered = threading.Event()
     person = Person(lambda _: answered.wait(60) and Decline())
     section = section_of(tmp_path, elicit=person.plain)
@@ -433,14 +433,14 @@ def waiting_person(start: Callable[[], object], ended: list[str]) -> Callable[..
     return ask
 
 
-def test_a_cancelled_run_cancels_the_question(tmp_path: Path) -> None:
+def test_cancelled_run_cancels_its_elicitation(tmp_path: Path) -> None:
     started, ended = threading.Event(), list[str]()
     section = section_of(tmp_path, elicit=waiting_person(started.set, ended))
     run_cancelled(section, ("elicit", question("Why?")), started.is_set)
     assert ended == ["Why?"]
 
 
-def test_a_question_that_outlives_its_call_is_cancelled(tmp_path: Path) -> None:
+def test_elicitation_that_outlives_its_call_is_cancelled(tmp_path: Path) -> None:
     ended = list[str]()
     section = section_of(tmp_path, elicit=waiting_person((tmp_path / "asked").touch, ended))
     calls: list[Call] = [

@@ -37,13 +37,13 @@ def issues_of(tool: AnyTool, arguments: str) -> tuple[ValidationIssue, ...]:
     return ()
 
 
-def test_ten_servers_have_138_tools() -> None:
+def test_ten_locked_servers_have_138_tools() -> None:
     assert len(LOCKS) == 10
     assert len(TOOLS) == sum(len(lock.tools) for lock in LOCKS.values()) == 138
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_server_offers_what_its_lock_says(
+def test_live_server_matches_its_lock(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name not in PACKAGED and not FOREIGN_SERVERS.is_dir():
@@ -56,7 +56,7 @@ def test_a_server_offers_what_its_lock_says(
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
-def test_openai_refuses_none_of_them(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_accepts_every_external_tool(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     strict: dict[str, bool] = {}
 
@@ -79,12 +79,12 @@ def test_openai_refuses_none_of_them(api: Any, monkeypatch: pytest.MonkeyPatch) 
     assert sum(strict.values()) == 126
 
 
-def test_each_is_offered_plainly_to_providers_with_rules_of_their_own() -> None:
+def test_plain_schemas_of_external_tools_are_valid() -> None:
     for tool in TOOLS.values():
         check_plain(tool_to_spec(tool).parameters)
 
 
-def test_the_names_that_models_call_lead_back_to_each_tool() -> None:
+def test_model_names_map_back_to_every_external_tool() -> None:
     for name, lock in LOCKS.items():
         names = model_names(name, [tool.name for tool in lock.tools])
         assert sorted(names.values()) == sorted(tool.name for tool in lock.tools)
@@ -94,7 +94,7 @@ def test_the_names_that_models_call_lead_back_to_each_tool() -> None:
 
 
 @given(st.data())
-def test_what_a_strict_decoder_may_say_is_accepted(data: st.DataObject) -> None:
+def test_arguments_of_a_strict_decoder_are_accepted(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*TOOLS]))
     spec = sent_tool(TOOLS[name])
     if not spec.strict:
@@ -107,12 +107,12 @@ def test_what_a_strict_decoder_may_say_is_accepted(data: st.DataObject) -> None:
     assert broken == []
 
 
-def test_a_prompt_over_ten_servers_has_no_findings_and_starts_none_of_them() -> None:
+def test_prompt_with_ten_servers_has_no_findings() -> None:
     report = analyze(foreign_prompt(SectionVisibility.SUMMARY), session=Session())
     assert report.findings == ()
 
 
-def test_until_a_section_is_opened_a_server_costs_its_summary() -> None:
+def test_closed_mcp_section_sends_at_most_3_percent_of_its_tool_schemas() -> None:
     closed = foreign_prompt(SectionVisibility.SUMMARY).render()
     whole = sum(len(json.dumps(tool_to_spec(tool).as_dict())) for tool in TOOLS.values())
     offered = sum(len(json.dumps(tool_to_spec(tool).as_dict())) for tool in closed.tools)

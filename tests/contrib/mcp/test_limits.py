@@ -82,7 +82,7 @@ def test_large_results_within_the_limits_are_accepted(tmp_path: Path, tool: str,
 
 
 @pytest.mark.parametrize("tool", ["pings", "mute_pings", "same_ping", "newlines"])
-def test_flood_of_messages_neither_delays_the_timeout_nor_takes_memory(
+def test_flood_of_messages_does_not_delay_the_timeout_or_use_memory(
     tmp_path: Path, tool: str
 ) -> None:
     with connected(hostile(tmp_path)) as call:
@@ -95,7 +95,7 @@ def test_flood_of_messages_neither_delays_the_timeout_nor_takes_memory(
     assert time.monotonic() - began < 2 * LATE
 
 
-def test_flood_of_questions_takes_no_memory_while_one_is_open(tmp_path: Path) -> None:
+def test_flood_of_elicitations_does_not_use_memory_while_one_is_open(tmp_path: Path) -> None:
     async def elicit(_: Elicitation, *, context: ToolContext) -> NoReturn:
         await asyncio.sleep(600)
         raise AssertionError("the call ends before")
@@ -108,7 +108,7 @@ def test_flood_of_questions_takes_no_memory_while_one_is_open(tmp_path: Path) ->
     assert "gave no answer within 3 seconds" in text
 
 
-def test_a_call_passes_on_at_most_ten_thousand_short_events(tmp_path: Path) -> None:
+def test_call_publishes_at_most_10000_truncated_log_events(tmp_path: Path) -> None:
     logged: list[MCPLogMessage] = []
     with connected(hostile(tmp_path)) as call:
         assert call("log", 10_100, seconds=60, publish=logged.append).message == "logged"
@@ -135,7 +135,7 @@ def wait_for_end(pid: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ignore"])
-def test_processes_that_a_server_started_end_with_it(tmp_path: Path, text: str) -> None:
+def test_child_processes_of_a_server_end_with_it(tmp_path: Path, text: str) -> None:
     with connected(hostile(tmp_path)) as call:
         pid = int(call("child", text).message)
         assert is_running(pid)
@@ -153,7 +153,7 @@ with connected(hostile(Path({folder!r}))) as call:
 """
 
 
-def test_processes_that_a_server_started_end_when_the_client_is_killed(tmp_path: Path) -> None:
+def test_child_processes_of_a_server_end_when_the_client_is_killed(tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[2])
     started: list[int] = []
     for number in (signal.SIGTERM, signal.SIGKILL):  # both at once: their ends take two seconds
@@ -236,7 +236,7 @@ def test_http_answers_within_the_limits_are_accepted(
         assert call("echo").message == "x" * 5_000_000
 
 
-def test_http_flood_of_pings_neither_delays_the_timeout_nor_takes_memory(tmp_path: Path) -> None:
+def test_http_flood_of_pings_does_not_delay_the_timeout_or_use_memory(tmp_path: Path) -> None:
     def pings() -> Iterator[bytes]:
         for number in count():
             yield event(json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}).encode())

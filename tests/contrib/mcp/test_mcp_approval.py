@@ -57,7 +57,7 @@ def calls_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("groups", [{}, {"Writing": ["append", "fail"]}])
-def test_calls_are_approved_unless_their_tool_only_reads(
+def test_calls_require_approval_unless_their_tool_is_read_only(
     tmp_path: Path, groups: dict[str, list[str]]
 ) -> None:
     person = Person(Approve(), Deny("Not today."))
@@ -75,7 +75,7 @@ def test_calls_are_approved_unless_their_tool_only_reads(
     ]
 
 
-def test_a_denied_call_starts_no_server_and_leaves_its_folder_alone(tmp_path: Path) -> None:
+def test_denied_call_does_not_start_the_server_or_touch_its_folder(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     options: dict[str, Any] = {"approval": "arguments", "folder": tmp_path / "data"}
     (text,) = texts_of(tmp_path, Person(Deny()), ("append", {"text": "a"}), **options)
@@ -83,7 +83,7 @@ def test_a_denied_call_starts_no_server_and_leaves_its_folder_alone(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_the_effects_that_an_author_declares_say_who_is_asked(tmp_path: Path) -> None:
+def test_declared_effects_determine_which_calls_require_approval(tmp_path: Path) -> None:
     person = Person(Approve())
     calls: list[Call] = [("echo", {"text": "a"}), ("append", {"text": "b"})]
     effects = {"echo": "at_most_once", "append": "pure"}
@@ -91,7 +91,7 @@ def test_the_effects_that_an_author_declares_say_who_is_asked(tmp_path: Path) ->
     assert [tool for tool, _, _ in person.asked] == ["plain_echo"]
 
 
-def test_a_selector_decides_by_the_arguments_and_nothing_runs_to_show_its_effects(
+def test_selector_decides_by_the_arguments_without_running_a_preview(
     tmp_path: Path,
 ) -> None:
     def select(params: dict[str, str], *, session: StateView) -> str | None:
@@ -105,13 +105,13 @@ def test_a_selector_decides_by_the_arguments_and_nothing_runs_to_show_its_effect
     assert person.asked == [("plain_append", "arguments", '{"text": "secret"}')]
 
 
-def test_the_server_receives_the_arguments_that_a_person_put_in(tmp_path: Path) -> None:
+def test_server_receives_the_replaced_arguments(tmp_path: Path) -> None:
     person = Person(ReplaceArguments({"text": "mine"}))
     texts_of(tmp_path, person, ("append", {"text": "yours"}), approval="arguments")
     assert calls_of(tmp_path) == ["append mine"]
 
 
-def test_an_approved_call_that_fails_is_undone(tmp_path: Path) -> None:
+def test_approved_call_that_fails_is_rolled_back(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     options: dict[str, Any] = {"approval": "arguments", "folder": tmp_path / "data"}
     texts = texts_of(tmp_path, Person(Approve()), ("fail", {"text": "a"}), **options)
@@ -119,7 +119,7 @@ def test_an_approved_call_that_fails_is_undone(tmp_path: Path) -> None:
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_a_run_that_waits_makes_its_call_once_it_is_approved(tmp_path: Path) -> None:
+def test_suspended_run_makes_its_call_once_approved(tmp_path: Path) -> None:
     prompt = template_of(section_of(tmp_path, approval="arguments")).bind()
     session = Session()
     loop = MainLoop(ScriptedAdapter([call(("plain_append", {"text": "a"})), say("done")]))
@@ -146,14 +146,14 @@ def test_a_run_that_waits_makes_its_call_once_it_is_approved(tmp_path: Path) -> 
         ),
     ],
 )
-def test_an_approval_that_cannot_work_is_refused(
+def test_unsupported_approval_is_rejected(
     tmp_path: Path, approval: str | Callable[..., object], words: str
 ) -> None:
     with pytest.raises(PromptValidationError, match=words):
         section_of(tmp_path, approval=approval)
 
 
-def test_tools_of_your_own_in_the_section_need_the_same_approval(tmp_path: Path) -> None:
+def test_own_tools_of_a_section_inherit_its_approval(tmp_path: Path) -> None:
     def own(params: Approve, *, context: ToolContext) -> ToolResult[None]:
         raise AssertionError((params, context))
 

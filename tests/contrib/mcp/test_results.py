@@ -28,7 +28,7 @@ def result_of(*texts: str, structured: Any = None, failed: bool = False) -> Call
         (["hello"], {"result": "other"}, 'hello\n\n{"result":"other"}'),
     ],
 )
-def test_the_model_reads_structured_content_once(
+def test_structured_content_appears_once_in_the_result(
     texts: list[str], structured: dict[str, object] | None, read: str
 ) -> None:
     result = to_tool_result(result_of(*texts, structured=structured))
@@ -37,12 +37,12 @@ def test_the_model_reads_structured_content_once(
     assert result.content() == read
 
 
-def test_structured_content_alone_is_what_the_model_reads() -> None:
+def test_structured_content_without_text_is_the_result() -> None:
     result = to_tool_result(result_of(structured={"a": 1}))
     assert (result.message, result.content().strip()) == ("", '{"a":1}')
 
 
-def test_a_resource_that_cannot_be_read_is_named() -> None:
+def test_unreadable_resource_is_named() -> None:
     resource = {"uri": "file:///c", "blob": "not base64"}
     content = [{"type": "resource", "resource": resource}]
     result = to_tool_result(CallToolResult.model_validate({"content": content}))
@@ -50,13 +50,13 @@ def test_a_resource_that_cannot_be_read_is_named() -> None:
     assert result.media == []
 
 
-def test_a_resource_without_a_type_is_an_image_if_its_bytes_are_one() -> None:
+def test_resource_without_a_type_is_detected_as_an_image() -> None:
     resource = {"uri": "file:///d", "blob": "iVBORw0KGgo="}
     content = [{"type": "resource", "resource": resource}]
     (image,) = to_tool_result(CallToolResult.model_validate({"content": content})).media
     assert (image.mime, image.name) == ("image/png", "file:///d")
 
 
-def test_an_answer_that_the_server_marks_as_an_error_has_failed() -> None:
+def test_result_marked_as_an_error_is_unsuccessful() -> None:
     result = to_tool_result(result_of("no", failed=True))
     assert (result.success, result.message) == (False, "no")

@@ -109,7 +109,7 @@ async def use_sections(opened: Client, disclosure: Call) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_client_opens_sections_and_calls_their_tools_in_transactions(
+def test_client_opens_sections_and_calls_their_tools_in_transactions(
     mode: str, target: str
 ) -> None:
     async def use() -> None:
@@ -122,7 +122,7 @@ def test_a_client_opens_sections_and_calls_their_tools_in_transactions(
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_process_serves_over_standard_input_and_output_whatever_handlers_print(mode: str) -> None:
+def test_stdio_server_works_even_if_handlers_print(mode: str) -> None:
     async def use() -> None:
         listener = Listener()
         async with Client(command_of("read"), mode=mode, message_handler=listener) as opened:
@@ -136,7 +136,7 @@ def test_a_process_serves_over_standard_input_and_output_whatever_handlers_print
     asyncio.run(use())
 
 
-def test_a_section_that_a_client_closes_takes_its_tools_away() -> None:
+def test_closing_a_section_removes_its_tools() -> None:
     async def use() -> None:
         listener = Listener()
         async with client(mcp_shop.closable, "legacy", listener=listener) as opened:
@@ -151,7 +151,7 @@ def test_a_section_that_a_client_closes_takes_its_tools_away() -> None:
     asyncio.run(use())
 
 
-def test_the_tools_of_a_served_prompt_say_what_they_take_and_do() -> None:
+def test_served_tools_have_their_schema_description_and_annotations() -> None:
     async def use() -> None:
         template = PromptTemplate(
             ns="shop",
@@ -183,7 +183,7 @@ def test_the_tools_of_a_served_prompt_say_what_they_take_and_do() -> None:
     asyncio.run(use())
 
 
-def test_each_call_is_an_event_of_the_session() -> None:
+def test_each_call_publishes_tool_invoked_in_the_session() -> None:
     async def use() -> None:
         session, events = Session(), list[ToolInvoked]()
         session.bus.subscribe(ToolInvoked, events.append)
@@ -204,7 +204,7 @@ def test_each_call_is_an_event_of_the_session() -> None:
     asyncio.run(use())
 
 
-def test_sections_that_are_opened_together_are_read_in_their_order() -> None:
+def test_sections_opened_together_are_returned_in_prompt_order() -> None:
     async def use() -> None:
         async with client(mcp_shop.open_) as opened:
             arguments = {"section_keys": ["cellar", "kitchen"], "reason": "Dinner"}
@@ -217,7 +217,7 @@ def test_sections_that_are_opened_together_are_read_in_their_order() -> None:
     asyncio.run(use())
 
 
-def test_a_served_mcp_section_passes_images_and_documents_on(tmp_path: Path) -> None:
+def test_served_mcp_section_forwards_images_and_documents(tmp_path: Path) -> None:
     async def use() -> None:
         async with client(template_of(section_of(tmp_path))) as opened:
             text, image, document = (await opened.call_tool("plain_content")).content
@@ -229,7 +229,7 @@ def test_a_served_mcp_section_passes_images_and_documents_on(tmp_path: Path) -> 
     asyncio.run(use())
 
 
-def test_calls_at_once_are_transactions_one_after_the_other() -> None:
+def test_concurrent_calls_run_as_sequential_transactions() -> None:
     async def use() -> None:
         async with client(mcp_shop.read) as opened:
             async with opened.listen(tools_list_changed=True) as subscription:
@@ -245,7 +245,7 @@ def test_calls_at_once_are_transactions_one_after_the_other() -> None:
     asyncio.run(use())
 
 
-def test_tools_that_ask_for_approval_are_not_served() -> None:
+def test_serving_tools_that_require_approval_is_rejected() -> None:
     words = (
         r"^cannot serve the tools \['order'\] because they require approval and this server has no "
         r"approver; "
@@ -255,7 +255,7 @@ def test_tools_that_ask_for_approval_are_not_served() -> None:
         PromptServer(mcp_shop.asking.bind(), Session())
 
 
-def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model() -> None:
+def test_handler_that_evaluates_a_prompt_fails_without_a_model() -> None:
     async def use() -> None:
         async with client(mcp_shop.read) as opened:
             answer = await opened.call_tool("ask_model", {})
@@ -266,7 +266,7 @@ def test_a_handler_that_evaluates_a_prompt_fails_for_want_of_a_model() -> None:
     asyncio.run(use())
 
 
-def test_a_client_receives_images_documents_and_links() -> None:
+def test_client_receives_images_documents_and_links() -> None:
     async def use() -> None:
         async with client(mcp_shop.read) as opened:
             text, image, menu, card = (await opened.call_tool("show")).content

@@ -62,7 +62,7 @@ def stateful(folder: Path, **options: Any) -> MCPSection:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @settings(max_examples=10)
 @given(st.lists(CALLS.filter(lambda pair: pair[0] != "hang"), min_size=1, max_size=6))
-def test_the_folder_holds_what_successful_calls_wrote(
+def test_folder_contains_only_the_writes_of_successful_calls(
     mode: str, calls: list[tuple[str, str]]
 ) -> None:
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
@@ -74,9 +74,7 @@ def test_the_folder_holds_what_successful_calls_wrote(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_server_that_still_writes_is_ended_before_its_folder_is_put_back(
-    tmp_path: Path, mode: str
-) -> None:
+def test_writing_server_is_stopped_before_its_folder_is_restored(tmp_path: Path, mode: str) -> None:
     def attempt(seconds: float) -> str | None:
         folder = tmp_path / str(seconds)
         folder.mkdir()
@@ -87,7 +85,7 @@ def test_a_server_that_still_writes_is_ended_before_its_folder_is_put_back(
     assert with_growing_limit(attempt, 2) == "a"
 
 
-def test_a_cancelled_call_leaves_no_trace(tmp_path: Path) -> None:
+def test_cancelled_call_leaves_no_trace(tmp_path: Path) -> None:
     run_cancelled(stateful(tmp_path), ("hang", {"text": "b"}), lambda: bool(lines(tmp_path)))
     assert lines(tmp_path) == ""
 
@@ -102,7 +100,7 @@ run(section, ("append", {"text": "a"}), ("hang", {"text": "b"}))
 """
 
 
-def test_a_call_in_which_this_process_was_killed_is_undone_at_the_next_start(
+def test_call_interrupted_by_a_process_kill_is_undone_at_the_next_start(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -119,13 +117,13 @@ def test_a_call_in_which_this_process_was_killed_is_undone_at_the_next_start(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_rollback_leaves_the_server_running(tmp_path: Path) -> None:
+def test_rollback_keeps_the_server_running(tmp_path: Path) -> None:
     watcher = run(stateful(tmp_path), ("fail", {"text": "a"}), ("lines", {}))
     assert answers(watcher) == [(False, "a\n"), (True, "The tool answered without content.")]
     assert (tmp_path / "starts").read_text() == "x"
 
 
-def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_undo_copies_of_a_killed_process_raise_resource_error(tmp_path: Path) -> None:
     copies = tmp_path / ".data.undo-x"
     copies.mkdir()
     (copies / "entries.json").write_text("{")
@@ -136,7 +134,7 @@ def test_copies_of_a_killed_process_that_cannot_be_read_are_named(tmp_path: Path
     assert copies.exists()
 
 
-def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(
+def test_folder_too_large_to_copy_fails_the_call_before_it_is_sent(
     tmp_path: Path,
 ) -> None:
     section = stateful(tmp_path)
@@ -149,7 +147,7 @@ def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(
     assert (tmp_path / "calls").read_text() == "echo \n"
 
 
-def test_a_server_that_caches_is_told_from_one_that_reads_its_folder(tmp_path: Path) -> None:
+def test_probe_undo_distinguishes_caching_servers(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     lock = lock_of(tmp_path)
 
@@ -203,7 +201,7 @@ def server_section(name: str, *command: str, folder: Path, env: tuple[str, ...] 
     return MCPSection(name, lock=lock, folder=folder, visibility=SectionVisibility.FULL)
 
 
-def test_commits_of_the_git_server_are_undone(tmp_path: Path) -> None:
+def test_rollback_undoes_commits_of_the_git_server(tmp_path: Path) -> None:
     repository = git.Repo.init(tmp_path)
     with repository.config_writer() as config:
         config.set_value("user", "name", "Somebody").set_value("user", "email", "a@example.com")
@@ -285,7 +283,7 @@ def at[T](folder: Path, value: T) -> T:
 
 @pytest.mark.skipif(not FOREIGN_SERVERS.is_dir(), reason="not installed, see `make test-mcp`")
 @pytest.mark.parametrize("foreign", FOREIGN, ids=lambda foreign: foreign.name)
-def test_what_a_foreign_server_did_is_undone(
+def test_rollback_undoes_changes_of_an_external_server(
     foreign: Foreign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if foreign.environment:

@@ -59,7 +59,7 @@ def free_port() -> int:
         return port
 
 
-def test_a_server_of_the_newer_protocol_works(tmp_path: Path, modern: ServerLock) -> None:
+def test_server_of_the_newer_protocol_is_supported(tmp_path: Path, modern: ServerLock) -> None:
     assert modern.protocol == "2026-07-28"
     calls: list[Call] = [("add", {"left": 1, "right": 2}), ("report", {}), ("delete_all", {})]
     watcher = run(section_of(tmp_path, lock=modern), *calls)
@@ -72,7 +72,7 @@ def test_a_server_of_the_newer_protocol_works(tmp_path: Path, modern: ServerLock
     assert "did not declare the form elicitation capability" in asked[1]
 
 
-def test_a_modern_server_over_http_may_be_restarted_between_calls(modern: ServerLock) -> None:
+def test_modern_http_server_can_be_restarted_between_calls(modern: ServerLock) -> None:
     port = free_port()
     lock = replace(modern, command=None, url=f"http://127.0.0.1:{port}/mcp")
     with closing(Connection(lock)) as connection:
@@ -84,16 +84,14 @@ def test_a_modern_server_over_http_may_be_restarted_between_calls(modern: Server
                 assert asyncio.run(work).message == "3"
 
 
-def test_an_unreachable_server_is_an_answer(tmp_path: Path, modern: ServerLock) -> None:
+def test_unreachable_server_is_answered_with_an_error(tmp_path: Path, modern: ServerLock) -> None:
     lock = replace(modern, command=None, url=f"http://127.0.0.1:{free_port()}/mcp")
     refused = answers(run(section_of(tmp_path, lock=lock), ("pid", {})))
     assert refused == [(False, "MCP server 'plain' failed: All connection attempts failed")]
 
 
 @pytest.mark.parametrize("tool", ["append", "echo"])
-def test_a_session_that_an_http_server_has_forgotten_is_opened_again(
-    tmp_path: Path, tool: str
-) -> None:
+def test_lost_http_session_is_reopened(tmp_path: Path, tool: str) -> None:
     with served(tmp_path) as plain:
         prompt = template_of(section_of(tmp_path, lock=plain.lock)).bind()
 
@@ -108,7 +106,7 @@ def test_a_session_that_an_http_server_has_forgotten_is_opened_again(
     assert (tmp_path / "calls").read_text() == f"{tool} a\n{tool} b\n"
 
 
-def test_a_server_that_forgets_its_session_twice_is_an_answer(tmp_path: Path) -> None:
+def test_http_session_lost_twice_is_answered_with_an_error(tmp_path: Path) -> None:
     with served(tmp_path) as plain:
         plain.forgetful = True
         refused = answers(run(section_of(tmp_path, lock=plain.lock), ("append", {"text": "a"})))
@@ -116,7 +114,7 @@ def test_a_server_that_forgets_its_session_twice_is_an_answer(tmp_path: Path) ->
     assert (tmp_path / "starts").read_text() == "xx"
 
 
-def test_headers_take_credentials_from_variables_and_errors_hide_them(
+def test_headers_expand_credential_variables_and_errors_mask_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
@@ -134,7 +132,7 @@ def test_headers_take_credentials_from_variables_and_errors_hide_them(
     assert "sesame" not in caplog.text
 
 
-def test_many_threads_and_loops_share_one_server(tmp_path: Path) -> None:
+def test_threads_and_event_loops_share_one_server(tmp_path: Path) -> None:
     async def calls(connection: Connection, name: str) -> list[str]:
         works = [
             connection.call("echo", {"text": f"{name}{n}"}, repeatable=True, seconds=20, publish=id)
@@ -160,7 +158,7 @@ def test_parallel_calls_of_a_turn_share_the_connection(tmp_path: Path) -> None:
     assert (tmp_path / "starts").read_text() == "x"
 
 
-def test_a_forked_process_starts_a_server_of_its_own(tmp_path: Path) -> None:
+def test_forked_process_starts_its_own_server(tmp_path: Path) -> None:
     with closing(Connection(lock_of(tmp_path))) as connection:
 
         def echo() -> None:

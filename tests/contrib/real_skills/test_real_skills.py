@@ -31,7 +31,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def test_all_are_there_and_stand_in_one_prompt() -> None:
+def test_all_shipped_skills_fit_in_one_prompt_without_errors() -> None:
     prompt = template(*skills(SHIPPED, strict=True))
     assert len(FOLDERS) == len(prompt.sections) == 21
     assert [f for f in analyze(prompt).findings if f.severity == "error"] == []
@@ -41,7 +41,7 @@ def test_all_are_there_and_stand_in_one_prompt() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
 @pytest.mark.parametrize("split", ["auto", 0, 1, 3])
-def test_a_shipped_skill_comes_back_byte_for_byte(
+def test_shipped_skill_is_exported_byte_for_byte(
     folder: Path, split: Split, tmp_path: Path
 ) -> None:
     section = SkillSection(folder, split=split)
@@ -52,7 +52,7 @@ def test_a_shipped_skill_comes_back_byte_for_byte(
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
-def test_each_text_of_a_shipped_skill_can_be_replaced_in_its_place(
+def test_each_text_of_a_shipped_skill_can_be_overridden_in_place(
     folder: Path, tmp_path: Path
 ) -> None:
     prompt = template(SkillSection(folder, split=2))
@@ -78,7 +78,7 @@ def test_each_text_of_a_shipped_skill_can_be_replaced_in_its_place(
         (f"description: {'x' * 1_068}", "1,068 characters"),
     ],
 )
-def test_the_faults_of_other_shipped_skills_are_findings_of_the_same_reason(
+def test_faults_rejected_by_the_validator_are_findings(
     field: str, reason: str, tmp_path: Path
 ) -> None:
     """Of 99 skills that are in use, the validator refused 26, for these reasons."""
@@ -97,7 +97,7 @@ def test_the_faults_of_other_shipped_skills_are_findings_of_the_same_reason(
 @pytest.mark.parametrize(
     "name", ["chrome-devtools-cli", "cookie-debugging"]
 )  # with and without files
-def test_the_text_of_a_closed_skill_is_gone_once_the_conversation_is_restated(name: str) -> None:
+def test_restated_removes_the_text_of_closed_skills(name: str) -> None:
     prompt = template(*skills(SHIPPED / "chrome-devtools-mcp")).bind()
     session = Session()
     sections = [node for node in prompt.template.registry.sections if node.path[0] == name]
@@ -126,7 +126,7 @@ def test_the_text_of_a_closed_skill_is_gone_once_the_conversation_is_restated(na
     assert restated.messages[0] == Instructions(prompt.render().text)
 
 
-def test_ten_tasks_load_less_than_the_bodies_and_leave_nothing() -> None:
+def test_ten_tasks_load_less_than_the_skill_bodies_and_leave_nothing() -> None:
     """The counts of benchmarks/SKILLS.md."""
     counts = [ours(SHIPPED / package, name, turns) for package, name, _, turns in CASES]
     bodies = [read_skill(SHIPPED / package / name) for package, name, _, _ in CASES]

@@ -73,9 +73,7 @@ def skill_sources() -> st.SearchStrategy[str]:
 
 
 @given(skill_sources(), SPLITS, st.booleans())
-def test_an_unchanged_skill_is_exported_byte_for_byte(
-    source: str, split: Split, seeded: bool
-) -> None:
+def test_unchanged_skill_is_exported_byte_for_byte(source: str, split: Split, seeded: bool) -> None:
     with TemporaryDirectory() as place:
         folder = write_skill(Path(place, "pdf"), source, {"a/b.bin": b"\0\xff", "LICENSE": "x\r\n"})
         prompt = template(SkillSection(folder, split=split))
@@ -87,7 +85,7 @@ def test_an_unchanged_skill_is_exported_byte_for_byte(
 
 
 @given(skill_sources(), SPLITS, st.data())
-def test_an_edited_text_stands_in_its_place_and_nowhere_else(
+def test_overridden_body_replaces_only_its_own_text(
     source: str, split: Split, data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as place:
@@ -112,7 +110,7 @@ def test_an_edited_text_stands_in_its_place_and_nowhere_else(
 
 
 @given(skill_sources(), st.text(min_size=1, max_size=30))
-def test_an_edited_description_is_what_the_next_reader_reads(source: str, text: str) -> None:
+def test_overridden_summary_is_exported_as_the_description(source: str, text: str) -> None:
     with TemporaryDirectory() as place:
         section = SkillSection(write_skill(Path(place, "pdf"), source))
         prompt = template(section)
@@ -129,7 +127,7 @@ def test_an_edited_description_is_what_the_next_reader_reads(source: str, text: 
             assert read.source[read.start :] == section.skill.source[section.skill.start :]
 
 
-def test_what_a_skill_cannot_hold_is_noted(tmp_path: Path) -> None:
+def test_content_a_skill_cannot_contain_is_noted(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "pdf", front_matter() + "# A\n\na\n\n# B\n\nb\n")
     tip = MarkdownSection(title="Tip", template="x")
     section = SkillSection(folder, split=1, children=[tip], tools=[TOOL])
@@ -143,7 +141,7 @@ def test_what_a_skill_cannot_hold_is_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_a_script_stays_executable_and_no_skill_is_written_over(tmp_path: Path) -> None:
+def test_write_keeps_executable_scripts_and_does_not_overwrite_skills(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "pdf", files={"run.sh": "true\n", "a.md": "a"})
     (folder / "run.sh").chmod(0o755)
     [export] = export_skills(template(SkillSection(folder)).bind())
@@ -166,7 +164,7 @@ def test_a_script_stays_executable_and_no_skill_is_written_over(tmp_path: Path) 
 # prompts of our own
 
 
-def test_a_prompt_becomes_a_skill_with_a_file_for_each_closed_section(tmp_path: Path) -> None:
+def test_prompt_is_exported_as_a_skill_with_a_file_per_summarized_section(tmp_path: Path) -> None:
     deep = MarkdownSection(title="Deep", template="Deep text.", summary="More.", visibility=SUMMARY)
     known = MarkdownSection(
         title="Known",
@@ -197,7 +195,7 @@ def test_a_prompt_becomes_a_skill_with_a_file_for_each_closed_section(tmp_path: 
 
 
 @given(forests(), st.lists(st.text(max_size=40), max_size=1))
-def test_each_file_holds_what_its_section_shows_once_it_is_open(
+def test_each_exported_file_contains_the_text_of_its_opened_section(
     plans: tuple[Plan, ...], description: list[str]
 ) -> None:
     definition = template(*sections(plans))
@@ -240,7 +238,7 @@ def test_any_description_is_accepted(description: str) -> None:
         assert read_properties(folder).description == expected
 
 
-def test_skills_among_other_sections_are_folders_of_their_own(tmp_path: Path) -> None:
+def test_skills_in_a_prompt_are_exported_to_their_own_folders(tmp_path: Path) -> None:
     pdf = SkillSection(write_skill(tmp_path / "pdf"))
     task = MarkdownSection(title="Task", template="Help.", children=[pdf])
     exports = export_skills(template(task).bind())

@@ -27,7 +27,7 @@ LONG = "x" * 1_025
         front_matter().replace("\n", "\r\n"),
     ],
 )
-def test_a_skill_that_the_validator_accepts_has_no_findings(tmp_path: Path, source: str) -> None:
+def test_skill_accepted_by_the_validator_has_no_findings(tmp_path: Path, source: str) -> None:
     assert skill(tmp_path / "pdf", source).findings == ()
     assert refusals(tmp_path / "pdf") == []
     assert read_skill(tmp_path / "pdf/SKILL.md", strict=True).name == "pdf"
@@ -60,7 +60,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("source", "line", "message"), FAULTS)
-def test_what_the_validator_refuses_is_read_with_a_finding_of_its_reason(
+def test_skill_rejected_by_the_validator_has_a_matching_finding(
     tmp_path: Path, source: str, line: int, message: str
 ) -> None:
     folder = tmp_path / "pdf"
@@ -75,7 +75,7 @@ def test_what_the_validator_refuses_is_read_with_a_finding_of_its_reason(
     assert isinstance(caught.value, PromptValidationError)
 
 
-def test_dashes_at_which_the_validator_stops_reading_are_a_finding(tmp_path: Path) -> None:
+def test_dashes_that_truncate_a_value_for_the_validator_are_a_finding(tmp_path: Path) -> None:
     read = skill(tmp_path / "pdf", front_matter(description="one --- two"))
     assert (read.text("description"), read.findings[0].line) == ("one --- two", 3)
     assert read_properties(tmp_path / "pdf").description == "one"
@@ -86,7 +86,7 @@ TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), 
 
 
 @given(NAMES, TEXTS, st.sampled_from(["name", "license", "hint"]), TEXTS)
-def test_without_a_finding_the_validator_accepts(
+def test_skill_without_findings_is_accepted_by_the_validator(
     name: str, description: str, field: str, value: str
 ) -> None:
     source = f"---\nname: {name}\ndescription: {description}\n{field}: {value}\n---\nText\n"
@@ -95,7 +95,7 @@ def test_without_a_finding_the_validator_accepts(
         assert findings or refusals(Path(folder, "a")) == []
 
 
-def test_a_value_with_a_colon_is_read_to_the_end_of_its_line(tmp_path: Path) -> None:
+def test_value_with_a_colon_is_parsed_to_the_end_of_its_line(tmp_path: Path) -> None:
     source = front_matter(description="'Use when: needed' # or not: so", more="license: MIT\n")
     read = skill(tmp_path / "pdf", source.replace("'", ""))
     assert read.text("description") == "Use when: needed # or not: so"
@@ -115,7 +115,7 @@ def test_a_value_with_a_colon_is_read_to_the_end_of_its_line(tmp_path: Path) -> 
         (b"---\n" + b"x" * 1_000_001, "the limit is 1000000"),
     ],
 )
-def test_a_binary_or_huge_skill_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+def test_binary_or_huge_skill_is_rejected(tmp_path: Path, data: bytes, message: str) -> None:
     write_skill(tmp_path / "pdf", data)
     with pytest.raises(SkillError, match=message) as caught:
         read_skill(tmp_path / "pdf")
@@ -123,13 +123,13 @@ def test_a_binary_or_huge_skill_is_refused(tmp_path: Path, data: bytes, message:
     assert finding.path == str(tmp_path / "pdf/SKILL.md")
 
 
-def test_a_folder_without_a_skill_or_none_at_all_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_skill_and_missing_folder_are_rejected(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(SkillError, match=r"SKILL\.md"):
             read_skill(path)
 
 
-def test_no_link_leads_out_of_the_folder_of_a_skill(tmp_path: Path) -> None:
+def test_links_cannot_escape_the_skill_folder(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("---\nname: pdf\ndescription: secret\n---\n")
     folder = write_skill(tmp_path / "pdf")
     (folder / "link.md").symlink_to(tmp_path / "secret")
@@ -145,7 +145,7 @@ def test_no_link_leads_out_of_the_folder_of_a_skill(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_an_installed_skill_with_hard_links_is_read(tmp_path: Path) -> None:
+def test_skill_with_hard_links_is_accepted(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "pdf", files={"references/a.md": "a"})
     for path in ("SKILL.md", "references/a.md"):
         (tmp_path / path.replace("/", "-")).hardlink_to(folder / path)
@@ -177,7 +177,7 @@ BOMB = "a0: &a0 lol\n" + "".join(
     ],
     ids=range(13),
 )
-def test_hostile_text_takes_little_time_and_runs_nothing(
+def test_hostile_skill_text_is_parsed_quickly_and_executes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -191,7 +191,7 @@ def test_hostile_text_takes_little_time_and_runs_nothing(
 
 
 @pytest.mark.parametrize(("count", "parsed"), [(100, True), (101, False)])
-def test_more_than_a_hundred_brackets_are_not_parsed(
+def test_front_matter_with_over_100_brackets_is_not_parsed_as_yaml(
     tmp_path: Path, count: int, *, parsed: bool
 ) -> None:
     source = front_matter(more=f"metadata: {'[' * count}{']' * count}\n")
@@ -205,7 +205,7 @@ def test_more_than_a_hundred_brackets_are_not_parsed(
 # headings
 
 
-def test_headings_are_those_outside_of_fenced_code(tmp_path: Path) -> None:
+def test_headings_in_fenced_code_are_ignored(tmp_path: Path) -> None:
     text = (
         "Intro\n# One #\n#hashtag\n```bash\n# a comment\n~~~\n```\n   ## Deeper  \n"
         "    ````\n    # of a list\n    ```\n    ````\n``` inline ```\n### \n"
@@ -218,7 +218,7 @@ def test_headings_are_those_outside_of_fenced_code(tmp_path: Path) -> None:
     assert read.source[root.children[1].start :] == "# Two\u2028lines\n~~~~\n# never closed"
 
 
-def test_byte_order_mark_never_reaches_the_text_of_a_section(tmp_path: Path) -> None:
+def test_byte_order_mark_is_removed_and_reported_as_a_finding(tmp_path: Path) -> None:
     for start in ("", "---\nname: plans\ndescription: Plan.\n---\n"):
         (tmp_path / "SKILL.md").write_text(f"\ufeff{start}Plan first.\n", encoding="utf-8")
         section = SkillSection(tmp_path)

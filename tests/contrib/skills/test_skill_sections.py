@@ -79,7 +79,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.claim("N-27")
-def test_a_skill_opens_level_by_level(folder: Path) -> None:
+def test_skill_opens_level_by_level(folder: Path) -> None:
     section = SkillSection(folder, split=2)
     assert keys(section) == [
         "pdf", "pdf.read", "pdf.read.tables", "pdf.read.images", "pdf.write",
@@ -100,7 +100,7 @@ def test_a_skill_opens_level_by_level(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "count"), [(0, 1), (1, 3), (2, 5), (9, 5), ("auto", 5)]
 )  # fmt: skip
-def test_the_author_chooses_how_deep_headings_become_sections(
+def test_split_sets_how_deep_headings_become_sections(
     folder: Path, split: int | Literal["auto"], count: int
 ) -> None:
     section = SkillSection(folder, split=split)
@@ -109,13 +109,13 @@ def test_the_author_chooses_how_deep_headings_become_sections(
     assert plain_lines(*texts(section).values()) == plain_lines(markdown)
 
 
-def test_a_short_skill_stays_one_section(tmp_path: Path) -> None:
+def test_short_skill_stays_one_section(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "pdf", front_matter() + "# A\n\na\n\n# B\n\nb\n")
     assert keys(SkillSection(folder)) == ["pdf"]
     assert keys(SkillSection(folder, split=1)) == ["pdf", "pdf.a", "pdf.b"]
 
 
-def test_headings_of_one_name_and_of_no_letter_have_keys(tmp_path: Path) -> None:
+def test_duplicate_and_non_ascii_headings_get_unique_keys(tmp_path: Path) -> None:
     text = front_matter(name="概要") + "# Files\na\n# Files\nb\n# 手順\nc\n# 結果\nd\n"
     folder = write_skill(tmp_path / "概要", text, {"a.txt": "a"})
     section = SkillSection(folder, split=1)
@@ -126,7 +126,7 @@ def test_headings_of_one_name_and_of_no_letter_have_keys(tmp_path: Path) -> None
     assert section.title == "概要"
 
 
-def test_text_and_overrides_are_literal(folder: Path, tmp_path: Path) -> None:
+def test_skill_text_and_overrides_are_literal(folder: Path, tmp_path: Path) -> None:
     section = SkillSection(folder)
     store = LocalPromptOverridesStore(tmp_path)
     store.upsert(
@@ -138,7 +138,7 @@ def test_text_and_overrides_are_literal(folder: Path, tmp_path: Path) -> None:
     assert opened.startswith("## 1. pdf\n\n$1\n\n### 1.1. Read\n")
 
 
-def test_tools_and_compatibility_of_the_front_matter_are_shown(tmp_path: Path) -> None:
+def test_allowed_tools_and_compatibility_are_rendered(tmp_path: Path) -> None:
     more = "allowed-tools: Bash(git:*)\n  Read\ncompatibility: Needs git\n"
     folder = write_skill(tmp_path / "pdf", front_matter(more=more) + "Text")
     assert texts(SkillSection(folder))["pdf",] == (
@@ -151,7 +151,7 @@ def test_tools_and_compatibility_of_the_front_matter_are_shown(tmp_path: Path) -
 @pytest.mark.parametrize(
     "read", [["pdf"], ["pdf", "pdf.read"], ["pdf.read", "pdf"], ["pdf", "pdf.read.tables"]]
 )
-def test_a_restated_conversation_does_not_tell_again_what_was_read_level_by_level(
+def test_restated_does_not_repeat_sections_read_level_by_level(
     folder: Path, read: list[str]
 ) -> None:
     prompt, session = template(SkillSection(folder, split=3)).bind(), Session()
@@ -167,7 +167,7 @@ def test_a_restated_conversation_does_not_tell_again_what_was_read_level_by_leve
     assert len(second.conversation.messages) == len(anew.messages) + 2
 
 
-def test_the_author_can_say_otherwise_and_clone(folder: Path) -> None:
+def test_skill_section_takes_the_common_section_arguments_and_clones(folder: Path) -> None:
     tip = MarkdownSection(title="Tip", template="Ask first.")
     section = SkillSection(
         folder, key="documents", summary="When needed.", visibility=FULL, children=[tip]
@@ -179,14 +179,14 @@ def test_the_author_can_say_otherwise_and_clone(folder: Path) -> None:
         assert (same.key, same.summary) == ("documents", "When needed.")
 
 
-def test_a_prompt_with_skills_can_be_pickled(files: Path) -> None:
+def test_prompt_with_skills_can_be_pickled(files: Path) -> None:
     prompt = template(SkillSection(files))
     copy = pickle.loads(pickle.dumps(prompt))
     assert copy.render().text == prompt.render().text
     assert copy.registry.get_tool("pdf_read_file") == prompt.registry.get_tool("pdf_read_file")
 
 
-def test_findings_are_those_of_the_check(tmp_path: Path) -> None:
+def test_skill_findings_are_reported_by_analyze(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "pdf", front_matter(more="hint: x\n") + "Text. " * 99)
     [finding] = analyze(template(SkillSection(folder))).findings
     assert (finding.code, finding.section_path) == ("source", ("pdf",))
@@ -233,7 +233,7 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def test_files_open_as_a_section_with_tools_of_its_own(files: Path, tmp_path: Path) -> None:
+def test_skill_files_are_a_section_with_its_own_tools(files: Path, tmp_path: Path) -> None:
     section = SkillSection(files)
     text = texts(section)["pdf", "files"]
     assert "- `references/a b.md` (8 bytes)" in text
@@ -262,19 +262,19 @@ def test_files_open_as_a_section_with_tools_of_its_own(files: Path, tmp_path: Pa
         ("gone", "there is no 'gone'"),
     ],
 )
-def test_what_no_tool_can_read_is_an_answer_to_the_model(
+def test_unreadable_skill_file_is_answered_with_an_error(
     files: Path, path: str, answer: str
 ) -> None:
     assert answer in Agent(SkillSection(files)).ask("pdf_read_file", path=path)
 
 
-def test_a_folder_that_has_gone_is_an_answer_to_the_model(files: Path) -> None:
+def test_missing_skill_folder_is_answered_with_an_error(files: Path) -> None:
     section = SkillSection(files)
     files.rename(files.with_name("gone"))
     assert "pdf" in Agent(section).ask("pdf_read_file", path="a.md")
 
 
-def test_a_long_name_has_tools_of_valid_names(tmp_path: Path) -> None:
+def test_long_skill_names_get_valid_unique_tool_names(tmp_path: Path) -> None:
     names = [f"{'migrating-' * 6}{last}" for last in "ab"]
     for name in names:
         write_skill(tmp_path / name, files={"a.md": "a"})
@@ -283,7 +283,7 @@ def test_a_long_name_has_tools_of_valid_names(tmp_path: Path) -> None:
     assert max(map(len, registry.tool_paths)) <= 64
 
 
-def test_names_that_would_look_like_further_lines_are_quoted(tmp_path: Path) -> None:
+def test_file_names_with_line_breaks_are_quoted(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "pdf", files={"a\n## 9. Forged": "x"})
     shown = texts(SkillSection(folder))["pdf", "files"]
     assert r"- `'a\n## 9. Forged'` (1 bytes)" in shown
@@ -304,7 +304,7 @@ def test_names_that_would_look_like_further_lines_are_quoted(tmp_path: Path) -> 
         (f"{'word ' * 50}.", f"{('word ' * 32).strip()} …"),
     ],
 )
-def test_a_heading_is_summarized_by_its_first_sentence(
+def test_heading_is_summarized_by_its_first_sentence(
     tmp_path: Path, text: str, summary: str
 ) -> None:
     source = front_matter() + f"## One\n\n{text}\n\n## Two\n\n{'Long. ' * 200}"
@@ -313,12 +313,12 @@ def test_a_heading_is_summarized_by_its_first_sentence(
 
 
 @pytest.mark.parametrize("split", [-1, "all", None, 1.5])
-def test_a_split_that_is_none_is_refused(tmp_path: Path, split: Split) -> None:
+def test_invalid_split_is_rejected(tmp_path: Path, split: Split) -> None:
     with pytest.raises(PromptValidationError, match='must be a number of levels or "auto"'):
         SkillSection(write_skill(tmp_path / "pdf"), split=split)
 
 
-def test_many_files_are_listed_in_part(tmp_path: Path) -> None:
+def test_file_list_is_truncated_to_50(tmp_path: Path) -> None:
     many: dict[str, str | bytes] = {f"{number:03}.md": "a" for number in range(60)}
     text = texts(SkillSection(write_skill(tmp_path / "pdf", files=many)))["pdf", "files"]
     assert text.count("\n- `") == 50
@@ -329,7 +329,7 @@ def test_many_files_are_listed_in_part(tmp_path: Path) -> None:
 # folders
 
 
-def test_a_folder_gives_its_skills_in_order(tmp_path: Path) -> None:
+def test_skills_are_found_in_order_and_filtered_by_globs(tmp_path: Path) -> None:
     for path in ("b", "group/a", ".hidden/c", "b/inner", "node/x/.git/d"):
         write_skill(tmp_path / path)
     (tmp_path / "README.md").write_text("no skill")
@@ -344,13 +344,13 @@ def test_a_folder_gives_its_skills_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["include", "exclude"])
-def test_globs_that_are_no_list_are_refused(tmp_path: Path, option: str) -> None:
+def test_globs_must_be_a_list(tmp_path: Path, option: str) -> None:
     globs: Any = {option: "a*"}
     with pytest.raises(PromptValidationError, match=rf"{option} must be a list, .*, got a string"):
         skills(tmp_path, **globs)
 
 
-def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+def test_skipped_skills_are_named_in_warnings(tmp_path: Path) -> None:
     folder = tmp_path / "skills"
     write_skill(folder / "good")
     write_skill(folder / "more/good")
@@ -373,7 +373,9 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert [section.key for section in quiet] == ["good"]
 
 
-def test_a_folder_is_read_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skills_accepts_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_skill(tmp_path / "pdf")
     monkeypatch.chdir(tmp_path / "pdf")
     assert [section.title for section in skills(os.curdir, strict=True)] == ["pdf"]

@@ -111,7 +111,7 @@ def test_sections_and_tools_that_accept_no_overrides_keep_their_texts(
         assert rendered.tool_param_descriptions == {}
 
 
-def test_an_overriding_text_is_dedented_as_the_authors_is(store: LocalPromptOverridesStore) -> None:
+def test_override_text_is_dedented_like_the_authors_text(store: LocalPromptOverridesStore) -> None:
     text = "\n    One\n      two\n    three\n    "
     plain = template(MarkdownSection(title="S", template="Body.", summary="Summary."))
     written = template(MarkdownSection(title="S", template=text, summary=text))
@@ -123,7 +123,7 @@ def test_an_overriding_text_is_dedented_as_the_authors_is(store: LocalPromptOver
 
 
 @pytest.mark.claim("PD-06")
-def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesStore) -> None:
+def test_disclosure_tools_do_not_accept_overrides(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY))
     prompt = Prompt(tree, overrides_store=store)
     (before,) = prompt.render().tools
@@ -136,7 +136,7 @@ def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesSto
 
 
 @pytest.mark.claim("PS-33")
-def test_an_example_is_replaced_by_its_index_and_the_others_stay(
+def test_example_override_replaces_only_the_example_at_its_position(
     store: LocalPromptOverridesStore,
 ) -> None:
     examples = [ToolExample(name, Search(name), Search(name)) for name in ("cats", "dogs")]
@@ -178,7 +178,7 @@ class Loud(Section[None]):
 
 
 @pytest.mark.claim("PR-26")
-def test_a_section_decides_itself_how_an_override_of_its_body_reads(
+def test_section_subclass_controls_how_its_body_override_renders(
     store: LocalPromptOverridesStore,
 ) -> None:
     section = Loud(title="A")
@@ -188,7 +188,7 @@ def test_a_section_decides_itself_how_an_override_of_its_body_reads(
     assert section.overrides == (("other", ("a",)),)
 
 
-def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(
+def test_body_override_replaces_the_whole_task_examples_section(
     store: LocalPromptOverridesStore,
 ) -> None:
     tree = template(TaskExamplesSection(examples=[TaskExample(objective="One")]))
@@ -199,7 +199,9 @@ def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(
     assert Prompt(tree, overrides_store=store).render().text == "## 1. Examples\n\nNone today."
 
 
-def test_an_inline_override_beats_a_stored_one(store: LocalPromptOverridesStore) -> None:
+def test_inline_override_takes_precedence_over_stored_override(
+    store: LocalPromptOverridesStore,
+) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="stored"))
     store.upsert(tree.descriptor, ToolOverride(tool_name="search", description="Stored."))
@@ -213,7 +215,7 @@ def test_an_inline_override_beats_a_stored_one(store: LocalPromptOverridesStore)
 
 
 @pytest.mark.claim("C-26")
-def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
+def test_hand_edited_override_with_unknown_placeholder_raises_render_error(
     store: LocalPromptOverridesStore,
 ) -> None:
     tree = template(MarkdownSection(title="A", template="a", summary="s"))
@@ -243,7 +245,7 @@ def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
         ToolOverride(tool_name="search"),
     ],
 )
-def test_a_text_that_could_not_be_rendered_is_refused_and_nothing_is_stored(
+def test_upsert_rejects_text_that_cannot_be_rendered_and_stores_nothing(
     store: LocalPromptOverridesStore, override: Override
 ) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
@@ -253,7 +255,7 @@ def test_a_text_that_could_not_be_rendered_is_refused_and_nothing_is_stored(
 
 
 @pytest.mark.claim("C-11", "PS-34")
-def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
+def test_override_types_have_no_fields_for_names_types_or_structure() -> None:
     kinds: tuple[Any, ...] = (
         SectionOverride,
         ToolOverride,
@@ -265,7 +267,7 @@ def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
 
 
 @pytest.mark.claim("C-32", "PS-32")
-def test_a_param_description_keeps_what_the_schema_says_beside_it(
+def test_param_description_override_keeps_the_schema_strict(
     store: LocalPromptOverridesStore,
 ) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
@@ -283,7 +285,7 @@ def test_a_param_description_keeps_what_the_schema_says_beside_it(
 # stale overrides
 
 
-def test_the_rendered_prompt_and_an_event_report_stale_overrides(
+def test_stale_overrides_are_reported_by_rendered_prompt_and_event(
     store: LocalPromptOverridesStore,
 ) -> None:
     # L7: only fresh overrides apply
@@ -323,7 +325,7 @@ def test_no_event_is_published_while_all_overrides_are_fresh(
     assert session[OverridesDropped].all() == ()
 
 
-def test_other_tags_are_other_overrides(store: LocalPromptOverridesStore) -> None:
+def test_each_tag_has_its_own_overrides(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="canary"), "canary")
     for tag, body in (("latest", "a"), ("canary", "canary")):
@@ -334,7 +336,7 @@ def test_other_tags_are_other_overrides(store: LocalPromptOverridesStore) -> Non
 
 
 @pytest.mark.claim("PR-31")
-def test_a_rendered_prompt_shows_its_descriptor_and_stays_frozen() -> None:
+def test_rendered_prompt_exposes_its_descriptor_and_is_frozen() -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     rendered = tree.render()
     assert rendered.descriptor is tree.descriptor
@@ -357,7 +359,7 @@ class Counting(LocalPromptOverridesStore):
         return super().resolve(descriptor, tag)
 
 
-def test_a_run_asks_the_store_once_however_often_it_restarts(tmp_path: Path) -> None:
+def test_run_resolves_overrides_once_even_if_it_restarts(tmp_path: Path) -> None:
     store = Counting(tmp_path)
     tree = template(
         MarkdownSection(
@@ -375,7 +377,7 @@ def test_a_run_asks_the_store_once_however_often_it_restarts(tmp_path: Path) -> 
     assert "other" in str(adapter.requests[-1].messages[0])
 
 
-def test_overrides_that_change_during_a_run_apply_from_the_next_run_on(tmp_path: Path) -> None:
+def test_override_changed_during_a_run_applies_from_the_next_run(tmp_path: Path) -> None:
     store = LocalPromptOverridesStore(tmp_path)
     tree = template(
         MarkdownSection(title="A", key="a", template="The code's text."),
@@ -398,7 +400,7 @@ def test_overrides_that_change_during_a_run_apply_from_the_next_run_on(tmp_path:
     assert ["The override." in text for text in texts] == [False, False, True]
 
 
-def test_a_file_that_has_not_changed_is_not_read_again(store: LocalPromptOverridesStore) -> None:
+def test_unchanged_overrides_file_is_not_read_again(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
     first = store.resolve(tree.descriptor)
@@ -410,7 +412,7 @@ def test_a_file_that_has_not_changed_is_not_read_again(store: LocalPromptOverrid
 
 
 @pytest.mark.claim("PR-41")
-def test_the_number_of_stored_overrides_does_not_matter_to_a_render(tmp_path: Path) -> None:
+def test_render_cost_does_not_depend_on_the_number_of_stored_overrides(tmp_path: Path) -> None:
     large = template(
         *(MarkdownSection(title=f"S{number}", template="s") for number in range(10_000))
     )
@@ -443,7 +445,7 @@ def calls_during(run: Callable[[], object]) -> int:
     return count
 
 
-def test_texts_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_gives() -> None:
+def test_tool_that_accepts_no_overrides_ignores_texts_from_any_store() -> None:
     @dataclass(frozen=True)
     class Query:
         text: str

@@ -96,21 +96,21 @@ def hashes(descriptor: PromptDescriptor) -> tuple[str, str, str, str, str]:
         ({"objective": "Leave it"}, [3, 4]),
     ],
 )
-def test_a_change_changes_the_hash_of_its_part_and_that_of_the_prompt(
+def test_change_affects_only_the_hash_of_its_part_and_of_the_prompt(
     changes: dict[str, Any], indexes: list[int]
 ) -> None:
     pairs = zip(hashes(describe()), hashes(describe(**changes)), strict=True)
     assert [index for index, (before, after) in enumerate(pairs) if before != after] == indexes
 
 
-def test_a_section_of_examples_is_hashed_by_them() -> None:
+def test_task_examples_section_hash_depends_on_its_examples() -> None:
     assert (
         describe().sections[1].content_hash
         != describe(objective="Leave it").sections[1].content_hash
     )
 
 
-def test_a_descriptor_is_made_once() -> None:
+def test_descriptor_is_created_once_per_template() -> None:
     template = PromptTemplate(
         ns="tests", key="once", sections=[MarkdownSection(title="A", template="a")]
     )
@@ -181,13 +181,13 @@ def test_hashes_are_the_same_in_every_process() -> None:
     assert len(hashes) == 1
 
 
-def test_the_texts_of_params_are_found_behind_a_reference() -> None:
+def test_param_descriptions_are_found_through_references() -> None:
     tool = Tool[Any, Any](name="tree", params_type=Node, result_type=object)
     assert param_texts(tool) == {"children": "Below it."}
 
 
 @pytest.mark.parametrize("text", ["$query", "${query} and $$5", "plain"])
-def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
+def test_override_can_use_the_params_of_its_section(text: str) -> None:
     templated().descriptor.check(TextId("body", "a"), text)
 
 
@@ -195,7 +195,7 @@ def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
     ("text", "placeholder"), [("$nobody", "$nobody"), ("$", "$"), ("$1 off", "$"), ("${a b}", "$")]
 )
 @pytest.mark.parametrize("kind", ["body", "summary"])
-def test_an_override_with_a_placeholder_that_is_no_field_is_refused(
+def test_override_with_unknown_or_invalid_placeholder_is_rejected(
     kind: Any, text: str, placeholder: str
 ) -> None:
     remedy = r"'\$\$' for a dollar sign" if placeholder == "$" else r"limit, query"
@@ -204,7 +204,7 @@ def test_an_override_with_a_placeholder_that_is_no_field_is_refused(
     assert (caught.value.section_path, caught.value.placeholder) == (("a",), placeholder)
 
 
-def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
+def test_dollar_signs_are_literal_in_examples_and_descriptions() -> None:
     for text_id in (
         TextId("tool", "search"),
         TextId("param", "search.query"),
@@ -213,7 +213,7 @@ def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
         describe().check(text_id, "It costs $5")
 
 
-def test_a_description_must_keep_the_rules_of_tools() -> None:
+def test_description_override_longer_than_the_tool_limit_is_rejected() -> None:
     with pytest.raises(PromptValidationError, match=r"'search'.* characters, got 1025"):
         describe().check(TextId("tool", "search"), "x" * 1025)
 
@@ -235,12 +235,12 @@ class Wrapped(MarkdownSection[Search]):
 
 
 @pytest.mark.parametrize("section", [Written(title="A"), Wrapped(title="A", template="text")])
-def test_a_body_that_code_writes_has_no_text_to_seed(section: Section[Any]) -> None:
+def test_body_generated_by_code_has_no_text_to_seed(section: Section[Any]) -> None:
     template = PromptTemplate(ns="tests", key="code", sections=[section])
     assert template.descriptor.texts[TextId("body", "a")].text == ""
 
 
-def test_a_descriptor_lists_every_text_of_a_section_and_a_tool() -> None:
+def test_descriptor_lists_every_text_of_sections_and_tools() -> None:
     expected = {
         *(TextId(kind, key) for kind in ("body", "summary") for key in ("task", "examples")),
         *(TextId("param", f"search.{param.name}") for param in fields(Search)),
@@ -253,7 +253,7 @@ def test_a_descriptor_lists_every_text_of_a_section_and_a_tool() -> None:
     assert describe().texts.keys() == expected
 
 
-def test_a_path_that_is_a_text_is_refused() -> None:
+def test_override_path_given_as_a_string_is_rejected() -> None:
     path: Any = "deep"  # what a caller without a type checker passes
     for override in (
         SectionOverride(path=path, body="B."),

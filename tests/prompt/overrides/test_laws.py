@@ -121,7 +121,7 @@ def built(roots: Sequence[Plan], disclosure: Disclosure) -> PromptTemplate[Any]:
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
-def test_over_random_trees_fresh_overrides_are_as_written_by_the_author_and_stale_ones_as_absent(
+def test_fresh_overrides_render_like_authored_texts_and_stale_ones_are_ignored(
     data: st.DataObject,
 ) -> None:
     # L7: only fresh overrides apply, and L2: reading shows what the prompt would
@@ -273,7 +273,7 @@ SOME = st.fixed_dictionaries({}, optional={text_id: texts_for(text_id) for text_
     opened=st.sets(st.sampled_from([("more",), ("more", "deep")])),
 )
 @settings(max_examples=25, deadline=None)
-def test_texts_of_every_kind_apply_while_fresh_and_only_then(
+def test_override_of_every_kind_applies_only_while_it_is_fresh(
     then: dict[TextId, str],
     edits: dict[TextId, str],
     wanted: dict[TextId, str],
@@ -300,7 +300,7 @@ def test_texts_of_every_kind_apply_while_fresh_and_only_then(
 @pytest.mark.claim("PR-27", "PS-37")
 @given(texts=ALL, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
 @settings(max_examples=20, deadline=None)
-def test_a_seeded_prompt_renders_as_without_a_store(
+def test_seeded_prompt_renders_the_same_as_without_a_store(
     texts: dict[TextId, str], opened: set[SectionPath]
 ) -> None:
     template, visibility = authored(texts), dict.fromkeys(opened, FULL)

@@ -29,18 +29,22 @@ class Who:
 
 
 @given(LINES, LINES)
-def test_a_change_of_one_side_alone_is_taken(base: list[str], changed: list[str]) -> None:
+def test_merge_takes_a_change_made_on_only_one_side(base: list[str], changed: list[str]) -> None:
     assert merge(base, changed, base) == (changed, True)
     assert merge(base, base, changed) == (changed, True)
 
 
 @given(LINES, LINES)
-def test_the_same_change_of_both_sides_is_taken_once(base: list[str], changed: list[str]) -> None:
+def test_merge_takes_an_identical_change_on_both_sides_once(
+    base: list[str], changed: list[str]
+) -> None:
     assert merge(base, changed, changed) == (changed, True)
 
 
 @given(LINES, LINES, LINES)
-def test_sides_may_be_exchanged(base: list[str], ours: list[str], theirs: list[str]) -> None:
+def test_merge_is_symmetric_in_its_sides(
+    base: list[str], ours: list[str], theirs: list[str]
+) -> None:
     merged, clean = merge(base, ours, theirs)
     exchanged, also_clean = merge(base, theirs, ours)
     assert clean == also_clean
@@ -49,7 +53,7 @@ def test_sides_may_be_exchanged(base: list[str], ours: list[str], theirs: list[s
 
 
 @given(LINES, LINES, LINES)
-def test_in_a_conflict_nothing_of_either_side_is_lost(
+def test_conflict_keeps_all_lines_of_both_sides(
     base: list[str], ours: list[str], theirs: list[str]
 ) -> None:
     lines, clean = merge(base, ours, theirs)
@@ -58,7 +62,7 @@ def test_in_a_conflict_nothing_of_either_side_is_lost(
         assert lines.count("<<<<<<< override") == lines.count(">>>>>>> code") >= 1
 
 
-def test_repeated_lines_merge_like_others() -> None:
+def test_repeated_lines_merge_like_other_lines() -> None:
     base = ["x", ""] * 200
     ours, theirs = ["ours", *base[1:]], [*base[:-1], "theirs"]
     assert merge(base, ours, theirs) == (["ours", *base[1:-1], "theirs"], True)
@@ -92,7 +96,7 @@ def applied(base: list[str], edits: Sequence[Edit]) -> list[str]:
 
 
 @given(disjoint_edits())
-def test_edits_with_a_line_between_them_merge_to_both(
+def test_edits_separated_by_a_line_merge_cleanly(
     edits: tuple[list[str], list[Edit], list[Edit]],
 ) -> None:
     base, ours, theirs = edits
@@ -100,7 +104,7 @@ def test_edits_with_a_line_between_them_merge_to_both(
     assert merge(base, applied(base, ours), applied(base, theirs)) == (both, True)
 
 
-def test_different_changes_of_one_line_conflict() -> None:
+def test_different_changes_to_the_same_line_conflict() -> None:
     lines, clean = merge(
         ["one", "two", "three"], ["one", "ours", "three"], ["one", "theirs", "three"]
     )
@@ -135,7 +139,9 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 PLACE = OverridesTag("tests", "rebase")
 
 
-def test_a_merged_override_applies_again(store: LocalPromptOverridesStore) -> None:
+def test_stale_override_applies_again_after_a_clean_rebase(
+    store: LocalPromptOverridesStore,
+) -> None:
     then, now = describe("One.\n\nTwo."), describe("One.\n\nTwo, $name.")
     store.upsert(then, SectionOverride(path=("a",), body="First.\n\nTwo.", summary="Shorter."))
     assert store.resolve(now).texts == {}
@@ -148,7 +154,7 @@ def test_a_merged_override_applies_again(store: LocalPromptOverridesStore) -> No
     assert store.rebase(now).merged == ()
 
 
-def test_a_rebased_override_can_be_rebased_again(store: LocalPromptOverridesStore) -> None:
+def test_rebased_override_can_be_rebased_again(store: LocalPromptOverridesStore) -> None:
     store.upsert(describe("1\n\n2\n\n3"), SectionOverride(path=("a",), body="one\n\n2\n\n3"))
     for body, merged in [
         ("1\n\ntwo\n\n3", "one\n\ntwo\n\n3"),
@@ -158,7 +164,7 @@ def test_a_rebased_override_can_be_rebased_again(store: LocalPromptOverridesStor
         assert store.resolve(describe(body)).texts == {BODY: merged}
 
 
-def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(
+def test_conflict_is_written_for_review_and_leaves_the_override_unchanged(
     store: LocalPromptOverridesStore,
 ) -> None:
     store.upsert(describe("Hello."), SectionOverride(path=("a",), body="Hi."))
@@ -188,7 +194,7 @@ def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(
     assert store.resolve(now).texts == {BODY: "Hi and good day."}
 
 
-def test_a_merged_override_applies_again_beside_a_conflict(
+def test_merged_override_applies_despite_a_conflict_in_another_text(
     store: LocalPromptOverridesStore,
 ) -> None:
     then, now = describe("Hello."), describe("Good day.", "Short now.")
@@ -204,7 +210,7 @@ def test_a_merged_override_applies_again_beside_a_conflict(
     ]
 
 
-def test_a_merged_text_that_the_prompt_could_not_be_rendered_with_is_a_conflict(
+def test_merged_text_that_cannot_be_rendered_is_a_conflict(
     store: LocalPromptOverridesStore,
 ) -> None:
     store.upsert(
@@ -217,7 +223,7 @@ def test_a_merged_text_that_the_prompt_could_not_be_rendered_with_is_a_conflict(
     assert conflict.text == "Hello $name.\n\nGood bye."
 
 
-def test_an_override_of_a_text_that_is_gone_or_fixed_is_a_conflict(
+def test_override_of_removed_or_fixed_text_is_a_conflict(
     store: LocalPromptOverridesStore,
 ) -> None:
     tool = Tool[Who, None](name="greet")
@@ -239,7 +245,7 @@ def test_an_override_of_a_text_that_is_gone_or_fixed_is_a_conflict(
     ]
 
 
-def test_a_prompt_without_overrides_has_nothing_to_rebase(store: LocalPromptOverridesStore) -> None:
+def test_rebase_without_overrides_does_nothing(store: LocalPromptOverridesStore) -> None:
     result = store.rebase(describe("Hello."))
     assert (result.merged, result.conflicts) == ((), ())
     assert store.list() == ()

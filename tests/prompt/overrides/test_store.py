@@ -65,7 +65,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.claim("PS-37")
-def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
+def test_local_store_implements_the_overrides_store_protocol(tmp_path: Path) -> None:
     store: PromptOverridesStore = LocalPromptOverridesStore(tmp_path)
     tree = template("One.", "Two.")
     assert not store.resolve(tree.descriptor)
@@ -89,7 +89,7 @@ def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("PS-36")
-def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverridesStore) -> None:
+def test_resolve_omits_stale_entries_and_keeps_fresh_ones(store: LocalPromptOverridesStore) -> None:
     store.upsert(template("One.", "Two.").descriptor, body(0, "First."))
     store.upsert(template("One.", "Two.").descriptor, body(1, "Second."))
     override = store.resolve(template("Changed.", "Two.").descriptor)
@@ -102,7 +102,7 @@ def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverrides
 @settings(
     max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-def test_every_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
+def test_stored_text_round_trips_unchanged(tmp_path: Path, text: str) -> None:
     store, tree = LocalPromptOverridesStore(tmp_path), template()
     store.upsert(tree.descriptor, body(0, text))
     assert LocalPromptOverridesStore(tmp_path).resolve(tree.descriptor).texts == {
@@ -111,7 +111,7 @@ def test_every_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.claim("PS-38")
-def test_a_file_lies_where_it_is_said_and_reads_well(
+def test_override_file_has_the_documented_path_and_a_readable_format(
     store: LocalPromptOverridesStore, tmp_path: Path
 ) -> None:
     tree = template("Grüße.\n\n$$5", "Two.")
@@ -133,7 +133,7 @@ def test_a_file_lies_where_it_is_said_and_reads_well(
     assert sorted(files(tmp_path)) == [str(path.relative_to(tmp_path))]
 
 
-def test_storing_what_is_stored_changes_no_file(store: LocalPromptOverridesStore) -> None:
+def test_storing_the_same_text_does_not_rewrite_the_file(store: LocalPromptOverridesStore) -> None:
     tree = template()
     store.upsert(tree.descriptor, body(0, "Other."))
     path = store.path(PLACE)
@@ -144,7 +144,9 @@ def test_storing_what_is_stored_changes_no_file(store: LocalPromptOverridesStore
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_a_list_names_every_set_and_nothing_else(store: LocalPromptOverridesStore) -> None:
+def test_list_returns_every_override_set_and_ignores_other_files(
+    store: LocalPromptOverridesStore,
+) -> None:
     for ns, key, tag in [("b", "x", "latest"), ("a/b", "x", "v1.2"), ("a", "b", "latest")]:
         store.upsert(template(ns=ns, key=key).descriptor, body(0, "Other."), tag)
     store.upsert(template(ns="a/b", key="key.json").descriptor, body(0, "Other."))
@@ -166,7 +168,7 @@ def test_a_list_names_every_set_and_nothing_else(store: LocalPromptOverridesStor
 
 
 @pytest.mark.parametrize("mark", [".git", "pyproject.toml", ".weakincentives"])
-def test_the_root_is_found_from_below(
+def test_root_is_found_from_a_subfolder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
     (tmp_path / mark).mkdir()
@@ -179,7 +181,7 @@ def test_the_root_is_found_from_below(
     )
 
 
-def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_required_outside_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     with pytest.raises(
         OverridesStoreError,
@@ -211,7 +213,7 @@ NAMES = [
 @pytest.mark.claim("U-02")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("which", ["ns", "key", "tag"])
-def test_names_that_are_no_keys_are_refused_and_nothing_is_written(
+def test_invalid_names_are_rejected_and_nothing_is_written(
     tmp_path: Path, which: str, name: str
 ) -> None:
     root = tmp_path / "root"
@@ -242,9 +244,7 @@ def test_names_that_are_no_keys_are_refused_and_nothing_is_written(
 @pytest.mark.claim("U-02")
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_whatever_the_names_a_path_lies_under_the_root(
-    tmp_path: Path, ns: str, key: str, tag: str
-) -> None:
+def test_store_path_is_always_inside_the_root(tmp_path: Path, ns: str, key: str, tag: str) -> None:
     store = LocalPromptOverridesStore(tmp_path)
     try:
         path = store.path(OverridesTag(ns, key, tag))
@@ -258,7 +258,7 @@ def test_whatever_the_names_a_path_lies_under_the_root(
 @pytest.mark.parametrize(
     "link", ["latest.json", ".", "..", "../..", "../../..", "../../../..", "../../../../.."]
 )
-def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
+def test_symlink_that_leaves_the_root_is_rejected(tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text('{"schema": 1, "overrides": []}')
@@ -285,7 +285,7 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_a_link_in_the_place_of_the_lock_is_not_followed(
+def test_symlink_in_place_of_the_lock_is_not_followed(
     store: LocalPromptOverridesStore, tmp_path: Path
 ) -> None:
     store.folder.mkdir(parents=True)
@@ -297,7 +297,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(
     assert target.read_text() == "kept"
 
 
-def test_a_loop_of_links_is_an_error_like_any_other(store: LocalPromptOverridesStore) -> None:
+def test_symlink_loop_raises_overrides_store_error(store: LocalPromptOverridesStore) -> None:
     path = store.path(PLACE)
     path.parent.mkdir(parents=True)
     path.symlink_to(path)
@@ -305,7 +305,7 @@ def test_a_loop_of_links_is_an_error_like_any_other(store: LocalPromptOverridesS
         store.resolve(template().descriptor)
 
 
-def test_a_root_that_is_itself_a_link_is_fine(tmp_path: Path) -> None:
+def test_root_can_be_a_symlink(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     store, tree = LocalPromptOverridesStore(tmp_path / "link"), template()
@@ -345,7 +345,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.claim("U-20")
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_file_that_cannot_be_read_is_named_and_left_alone(
+def test_unreadable_file_is_named_in_the_error_and_left_unchanged(
     store: LocalPromptOverridesStore, how: str
 ) -> None:
     broken = BROKEN[how](stored(store))
@@ -375,9 +375,7 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(
 @settings(
     max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(
-    tmp_path: Path, data: st.DataObject
-) -> None:
+def test_truncated_file_raises_overrides_store_error(tmp_path: Path, data: st.DataObject) -> None:
     store = LocalPromptOverridesStore(tmp_path)
     whole = stored(store)
     cut = data.draw(st.integers(0, len(whole.rstrip()) - 1))
@@ -388,7 +386,7 @@ def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(
 
 
 @pytest.mark.parametrize("there", ["file above", "folder", "pipe"])
-def test_what_is_no_file_where_one_should_be_is_told(
+def test_path_that_is_not_a_regular_file_raises_overrides_store_error(
     store: LocalPromptOverridesStore, there: str
 ) -> None:
     place = store.path(PLACE)
@@ -408,7 +406,7 @@ def test_what_is_no_file_where_one_should_be_is_told(
             refused()
 
 
-def test_a_lone_surrogate_is_refused_and_the_old_file_stays(
+def test_lone_surrogate_is_rejected_and_the_old_file_is_kept(
     store: LocalPromptOverridesStore,
 ) -> None:
     before = stored(store)
@@ -451,7 +449,7 @@ def hundred() -> PromptTemplate[None]:
 
 
 @pytest.mark.claim("U-20")
-def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+def test_concurrent_processes_do_not_lose_each_others_writes(tmp_path: Path) -> None:
     writing = "for number in range(int(sys.argv[2]), 100, 2): put(number, f'by {number}')"
     processes = [start(writing, tmp_path, first) for first in (0, 1)]
     assert [process.communicate(timeout=300)[1] for process in processes] == ["", ""]
@@ -459,7 +457,7 @@ def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: P
     assert override.texts == {TextId("body", f"s{number}"): f"by {number}" for number in range(100)}
 
 
-def test_threads_that_write_at_once_lose_nothing_of_each_other(
+def test_concurrent_threads_do_not_lose_each_others_writes(
     store: LocalPromptOverridesStore,
 ) -> None:
     tree = hundred()
@@ -477,7 +475,7 @@ def test_threads_that_write_at_once_lose_nothing_of_each_other(
 
 
 @pytest.mark.claim("U-20")
-def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+def test_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
     # killed at moments that differ, while it writes one file after the other
     writing = """
         for number in range(10**9):
@@ -504,7 +502,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
 
 
 @pytest.mark.claim("U-20")
-def test_a_writer_killed_in_the_middle_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:
+def test_writer_killed_in_the_middle_of_a_file_leaves_the_old_file(tmp_path: Path) -> None:
     # the kernel ends it at the limit, half of the new file being written
     store = LocalPromptOverridesStore(tmp_path)
     before = stored(store)
@@ -525,7 +523,7 @@ def test_a_writer_killed_in_the_middle_of_a_file_leaves_the_old_one(tmp_path: Pa
     assert not left.exists()
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
     store = LocalPromptOverridesStore(tmp_path)
     before = stored(store)
     filling = """
@@ -545,7 +543,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096
 
 
-def test_without_filelock_reading_works_and_writing_says_what_to_install(tmp_path: Path) -> None:
+def test_without_filelock_reading_works_and_writing_names_the_extra(tmp_path: Path) -> None:
     stored(LocalPromptOverridesStore(tmp_path))
     bare = """
         sys.modules["filelock"] = None  # as if it were not installed
