@@ -11,7 +11,7 @@ from time import process_time
 from typing import Any, NamedTuple
 
 from weakincentives.adapters.chat_completions import ChatCodec
-from weakincentives.adapters.codec import Codec, CodecOptions, Wire
+from weakincentives.adapters.codec import Codec, CodecOptions, JsonObject
 from weakincentives.adapters.codec_adapter import CodecAdapter
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.provider_errors import error_from_request
@@ -44,7 +44,7 @@ class Captured(CodecAdapter):
         self.sent: list[str] = []
         self.item_sizes: list[int] = []
 
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> Wire:
+    def send(self, body: JsonObject, left: float | None, *, stream: bool) -> JsonObject:
         if self._keeps:
             items = body[self._items]
             rest = {name: value for name, value in body.items() if name != self._items}
@@ -53,7 +53,7 @@ class Captured(CodecAdapter):
         self._count += 1
         return self._reply(self._count)
 
-    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Wire:
+    async def send_async(self, body: JsonObject, left: float | None, *, stream: bool) -> JsonObject:
         return self.send(body, left, stream=stream)
 
     def translate(self, error: Exception) -> PromptEvaluationError:
@@ -63,7 +63,7 @@ class Captured(CodecAdapter):
         return Redactor(())
 
 
-def responses_reply(count: int) -> Wire:
+def responses_reply(count: int) -> JsonObject:
     call = {"type": "function_call", "call_id": f"call_{count}", "name": "look"}
     text = {"type": "output_text", "text": "All is paid.", "annotations": []}
     message = {"type": "message", "role": "assistant", "content": [text]}
@@ -72,10 +72,10 @@ def responses_reply(count: int) -> Wire:
     return {"status": "completed", "output": output, "usage": usage}
 
 
-def chat_reply(count: int) -> Wire:
+def chat_reply(count: int) -> JsonObject:
     function = {"name": "look", "arguments": ARGUMENTS}
     calls = [{"id": f"call_{count}", "type": "function", "function": function}]
-    message: Wire = {"role": "assistant", "content": None if count % 2 else "All is paid."}
+    message: JsonObject = {"role": "assistant", "content": None if count % 2 else "All is paid."}
     if count % 2:
         message["tool_calls"] = calls
     usage = {"prompt_tokens": 900, "completion_tokens": 20}

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.captured import APIS, fresh_share, shared_prefix
 from benchmarks.measure import Row
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions, ToolChanges
-from weakincentives.adapters.codec import Codec, CodecOptions, Wire
+from weakincentives.adapters.codec import Codec, CodecOptions, JsonObject
 from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.evaluation.inner_loop import ProviderRequest
@@ -147,9 +147,9 @@ class Model(Connection):
         return self.ask(request)
 
 
-def text_of(body: Wire) -> str:
+def text_of(body: JsonObject) -> str:
     """Returns a request as the model reads it, the tools first."""
-    tools: list[Wire] = body["tools"]
+    tools: list[JsonObject] = body["tools"]
     definitions = {tool.get("name"): tool for tool in tools}
 
     def plain(value: Any) -> Any:  # Any: JSON

@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures, markers, the network guard, and which sections tests opened.
+"""The pytest plugin: fixtures, markers, the network guard, and disclosure coverage.
 
-pytest loads this module in every run of an environment that has the library. So it stands outside
-of `testing` and imports from that package when a test needs it.
+pytest loads this module in every run of an environment in which the library is installed. Therefore
+it is outside `testing`, and imports from that package only when a test needs it.
 """
 
 from collections.abc import Generator
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .testing.recorded_events import RecordedEvents
 
 _LIVE_MARKER = (
-    "wink_live: talks to a real provider; runs, and may use the network, with --wink-live only"
+    "wink_live: uses a real provider; runs, and may use the network, only with --wink-live"
 )
 _OVERRIDES_MARKER = (
     'wink_overrides(tag="latest", root=None): the fixture wink_overrides applies the overrides '
     "stored under this tag, in the repository at root, by default pytest's rootdir; "
-    "fails when one of them is stale, or none is stored"
+    "fails if one of them is stale or none is stored"
 )
 _FIXTURES = frozenset(
     {
@@ -53,12 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run tests marked wink_live, which reach real providers",
     )
     network = (
-        "which tests may not reach other machines: those that use a fixture of weakincentives "
+        "tests that may not reach other machines: those that use a fixture of weakincentives "
         "(fixtures, the default), all (loopback), or none (any)"
     )
     parser.addini("wink_network", network, type="string", default="fixtures")
     parser.addini(
-        "wink_coverage", "tell which sections tests have opened", type="bool", default=True
+        "wink_coverage", "report which sections tests have opened", type="bool", default=True
     )
 
 
@@ -83,17 +83,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Guards the whole test, fixtures included, where the project chose "loopback"."""
+    """Guards the whole test, including fixtures, if the project chose "loopback"."""
     refuse = item.config.getini("wink_network") == "loopback" and not _may_use_network(item)
     with guard_network(refuse=refuse) as item.stash[_REFUSED]:
         return (yield)
 
 
 def _is_confined(item: pytest.Item) -> bool:
-    """Tells whether the test's own body, without its fixtures, may not use the network.
+    """Returns whether the test function, without its fixtures, must not use the network.
 
-    The guard leaves fixtures alone: one of a wider scope, such as a container, serves tests with
-    and without ours, and whether it can start must not depend on which of them runs first.
+    The guard does not apply to fixtures. A fixture with a wider scope, such as a container, is
+    shared by tests with and without our fixtures, and whether it can start must not depend on which
+    test runs first.
     """
     uses_ours = not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return (
@@ -104,7 +105,7 @@ def _is_confined(item: pytest.Item) -> bool:
 
 
 def _may_use_network(item: pytest.Item) -> bool:
-    """Tells whether marks or options allow the network, those of pytest-socket included."""
+    """Returns whether marks or options, including those of pytest-socket, allow the network."""
     marker, option = item.get_closest_marker, item.config.getoption
     return bool(
         (marker("wink_live") and option("--wink-live"))
@@ -119,13 +120,13 @@ def _may_use_network(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Guards a test that uses our fixtures; fails one with a useless mark or a remaining script."""
+    """Guards a test that uses our fixtures; fails it for a useless mark or unused replies."""
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(
         item, "fixturenames", ()
     ):
         pytest.fail(
-            "marked wink_overrides, but it does not take the fixture of that name; "
-            "make its prompts by that",
+            "marked wink_overrides, but it does not use the fixture of that name; "
+            "create its prompts with the fixture",
             pytrace=False,
         )
     if _is_confined(item):
@@ -133,7 +134,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             result = yield
     else:
         result = yield
-    if _SCRIPTS in item.stash and (left := item.stash[_SCRIPTS].leftovers()):
+    if _SCRIPTS in item.stash and (left := item.stash[_SCRIPTS].remaining_replies()):
         pytest.fail(left, pytrace=False)
     return result
 
@@ -142,7 +143,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the events and the refused hosts, which clients may hide, to a failure's report."""
+    """Adds the events and the blocked hosts, which clients may hide, to a failure's report."""
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
@@ -159,7 +160,7 @@ def pytest_runtest_makereport(
 
 
 @pytest.hookimpl(optionalhook=True)
-# Any: pytest-xdist, whose worker this is, may not be there
+# Any: pytest-xdist, which provides the worker, may not be installed
 def pytest_testnodedown(node: Any) -> None:
     """Adds the counts of a worker."""
     if counted := getattr(node, "workeroutput", {}).get("wink_coverage"):
@@ -189,16 +190,16 @@ def pytest_terminal_summary(
 
 @pytest.fixture
 def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
-    """All events of the test, in order, such as `wink_events[ToolInvoked]` or `.names()`.
+    """All events of the test in order, for example `wink_events[ToolInvoked]` or `.names()`.
 
-    They come from `wink_session`, from every session that adapters of `scripted_adapter` and
-    `function_adapter` evaluate with, and from every bus passed to `watch`.
+    They come from `wink_session`, from every session in which adapters of `scripted_adapter` and
+    `function_adapter` evaluate, and from every bus passed to `watch`.
     """
     from .testing.recorded_events import RecordedEvents
 
     request.node.stash[_EVENTS] = events = RecordedEvents()
     yield events
-    del request.node.stash[_EVENTS]  # items stay until pytest ends
+    del request.node.stash[_EVENTS]  # items are kept until pytest ends
     events.stop()
     if request.config.getini("wink_coverage") and events:
         from .testing.disclosure_coverage import count_sections
@@ -208,7 +209,7 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
 
 @pytest.fixture
 def wink_session(wink_events: "RecordedEvents") -> "Session":
-    """A fresh session, whose events `wink_events` records."""
+    """A new session, whose events `wink_events` records."""
     from .runtime.session import Session
 
     session = Session()
@@ -220,11 +221,11 @@ def wink_session(wink_events: "RecordedEvents") -> "Session":
 def scripted_adapter(
     request: pytest.FixtureRequest, wink_events: "RecordedEvents"
 ) -> Generator["ScriptedAdapters"]:
-    """Makes adapters whose model follows a script: `scripted_adapter([say("Found.")])`.
+    """Creates adapters with a scripted model: `scripted_adapter([say("Found.")])`.
 
-    The test fails when the model is asked more or less often than the script says. `requests` of
-    the adapter holds what the model received. With `dynamic_tools=False` opened tools arrive by a
-    restart.
+    The test fails if the number of requests differs from the number of replies. The adapter's
+    `requests` contain what the model received. With `dynamic_tools=False`, newly opened tools are
+    added by a restart.
     """
     from .testing.fixtures import ScriptedAdapters
 
@@ -235,16 +236,16 @@ def scripted_adapter(
 
 @pytest.fixture
 def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters":
-    """Makes adapters whose replies a function decides: `function_adapter(lambda request: …)`."""
+    """Creates adapters whose replies a function returns: `function_adapter(lambda request: …)`."""
     return scripted_adapter
 
 
 @pytest.fixture
 def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
-    """Makes prompts with the stored overrides that the marker names: `wink_overrides(template)`.
+    """Creates prompts with the stored overrides that the marker names: `wink_overrides(template)`.
 
-    Fails for a stale override, and with the marker if none is stored. Pass its `store` and `tag` to
-    a prompt that is made elsewhere.
+    Fails for a stale override, and if the marker is set but no override is stored. Pass its `store`
+    and `tag` to prompts that are created elsewhere.
     """
     from .testing.fixtures import PromptsWithOverrides
 
@@ -255,13 +256,13 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
             request.config.rootpath / (root or ""), tag, needed=marker is not None
         )
 
-    # the inner function has the marker's name, which errors show
+    # the inner function has the marker's name, which appears in errors
     return wink_overrides(*marker.args, **marker.kwargs) if marker else wink_overrides()
 
 
 @pytest.fixture
 def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
-    """Compares a prompt in all its states with a golden file: `assert prompt == prompt_snapshot`.
+    """Compares all states of a prompt with a snapshot file: `assert prompt == prompt_snapshot`.
 
     `--snapshot-update` writes the file; a failing test names the section, tool or state that
     changed.

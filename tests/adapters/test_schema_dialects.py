@@ -22,7 +22,7 @@ from support.provider_rules import check_openai_tool, check_plain
 from support.sent_schemas import ANTHROPIC, OPENAI, sent_tool
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
 from weakincentives.adapters.chat_completions import ChatCodec
-from weakincentives.adapters.codec import CodecOptions, Wire
+from weakincentives.adapters.codec import CodecOptions, JsonObject
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.schema_dialects import Dialect, encode_schema
 from weakincentives.errors import SerdeError
@@ -37,7 +37,7 @@ def external(schema: JsonSchema) -> AnyTool:
     return Tool.from_schema(name="t", description="T.", parameters=schema, handler=ok)
 
 
-def sent_by_all(one: AnyTool) -> Mapping[str, Wire]:
+def sent_by_all(one: AnyTool) -> Mapping[str, JsonObject]:
     """The tool in the request of each codec."""
     spec = tool_to_spec(one)
     options = MessagesOptions(
@@ -50,7 +50,7 @@ def sent_by_all(one: AnyTool) -> Mapping[str, Wire]:
     }
 
 
-def check_all(one: AnyTool) -> Mapping[str, Wire]:
+def check_all(one: AnyTool) -> Mapping[str, JsonObject]:
     """Fails if a provider rejects what its codec sends; returns that."""
     sent = sent_by_all(one)
     check_openai_tool(sent["chat"])

@@ -13,7 +13,7 @@ import pytest
 
 from support.request_rules import check_chat, check_messages, check_responses
 from support.transcripts import chat_codec, conversation, messages_codec, responses_codec
-from weakincentives.adapters.codec import Codec, Wire
+from weakincentives.adapters.codec import Codec, JsonObject
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import Message
 
@@ -71,10 +71,10 @@ VALIDATORS: dict[str, tuple[str, Callable[[], Codec], Check]] = {
 }
 
 
-def items(body: dict[str, Any]) -> list[Wire]:
+def items(body: dict[str, Any]) -> list[JsonObject]:
     """A copy of the messages of a request, without marks for the cache."""
     text = json.dumps(body.get("messages") or body["input"])
-    copied: list[Wire] = json.loads(
+    copied: list[JsonObject] = json.loads(
         text, object_hook=lambda found: {k: v for k, v in found.items() if k != "cache_control"}
     )
     return copied
@@ -88,7 +88,7 @@ def test_every_request_is_valid_and_extends_the_previous_one(name: str) -> None:
         steps = conversation(seed, usual)
         stored = repr(steps)
         try:
-            before: list[Wire] = []
+            before: list[JsonObject] = []
             for added in steps:
                 transcript += added
                 body = codec.encode(ProviderRequest(1, transcript, (), None, None))

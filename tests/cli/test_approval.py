@@ -79,13 +79,13 @@ def test_run_is_suspended_in_a_file_and_decided_by_another_process(
 ) -> None:
     done = process(folder, *RUN, "notes:model", "--suspend", "run.json")
     assert done.returncode == 3
-    assert "waits for approval of 2 calls: wink approve run.json" in done.stderr
+    assert "pending approval of 2 calls: wink approve run.json" in done.stderr
     assert (folder / "run.json").stat().st_mode & 0o077 == 0
     done = wink("approve", "run.json")
     assert "call_1: note" in done.stderr
     assert "2 calls without a decision" in done.stderr
     done = wink("approve", "run.json", "--yes", "call_1", "--no", "call_2=not two")
-    assert "0 calls without a decision; go on by wink run TARGET --resume run" in done.stderr
+    assert "0 calls without a decision; continue with wink run TARGET --resume run" in done.stderr
     kinds = {
         call_id: decision.kind
         for call_id, decision in Suspension.from_json(
@@ -129,7 +129,7 @@ def ending():
     )
     run = "run", "notes:boss", "--adapter"
     done = wink(*run, "notes:delegating", "--suspend", "run.json")
-    assert "waits for approval of 1 call: wink approve run.json" in done.stderr
+    assert "pending approval of 1 call: wink approve run.json" in done.stderr
     wink("approve", "run.json", "--yes", "call_1")
     options = "--resume", "run.json", "--suspend", "run.json"
     done = wink(*run, "notes:writing", *options)
@@ -141,11 +141,11 @@ def ending():
     assert [line.partition(":")[0] for line in shown] == [
         "notes/boss",
         "turn 1",
-        "desk was asked about, decision approve",
+        "approval of desk",
         "notes/write",
         "turn 1",
-        "waits for approval after 1 turn",
-        "waits for approval after 1 turn",
+        "suspended for approval after 1 turn",
+        "suspended for approval after 1 turn",
     ]
     assert wink("report", "run.json").stdout == "run.html\n"
     done = wink("approve", "run.json", "--yes", "call_1/1/call_1")

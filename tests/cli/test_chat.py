@@ -158,11 +158,11 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat(folder: Path) -> None:
         screen.read_until("> ")
         screen.keys("order elephant\n")
         screen.read_until('  order {"item": "elephant"}\n')
-        screen.press_until("\x03", "stopped; Ctrl-D ends the chat\n> ")
+        screen.press_until("\x03", "stopped; press Ctrl-D to end the chat\n> ")
         assert "You said: order elephant, still there? \n" in screen.say("still there?")
         screen.keys("half a mess")
         screen.read_until("half a mess")  # else readline may miss the signal while it starts
-        screen.press_until("\x03", "Ctrl-D ends the chat\n> ")
+        screen.press_until("\x03", "press Ctrl-D to end the chat\n> ")
         screen.keys("yes\n")
         screen.read_until("You said: order elephant, still there?, yes \n")
         screen.read_until("> ")
@@ -174,7 +174,7 @@ def test_ctrl_c_during_a_request_stops_the_turn(folder: Path) -> None:
         screen.read_until("> ")
         screen.keys("hello\n")
         screen.read_until("hello\nasked\n")
-        screen.press_until("\x03", "stopped; Ctrl-D ends the chat\n> ")
+        screen.press_until("\x03", "stopped; press Ctrl-D to end the chat\n> ")
         assert "You said: hello, again \n" in screen.say("again")
         assert screen.end() == 0
 
@@ -185,7 +185,7 @@ def test_saved_chat_can_be_resumed(folder: Path) -> None:
         screen.say("order tea")
         assert screen.end() == 0
     with terminal(folder, *TARGET, "--resume", "chat.json") as screen:
-        assert screen.read_until("> ") == "chat.json: goes on after 1 turn\n> "
+        assert screen.read_until("> ") == "chat.json: continues after 1 turn\n> "
         shown = screen.say("order milk")
         assert "read_section" not in shown  # the section is still open
         assert "You said: order tea, order milk" in shown
@@ -213,7 +213,7 @@ def test_rejected_text_is_marked_as_discarded(folder: Path) -> None:
         shown = screen.say("hello").splitlines()
         assert shown[-5] == '{"reply": 1} '
         assert shown[-4].startswith("  rejected: Your answer does not fit the required JSON schema")
-        assert shown[-3] == "  what it wrote above does not count"
+        assert shown[-3] == "  the text above is discarded"
         assert shown[-2] == '{"text": "ok"} '
 
 
@@ -222,8 +222,8 @@ def test_text_before_a_restart_is_marked_as_discarded(folder: Path) -> None:
         screen.read_until("> ")
         shown = screen.say("hello").splitlines()
         assert shown[-4:] == [
-            "  starts again with orders open: Adapter does not support dynamic tools",
-            "  what it wrote above does not count",
+            "  restarts with orders open: Adapter does not support dynamic tools",
+            "  the text above is discarded",
             "Done. ",
             "> ",
         ]

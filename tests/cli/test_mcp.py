@@ -106,7 +106,9 @@ def test_tool_with_an_invalid_schema_is_named(wink: Wink) -> None:
     change(wink, inputSchema={"type": "object", "properties": {"a": {"type": "objekt"}}})
     done = lock(wink)
     assert done.returncode == 0
-    assert "tool 'append' cannot be called, since its input is no JSON Schema" in done.stdout
+    assert (
+        "tool 'append' cannot be called because its input is not a valid JSON Schema" in done.stdout
+    )
 
 
 # --- secrets
@@ -233,9 +235,9 @@ def test_override_of_a_locked_text_is_stale_after_the_lock_changes(wink: Wink) -
 @pytest.mark.parametrize(
     ("change_call", "read_call", "code", "words"),
     [
-        ('append {"text": "x"}', "lines", 0, "undone: the server reads the folder"),
-        ('remember {"text": "x"}', "recall", 1, "cached: the server keeps in memory"),
-        ('append {"text": "x"}', "echo", 1, "unseen: what it reads shows no change"),
+        ('append {"text": "x"}', "lines", 0, "undone: the server sees that its folder"),
+        ('remember {"text": "x"}', "recall", 1, "cached: the server keeps the undone change"),
+        ('append {"text": "x"}', "echo", 1, "unseen: reading does not show the change"),
         ("append {", "lines", 2, "--change must be 'TOOL {JSON}'"),
     ],
 )

@@ -79,7 +79,7 @@ def test_export_writes_a_prompt_as_a_skill(wink: Wink, tmp_path: Path) -> None:
     [folder] = (tmp_path / "out").iterdir()
     assert refusals(folder) == []
     assert 'description: "Sell things."' in (folder / "SKILL.md").read_text()
-    assert "tools are left out" in done.stderr
+    assert "tools are omitted" in done.stderr
     missing = wink("skill", "export", "shop:template", "--to", "other")
     assert missing.returncode == 2
     assert "--set Question.text=" in missing.stderr

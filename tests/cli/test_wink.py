@@ -391,7 +391,7 @@ def test_log_cannot_control_the_terminal(wink: Wink) -> None:
     assert [" ".join(line.split()) for line in shown] == [
         "?[2J 00:00 ?c",
         "?[/k: 0 characters, tools: ?[31m, ?2J, ?, [bold]x[/]",
-        "the log has no end of this evaluation",
+        "the log ends before this evaluation does",
     ]
     assert wink("advise", "log").returncode == 0
 

@@ -126,8 +126,8 @@ def test_each_finding_has_section_severity_message_and_remedy(tmp_path: Path) ->
             "notes",
             "warning",
             (
-                "its summary and the line that opens it take 120 characters, "
-                "and what it hides takes 19"
+                "its summary and the line on opening it have 120 characters, "
+                "and the hidden text has 19"
             ),
             "shorten it, or show the section in full",
         ),
@@ -135,13 +135,13 @@ def test_each_finding_has_section_severity_message_and_remedy(tmp_path: Path) ->
             "bare",
             "warning",
             "it can be summarized but has no summary",
-            "say in summary= when the section is needed",
+            "describe in summary= when the section is needed",
         ),
         (
             "mood",
             "warning",
-            "it depends on the session and stands before 348 characters that do not",
-            "put it after 'refunds', so that a provider can reuse what it has cached",
+            "it depends on the session and precedes 348 characters that do not",
+            "move it after 'refunds', so that the provider can reuse its cache",
         ),
     ]
 
@@ -159,8 +159,8 @@ def test_description_over_200_characters_is_found_in_any_section() -> None:
         "description-too-long",
         ("refunds",),
         "warning",
-        "the description of its tool `refund` has 1,024 characters, which every request sends",
-        "say it in 200, and the rest in the section's text",
+        "the description of its tool `refund` has 1,024 characters, which every request contains",
+        "shorten it to 200, and move the rest to the section's text",
     )
 
 
@@ -207,7 +207,7 @@ def test_resource_without_fork_used_before_approval_is_found() -> None:
         "effects-not-isolated",
         ("task",),
         "warning",
-        "its tool `pay_effects` runs before the approval of its effects and uses Bank, "
+        "its tool `pay_effects` runs before its effects are approved, and uses Bank, "
         "which has no fork()",
         "use approval='arguments', or give it fork() and merge()",
     )
@@ -400,7 +400,7 @@ def test_condition_that_requires_bound_params_is_reported() -> None:
     (finding,) = report.findings
     assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
     assert "a condition raised TypeError: '>' not supported" in finding.message
-    assert finding.remedy == "analyze a prompt that has a Count bound"
+    assert finding.remedy == "analyze a prompt to which a Count is bound"
 
 
 def test_failing_section_is_reported_and_the_others_are_checked() -> None:
@@ -420,7 +420,7 @@ def test_failing_section_is_reported_and_the_others_are_checked() -> None:
         ("bad",),
         "error",
         "cannot render Broken: OSError: no disk (section 'bad')",
-        "correct the section, or bind params that it can take",
+        "correct the section, or bind params that it accepts",
     )
     assert report.states == 0
 

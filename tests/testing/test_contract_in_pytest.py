@@ -65,7 +65,7 @@ def test_hypothesis_seed_and_database_work_with_the_tool_contract(tmp_path: Path
     assert "ToolContractError: tool 'small': its handler raised ValueError('too large'); " in first
     assert 'arguments: {"number": 1001}' in first
     # the database stores the example under this name, so no other tool receives it
-    assert "small_fits(" in first
+    assert "small_matches(" in first
     assert "Tool handler failed" not in first
     assert numbers(run())[0] == "number 1001"  # what failed before comes first
     seeded = numbers(run("--hypothesis-seed=1"))

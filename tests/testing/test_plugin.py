@@ -244,7 +244,7 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
         assert f"\n{name} -- " in shown
         assert f"{name}: no docstring" not in shown.replace("\n    ", ": ")
     marked = text(author.runs("", "--markers"))
-    assert "@pytest.mark.wink_live: talks" in marked
+    assert "@pytest.mark.wink_live: uses" in marked
     assert '@pytest.mark.wink_overrides(tag="latest", root=None): the fixture' in marked
     helped = text(author.runs("", "--help"))
     for name in ("--wink-live", "wink_network (string)", "wink_coverage (bool)"):
@@ -337,7 +337,7 @@ def test_forgotten():
     template.bind()
 """)
     ran.assert_outcomes(failed=1)
-    assert "marked wink_overrides, but it does not take the fixture of that name" in text(ran)
+    assert "marked wink_overrides, but it does not use the fixture of that name" in text(ran)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -367,7 +367,9 @@ def test_value_of_another_type_than_declared_is_reported(declared: Any, value: A
         return ToolResult("Here.", value)
 
     tool = Tool(name="other", handler=other, params_type=Text, result_type=declared)
-    with pytest.raises(ToolContractError, match=r"its result has the value .*; let it be of the"):
+    with pytest.raises(
+        ToolContractError, match=r"its result has the value .*; return the result type"
+    ):
         assert_tool_contract(tool)
 
 
@@ -434,13 +436,13 @@ def test_pure_tool_with_varying_answers_is_reported() -> None:
     def roll(params: Text, *, context: ToolContext) -> ToolResult[int]:
         return ToolResult("Rolled.", next(count))
 
-    assert "yet it answered the same call in two ways; " in breach(roll, "pure")
+    assert "but it answered the same call in two different ways; " in breach(roll, "pure")
     assert_tool_contract(Tool(name="roll", handler=roll))
 
 
 def test_repeatable_tool_that_is_not_idempotent_is_reported() -> None:
     message = breach(sell, resources=tills)
-    problem = "its effect is 'repeatable', yet the same call run again changed resource Till"
+    problem = "its effect is 'repeatable', but repeating the same call changed resource Till"
     assert f"{problem}; declare 'at_most_once'" in message
     assert 'arguments: {"text": "0"}' in message
 
@@ -452,7 +454,7 @@ def test_repeatable_tool_that_deduplicates_only_by_session_is_reported() -> None
             context.resources.get(Till).sold.append(params.text)
         return ToolResult("Sold.")
 
-    assert "the same call run again changed resource Till" in breach(note_and_sell, resources=tills)
+    assert "repeating the same call changed resource Till" in breach(note_and_sell, resources=tills)
 
 
 def test_tool_without_a_handler_raises_value_error() -> None:
@@ -515,7 +517,7 @@ def test_state_reader_detects_changes_that_savepoints_hide() -> None:
         return message
 
     assert "its effect is 'pure', yet it changed resource Database" in check("pure")
-    assert "the same call run again changed resource Database" in check("repeatable")
+    assert "repeating the same call changed resource Database" in check("repeatable")
     assert "a failed call changed resource Database" in check("at_most_once", Stuck)
 
 

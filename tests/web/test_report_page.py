@@ -122,7 +122,7 @@ def test_approvals_appear_with_the_previewed_diff(open_page: Open) -> None:
     assert "+- IC 1832: 2 seats" in approved.locator(".added").all_inner_texts()
     assert page.locator("summary .chip", has_text="denied").count() == 1
     picture(page, "report-approval.png")
-    waiting = page.get_by_role("region", name="call that waits")
+    waiting = page.get_by_role("region", name="pending call")
     assert "+- IC 1832: 3 seats" in waiting.locator(".added").all_inner_texts()
 
 
@@ -140,7 +140,7 @@ def test_page_starts_with_prompt_model_date_outcome_and_answer(open_page: Open) 
         "answer after 3 turns",
     ]
     stopped = open_page("approvals.html").locator(".facts").inner_text()
-    assert stopped.startswith("The log has no end of this evaluation")
+    assert stopped.startswith("The log ends before this evaluation does")
 
 
 def test_waterfall_has_a_bar_for_each_request_and_call_on_one_scale(open_page: Open) -> None:
@@ -168,13 +168,13 @@ def test_run_without_an_answer_shows_how_it_ended(open_page: Open) -> None:
     assert page.locator(".lead .chip").all_inner_texts() == [
         "Stopped by a limit",
         "Waiting for approval",
-        "The log has no end of this evaluation",
+        "The log ends before this evaluation does",
     ]
     lines = page.locator(".said").all_inner_texts()
     assert any(line.startswith("stopped by a limit after 1 turn (budget): ") for line in lines)
     page = open_page("approvals.html", java_script_enabled=False)
     text = page.locator("noscript").text_content()
-    for end in ("stopped by a limit after 1 turn (budget): ", "waits for approval", NO_END):
+    for end in ("stopped by a limit after 1 turn (budget): ", "suspended for approval", NO_END):
         assert end in text
 
 
@@ -375,7 +375,7 @@ def test_malformed_record_does_not_break_the_rest_of_the_page(
         page.keyboard.press("j")
     assert page.locator(".bars button").nth(9).get_attribute("aria-current") == "true"
     text = page.locator("main").inner_text()
-    assert "The log has here what wink does not write" in text
+    assert "This record was not written by wink" in text
     assert "Paid with" in text
 
 

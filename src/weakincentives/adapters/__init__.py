@@ -1,4 +1,4 @@
-"""Adapters connect the engine to providers: one inner loop, and a codec for each wire format.
+"""Adapters connect the inner loop to model providers; each provider's API has its own codec.
 
 Import adapters from their own modules.
 """

@@ -1,4 +1,4 @@
-"""The Chat Completions codec: what OpenAI and most compatible servers speak."""
+"""The Chat Completions codec, for OpenAI and most compatible servers."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from .codec import (
     AnyJson,
     Codec,
     CodecOptions,
-    Wire,
+    JsonObject,
     read_call,
     read_counts,
     read_finish,
@@ -31,51 +31,56 @@ from .schema_dialects import encode_output
 
 __all__ = ["ChatCodec", "text_of"]
 
-# texts that come whole; some servers repeat them in later events
+# texts that are sent in one chunk; some servers repeat them in later events
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
 # the fields of the model's messages that every server accepts
 _FIELDS = frozenset({"role", "content", "tool_calls"})
 _REASONING = ("reasoning_content", "reasoning")
 _NO_REASONING = "(no reasoning)"
-# between the result of a tool and a message of the user
+# sent between a tool result and a user message
 _WAITING = "(Waiting for the next message.)"
-_MAX_CHECKED = 20_000  # characters of arguments
+_MAX_CHECKED = 20_000  # characters in the arguments
 
 
 class ChatCodec(Codec):
-    """One conversation as Chat Completions messages."""
+    """One conversation in the Chat Completions format."""
 
     wire_format = "chat"
     instructions_role = "system"
-    stream_options: ClassVar[Wire] = {"stream": True, "stream_options": {"include_usage": True}}
-    # developers.openai.com/api/docs/guides/file-inputs: of files only PDF, below 50 MB, no URLs
+    stream_options: ClassVar[JsonObject] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    # developers.openai.com/api/docs/guides/file-inputs: only PDF files, below 50 MB, without URLs
     media = MediaSupport(
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)
     )
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         super().__init__(options, provider)
-        self._names: dict[str, str] = {}  # of calls, by id
+        self._names: dict[str, str] = {}  # tool names by call id
 
     def read_text(self, event: AnyJson) -> str:
-        return "".join([text_of(_added(choice).get("content")) for choice in _choices(event)])
+        return "".join(
+            [text_of(_message_part(choice).get("content")) for choice in _choices(event)]
+        )
 
     def join_events(self, events: list[AnyJson]) -> object:
-        message: Wire = {}
-        choice: Wire = {}
+        message: JsonObject = {}
+        choice: JsonObject = {}
         model: object = None
         for event in events:
             for item in _choices(event):
                 if isinstance(item.get("message"), dict) and not item.get("delta"):
-                    return event  # a whole reply
-                _add(message, _added(item))
+                    return event  # a complete reply
+                _merge(message, _message_part(item))
                 for key, value in item.items():
                     if value is not None:
                         choice[key] = value
             model = (event.get("model") if isinstance(event, dict) else None) or model
         if not choice:
             return events[-1] if events else None
-        if not isinstance(choice.pop("delta", {}), dict):  # the message has all of them
+        if not isinstance(choice.pop("delta", {}), dict):  # the deltas are already in `message`
             raise error_from_reply(self.provider, "a delta is not an object")
         if "finish_reason" not in choice:
             raise unfinished_reply(self.provider, "the finish_reason")
@@ -85,7 +90,7 @@ class ChatCodec(Codec):
         message = _join_texts(message)
         match message.get("content"):
             case [{"type": "text", "text": str() as text, **more}] if not more:
-                message["content"] = text  # every server takes a text
+                message["content"] = text  # every server accepts a string
             case _:
                 pass
         choices = [{"message": message, **choice}]
@@ -95,18 +100,20 @@ class ChatCodec(Codec):
         return read_usage(read_counts(events), "prompt_tokens", "completion_tokens")
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
-        """Reads the choice of index 0."""
-        choice: Wire = next(iter(_choices(reply)), {})
+        """Reads the choice with index 0."""
+        choice: JsonObject = next(iter(_choices(reply)), {})
         message = choice.get("message")
         if failure := choice.get("error") or reported_failure(reply):
             raise error_from_failure(self.provider, failure)
         if not isinstance(message, dict):
             reason = "no choice of index 0 with a message"
             raise error_from_reply(self.provider, reason, of_this_api=False)
-        wire: Wire = {key: value for key, value in message.items() if value not in (None, "", [])}
-        wire.setdefault("role", "assistant")
+        item: JsonObject = {
+            key: value for key, value in message.items() if value not in (None, "", [])
+        }
+        item.setdefault("role", "assistant")
         calls = [
-            self._read_call(item, index) for index, item in enumerate(wire.get("tool_calls", ()))
+            self._read_call(call, index) for index, call in enumerate(item.get("tool_calls", ()))
         ]
         content, refusal = message.get("content"), text_of(message.get("refusal"))
         if not isinstance(content, str | list | None):
@@ -117,7 +124,7 @@ class ChatCodec(Codec):
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
             usage=self.usage_of([reply]),
-            wire=(wire,),
+            wire=(item,),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
         )
@@ -131,8 +138,8 @@ class ChatCodec(Codec):
             case _:
                 raise error_from_reply(self.provider, "a tool call without a function")
 
-    def encode_items(self, output: OutputSpec | None) -> Wire:
-        body: Wire = {"messages": self.items}
+    def encode_items(self, output: OutputSpec | None) -> JsonObject:
+        body: JsonObject = {"messages": self.items}
         if output is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -140,22 +147,23 @@ class ChatCodec(Codec):
             }
         return body
 
-    def encode_tool(self, spec: ToolSpec) -> Wire:
+    def encode_tool(self, spec: ToolSpec) -> JsonObject:
         return {"type": "function", "function": self.encode_function(spec)}
 
-    def encode(self, request: ProviderRequest) -> Wire:
+    def encode(self, request: ProviderRequest) -> JsonObject:
         written = len(self.items)
         body = super().encode(request)
         self.items[written:] = self._arrange(self.items[written:], self.items[:written][-1:])
         return body
 
-    def _arrange(self, new: list[Wire], before: list[Wire]) -> list[Wire]:
-        """Returns new items in an order that every server takes; `before` is the one before them.
+    def _arrange(self, new: list[JsonObject], before: list[JsonObject]) -> list[JsonObject]:
+        """Returns new items in an order that every server accepts; `before` is the item before.
 
-        Neighbours of one role become one message, since many chat templates let roles alternate.
+        Adjacent messages with the same role are joined, because many chat templates require
+        alternating roles.
         """
         profile = self.options.profile
-        items: list[Wire] = []
+        items: list[JsonObject] = []
         role = before[0]["role"] if before else ""
         for item in new:
             earlier, role = role, item["role"]
@@ -179,30 +187,30 @@ class ChatCodec(Codec):
             for part in ([self.encode_text(content)] if isinstance(content, str) else content)
         ]
 
-    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+    def encode_assistant(self, message: AssistantMessage) -> list[JsonObject]:
         calls = message.tool_calls
-        item: Wire = {"role": "assistant", "content": message.text}
-        sent: list[Wire] = [{}] * len(calls)
+        item: JsonObject = {"role": "assistant", "content": message.text}
+        sent: list[JsonObject] = [{}] * len(calls)
         received: AnyJson = None
-        for wire in message.wire:
-            if isinstance(wire, dict) and wire.get("role") == "assistant":
-                own: AnyJson = wire.get("tool_calls") or []
+        for stored in message.wire:
+            if isinstance(stored, dict) and stored.get("role") == "assistant":
+                own: AnyJson = stored.get("tool_calls") or []
                 if len(own) == len(calls):
-                    item, sent, received = {**wire}, own, wire
+                    item, sent, received = {**stored}, own, stored
                 break
         item = self._with_reasoning(item, message)
         if _is_blank(item.get("content")):
             item["content"] = message.text
-            if not message.text:  # beside calls
+            if not message.text:  # the message has only calls
                 del item["content"]
         if calls:
             item["tool_calls"] = [_encode_call(*pair) for pair in zip(calls, sent, strict=True)]
         if self.options.profile.named_results:
             self._names |= {call.call_id: call.name for call in calls}
-        return [received if item == received else item]  # no second copy of what is kept anyway
+        return [received if item == received else item]  # reuse the stored item if nothing changed
 
-    def _with_reasoning(self, item: Wire, message: AssistantMessage) -> Wire:
-        """Returns a message of the model with the reasoning that the server takes."""
+    def _with_reasoning(self, item: JsonObject, message: AssistantMessage) -> JsonObject:
+        """Returns the model's message with its reasoning in the form that the server accepts."""
         profile = self.options.profile
         if profile.reasoning == "drop":
             item = {key: value for key, value in item.items() if key in _FIELDS}
@@ -216,9 +224,9 @@ class ChatCodec(Codec):
         item = {key: value for key, value in item.items() if key not in _REASONING}
         return item | {profile.reasoning_field or _REASONING[0]: text} if text else item
 
-    def encode_answer(self, message: ToolMessage) -> Wire:
-        """Returns a tool message; its media follow in a user message if it can have only text."""
-        item: Wire = dict(message.as_dict())
+    def encode_answer(self, message: ToolMessage) -> JsonObject:
+        """Returns a tool message; media that it cannot contain follow in a user message."""
+        item: JsonObject = dict(message.as_dict())
         if self.options.profile.named_results:
             item["name"] = self._names[message.call_id]
         if self.options.profile.media_in_results and message.media:
@@ -228,30 +236,30 @@ class ChatCodec(Codec):
             self._after_answers += [f"The tool call {message.call_id} returned {media}:", media]
         return item
 
-    def encode_media(self, media: Media) -> Wire:
+    def encode_media(self, media: Media) -> JsonObject:
         if isinstance(media, Image):
             return {"type": "image_url", "image_url": {"url": self.data_url(media)}}
         name = media.name or "document.pdf"
         return {"type": "file", "file": {"filename": name, "file_data": self.data_url(media)}}
 
 
-def _encode_call(call: ToolCall, wire: Wire) -> Wire:
-    """Returns a call with all that the server has sent of it."""
-    function = {**wire.get("function", {}), "name": call.name, "arguments": call.arguments}
-    return {**wire, "id": call.call_id, "type": "function", "function": function}
+def _encode_call(call: ToolCall, sent: JsonObject) -> JsonObject:
+    """Returns a call with all fields that the server sent for it."""
+    function = {**sent.get("function", {}), "name": call.name, "arguments": call.arguments}
+    return {**sent, "id": call.call_id, "type": "function", "function": function}
 
 
 def _is_blank(content: AnyJson) -> bool:
-    """Tells whether `content` contains nothing but blank texts."""
+    """Returns whether `content` contains only blank texts."""
     if isinstance(content, list):
         return all(_is_blank(part.get("text", part)) for part in content if isinstance(part, dict))
     return content is None or (isinstance(content, str) and not content.strip())
 
 
-def _choices(reply: AnyJson) -> list[Wire]:
-    """Returns the choices of index 0, or without an index, in a reply or an event.
+def _choices(reply: AnyJson) -> list[JsonObject]:
+    """Returns the choices of a reply or an event that have index 0 or no index.
 
-    Further choices come only if `options` set `n`.
+    Other choices exist only if `options` set `n`.
     """
     choices = reply.get("choices") if isinstance(reply, dict) else None
     if not isinstance(choices, list):
@@ -259,16 +267,16 @@ def _choices(reply: AnyJson) -> list[Wire]:
     return [item for item in choices if isinstance(item, dict) and item.get("index") in (0, None)]
 
 
-def _added(choice: Wire) -> Wire:
-    """Returns what a choice of an event, or of a whole reply, adds to the message."""
+def _message_part(choice: JsonObject) -> JsonObject:
+    """Returns the part of the message in a choice of an event or of a complete reply."""
     added = choice.get("delta") or choice.get("message")
     return added if isinstance(added, dict) else {}
 
 
-def _add(message: Wire, delta: Wire) -> None:
-    """Adds `delta` to `message`: text to text, and to the items of lists by their `index`.
+def _merge(message: JsonObject, delta: JsonObject) -> None:
+    """Adds `delta` to `message`: text is appended to text, and list items are matched by `index`.
 
-    Texts grow in buffers until all chunks are there; adding to a `str` takes quadratic time.
+    Texts grow in buffers until the last chunk, because appending to a `str` takes quadratic time.
     """
     for key, chunk in delta.items():
         before = message.get(key)
@@ -288,13 +296,13 @@ def _add(message: Wire, delta: Wire) -> None:
             message.setdefault(key, None)
         elif isinstance(chunk, dict):
             message[key] = inner = before if isinstance(before, dict) else {}
-            _add(inner, chunk)
+            _merge(inner, chunk)
         else:
             message[key] = chunk
 
 
 def _to_list(value: AnyJson) -> list[AnyJson]:
-    """Returns what has come as a list of parts."""
+    """Returns a value as a list of parts, whether it was sent as a text, a part or a list."""
     if isinstance(value, str | StringIO):
         is_empty = not (value if isinstance(value, str) else value.tell())
         return [] if is_empty else [{"type": "text", "text": value}]
@@ -302,42 +310,44 @@ def _to_list(value: AnyJson) -> list[AnyJson]:
 
 
 def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:
-    """Adds parts of a list that is not one of calls: texts to a text, others by their `index`."""
+    """Adds parts to a list, except to calls: texts are appended, others are matched by `index`."""
     for part in chunks:
         if not isinstance(part, dict):
             items.append(part)
             continue
-        last: Wire = items[-1] if items and isinstance(items[-1], dict) else {}
-        if _is_written(part) and part.keys() == last.keys() and part["type"] == last["type"]:
-            _add(last, part)
+        last: JsonObject = items[-1] if items and isinstance(items[-1], dict) else {}
+        if _is_text_chunk(part) and part.keys() == last.keys() and part["type"] == last["type"]:
+            _merge(last, part)
             continue
         if (index := part.get("index")) is None:
-            same: list[Wire] = []
+            same: list[JsonObject] = []
         else:
             same = [it for it in items if isinstance(it, dict) and it.get("index") == index]
         if not same:
             items.append({})
-        _add(same[-1] if same else items[-1], part)
+        _merge(same[-1] if same else items[-1], part)
 
 
-def _is_written(part: Wire) -> bool:
-    """Whether a part is a piece of what the model writes, which continues the part before."""
+def _is_text_chunk(part: JsonObject) -> bool:
+    """Returns whether a part is a chunk of text or thinking, which continues the previous part."""
     return part.keys() in ({"type", "text"}, {"type", "thinking"})
 
 
-def _add_calls(calls: list[Wire], chunks: list[AnyJson]) -> None:
-    """Adds chunks of calls, which servers tell apart by index, by id, by name or by order."""
+def _add_calls(calls: list[JsonObject], chunks: list[AnyJson]) -> None:
+    """Adds chunks of calls, which servers identify by index, by id, by name or by order."""
     for place, chunk in enumerate(chunks):
         if not isinstance(chunk, dict):
             raise TypeError("a chunk of a tool call is not an object")
-        call = _call_of(chunk, calls, place if len(chunks) > 1 else None)
+        call = _continued_call(chunk, calls, place if len(chunks) > 1 else None)
         if call is None:
             calls.append(call := {})
-        _add(call, chunk)
+        _merge(call, chunk)
 
 
-def _call_of(chunk: Wire, calls: list[Wire], place: int | None) -> Wire | None:
-    """Returns the call that `chunk` continues, `None` if it begins another one."""
+def _continued_call(
+    chunk: JsonObject, calls: list[JsonObject], place: int | None
+) -> JsonObject | None:
+    """Returns the call that `chunk` continues, or `None` if it starts a new one."""
     index, call_id, name = chunk.get("index"), chunk.get("id"), _name(chunk)
     last = calls[-1] if calls else None
     if index is not None:
@@ -349,7 +359,7 @@ def _call_of(chunk: Wire, calls: list[Wire], place: int | None) -> Wire | None:
     else:
         call = last
     if call is None:
-        # without an id and a name it cannot begin a call
+        # a chunk without an id and a name cannot start a call
         return None if call_id or name else last
     same_id = call_id and call_id == call.get("id")
     if not name or same_id:
@@ -359,19 +369,19 @@ def _call_of(chunk: Wire, calls: list[Wire], place: int | None) -> Wire | None:
     return None if other_id or other_name or _is_complete(call, chunk) else call
 
 
-def _name(call: Wire) -> str:
+def _name(call: JsonObject) -> str:
     function = call.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else ""
 
 
-def _is_complete(call: Wire, chunk: Wire) -> bool:
-    """Whether `call` has all its arguments, so that those in `chunk` are another call's."""
+def _is_complete(call: JsonObject, chunk: JsonObject) -> bool:
+    """Returns whether the arguments of `call` are complete; if so, `chunk` is of another call."""
     arguments, further = call.get("function"), chunk.get("function")
     text = arguments.get("arguments") if isinstance(arguments, dict) else None
     if not isinstance(text, StringIO) or not isinstance(further, dict):
         return False
-    # a server that repeats the name in each chunk would make reading long arguments slow
+    # parsing long arguments would be slow with a server that repeats the name in each chunk
     if not further.get("arguments") or not text.tell() or text.tell() > _MAX_CHECKED:
         return False
     try:
@@ -382,7 +392,7 @@ def _is_complete(call: Wire, chunk: Wire) -> bool:
 
 
 def _sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
-    """Removes `index` from items, and sorts the items by it if each has its own number."""
+    """Removes `index` from items, and sorts them by it if every item has its own index."""
     if not all(isinstance(item, dict) for item in items):
         return items
     places = [item.pop("index", None) for item in items]
@@ -400,7 +410,7 @@ def _join_texts(value: AnyJson) -> AnyJson:
 
 
 def text_of(content: AnyJson) -> str:
-    """Returns the text of `content`: a text, null, or from some servers a list of parts."""
+    """Returns the text of `content`: a string, null, or a list of parts from some servers."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

@@ -1,22 +1,23 @@
-"""Images and documents as blocks of Anthropic's Messages API, and how large they may be there.
+"""Images and documents as content blocks of Anthropic's Messages API, and their size limits.
 
-The Claude Agent SDK takes the same blocks.
+The Claude Agent SDK accepts the same blocks.
 """
 
 from binascii import a2b_base64
 
 from ..content import IMAGE_TYPES, Document, Image, Media, MediaSupport
-from .codec import Wire
+from .codec import JsonObject
 
 __all__ = ["CLAUDE_MEDIA", "CLOUD_MEDIA", "MAX_IMAGES", "MAX_MEDIA_CHARS", "encode_claude_media"]
 
 # platform.claude.com/docs/en/build-with-claude/vision and …/pdf-support: the API counts base64
-# characters, four for three bytes. It alone knows the pixels of images and the pages of PDFs.
+# characters, four for three bytes. Only the API can check the pixels of images and the pages of
+# PDFs.
 MAX_MEDIA_CHARS = 32 * 1024 * 1024
-"""The most base64 characters of one request."""
+"""The maximum number of base64 characters in one request."""
 
 MAX_IMAGES = 600
-"""The most images of one request; models with a window of 200,000 tokens take 100."""
+"""The maximum number of images in one request; models with a 200,000-token window accept 100."""
 
 _DOCUMENT_BYTES = MAX_MEDIA_CHARS // 4 * 3
 _DOCUMENTS = {"application/pdf": _DOCUMENT_BYTES, "text/*": _DOCUMENT_BYTES}
@@ -25,16 +26,16 @@ CLAUDE_MEDIA = MediaSupport(
     types={**dict.fromkeys(IMAGE_TYPES, 10 * 1024 * 1024 // 4 * 3), **_DOCUMENTS},
     urls=(Image, Document),
 )
-"""What Anthropic's own API takes."""
+"""The media that Anthropic's own API accepts."""
 
 CLOUD_MEDIA = MediaSupport(
     types={**dict.fromkeys(IMAGE_TYPES, 5 * 1024 * 1024 // 4 * 3), **_DOCUMENTS}
 )
-"""What Bedrock and Google Cloud take for Claude: they fetch nothing from URLs."""
+"""The media that Bedrock and Google Cloud accept for Claude; they do not fetch URLs."""
 
 
-def encode_claude_media(media: Media, base64: str) -> Wire:
-    """Returns the block of an image or a document; `base64` are its bytes, empty with a URL."""
+def encode_claude_media(media: Media, base64: str) -> JsonObject:
+    """Returns an image or a document as a block; `base64` has its bytes, `""` for a URL."""
     if media.url:
         source = {"type": "url", "url": media.url}
     elif media.mime.startswith("text/"):

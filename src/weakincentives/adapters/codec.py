@@ -1,6 +1,6 @@
-"""Codecs write a conversation in a provider's wire format and read the provider's replies.
+"""Codecs write conversations in a provider's format and read the provider's replies.
 
-A codec does no I/O. `codec_adapter` sends what a codec writes.
+A codec does no I/O; `codec_adapter` sends the requests that a codec writes.
 """
 
 import json
@@ -33,7 +33,7 @@ from ..serde import Json
 from ..serde.json_types import AnyJson
 from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
-from .schema_dialects import Wire, encode_function
+from .schema_dialects import JsonObject, encode_function
 from .server_profile import ServerProfile
 from .think_tags import without_thoughts
 from .valid_messages import ValidMessages
@@ -42,6 +42,7 @@ __all__ = [
     "AnyJson",
     "Codec",
     "CodecOptions",
+    "JsonObject",
     "PromptRole",
     "Wire",
     "decode_reply",
@@ -58,25 +59,29 @@ __all__ = [
 
 type PromptRole = Literal["user", "system", "developer"]
 
+type Wire = JsonObject
+"""The name of `JsonObject` in 0.2."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecOptions:
-    """How a codec writes requests.
+    """Options that determine how a codec writes requests.
 
-    `prompt_role` is the role of a prompt that the user sends no message with: every server takes a
-    user message. `instructions_role` is the role of a prompt beside a user's message, by default
-    the codec's; `changes_role` is that of sections that change later, by default the same.
-    `origin` names the server where it is not the provider's own; it alone gets back its items,
-    such as reasoning. `structured_output` requests typed output with the API's own parameter, or
-    with instructions in the prompt for servers that lack it. `tools_in_conversation` puts tools
-    that are added later into the conversation instead of the tools list, so that the provider's
-    cache still fits. `extra` goes into every request and replaces values there, with two
-    exceptions: its tools go before the prompt's tools, and in a mapping such as `response_format`
-    the prompt's keys win. `None` leaves out a field that the codec would send. `media` says what
-    the model can see, by default all that the API takes. `profile` says what the server accepts.
+    `prompt_role` is the role of the prompt if the user sends no message, because every server
+    accepts a user message. If there is a user message, `instructions_role` is the role of the
+    prompt, by default the codec's own. `changes_role` is the role of sections that change later, by
+    default the same. `origin` names the server if it is not the provider's own; items such as
+    reasoning are sent back only to the server that they came from. `structured_output` requests
+    typed output with the API's own parameter, or with instructions in the prompt for servers
+    without that parameter. `tools_in_conversation` adds later tools to the conversation instead of
+    the tools list, so that the provider's cache stays valid. `extra` is added to every request and
+    replaces its values, with two exceptions: its tools are listed before the prompt's tools, and in
+    a mapping such as `response_format` the prompt's keys win. The value `None` removes a field that
+    the codec would send. `media` describes the images and documents that the model accepts, by
+    default all that the API accepts. `profile` describes the requests that the server accepts.
 
-    Raises `ValueError` for an unknown role or output mode, and for `extra` that holds the
-    conversation or `stream`.
+    Raises `ValueError` for an unknown role or output mode, and if `extra` contains the conversation
+    or `stream`.
     """
 
     model: str
@@ -109,18 +114,18 @@ class CodecOptions:
                 "them"
             )
 
-    def apply(self, body: Wire) -> Wire:
-        """Returns the whole request: the model, the prompt's `body` and `extra`."""
+    def apply(self, body: JsonObject) -> JsonObject:
+        """Returns the complete request body: the model, the prompt's `body` and `extra`."""
         body = {"model": self.model, **body}
         for key, value in self.extra.items():
             match key, value, body.get(key):
                 case "stream_options", _, _:
-                    pass  # of streams alone; see `Codec.streamed`
+                    pass  # only for streams; see `Codec.streamed`
                 case _, None, _ if key in body:
                     del body[key]
                 case _, Mapping(), dict() as ours:
                     body[key] = {**value, **ours}
-                case "tools", [*theirs], [*ours]:  # ours change, and caches match beginnings
+                case "tools", [*theirs], [*ours]:  # ours change; a cached prefix must not
                     body[key] = [*theirs, *ours]
                 case _:
                     body[key] = value
@@ -130,28 +135,28 @@ class CodecOptions:
 class Codec(ABC):
     """Writes the requests of one conversation and reads the replies to them.
 
-    Encoding is append-only: `encode` writes the messages that are new since its last request and
-    leaves earlier ones as they are, so that each request begins with the bytes of the one before
-    and the provider finds them in its cache. `items` are the messages written so far and `tools`
-    the tools by name; only a removed tool changes what was written.
+    Encoding is append-only: `encode` writes only the messages that are new since its last request.
+    Each request therefore begins with the bytes of the previous one, and the provider finds them in
+    its cache. `items` are the messages written so far, and `tools` are the tools by name; only
+    removing a tool changes what was already written.
 
-    The messages that it writes are valid, as `ValidMessages` returns them. A subclass says how a
-    tool, the model's message and a tool's answer are written, and how a reply is read, whole
-    (`decode`) or in events (`read_text`, `join_events`). One that can show images or documents says
-    which, `media`, and how they are written.
+    The messages are made valid by `ValidMessages` before they are written. A subclass defines how
+    tools, the model's messages and tool results are written, and how replies are read, either
+    complete (`decode`) or as events (`read_text`, `join_events`). A subclass that supports images
+    or documents declares them in `media`, and defines how they are written.
     """
 
     media: MediaSupport = MediaSupport()
-    """The images and documents that the API takes; `encode_media` sees no others."""
+    """The images and documents that the API accepts; `encode_media` gets no others."""
 
-    stream_options: ClassVar[Wire]
-    """The part of a request that asks for its reply in events."""
+    stream_options: ClassVar[JsonObject]
+    """The fields of a request that make the server stream its reply."""
 
     wire_format: str
-    """The name of the items in `AssistantMessage.wire`; an instance's has its provider's too."""
+    """The format of the items in `AssistantMessage.wire`; an instance adds the provider's name."""
 
     instructions_role: PromptRole
-    """The role of the prompt beside a user's message."""
+    """The role of the prompt if there is a user message."""
 
     call_ids: str = r"(?s:.+)"
     """A regular expression for the ids of tool calls that the API accepts."""
@@ -159,8 +164,8 @@ class Codec(ABC):
     def __init__(self, options: CodecOptions, provider: str) -> None:
         self.options = options
         self.provider = provider
-        self.items: list[Wire] = []
-        self.tools: dict[str, Wire] = {}
+        self.items: list[JsonObject] = []
+        self.tools: dict[str, JsonObject] = {}
         self.wire_format = "/".join(filter(None, [self.wire_format, provider, options.origin]))
         self.declares_output = False
         self._encoded = 0
@@ -168,20 +173,20 @@ class Codec(ABC):
         self._valid = ValidMessages(self.wire_format, call_ids)
         self._functions: dict[str, ToolSpec] = {}
         self._is_strict = options.profile.strict != "never"
-        # in the conversation they cannot change any more
+        # tools in the conversation cannot change later
         self._is_uniform = options.profile.strict == "uniform" and not options.tools_in_conversation
         self._has_plain_tools = False
         self._output: OutputSpec | None = None
         self._content: ContentStore | None = None
         if options.media is not None:
             self.media = options.media
-        # parts that a tool's answer cannot hold; they follow after the answers of the turn
+        # parts that a tool result cannot contain; they follow the results of the turn
         self._after_answers: list[Part] = []
 
-    def encode(self, request: ProviderRequest) -> Wire:
+    def encode(self, request: ProviderRequest) -> JsonObject:
         """Returns the body of a request; its lists belong to the codec.
 
-        The transcript must begin with that of the last request.
+        The transcript must begin with the transcript of the previous request.
         """
         if not self._encoded:
             self.begin(request)
@@ -201,8 +206,8 @@ class Codec(ABC):
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         return self.options.apply({**self.encode_items(declared), **tools})
 
-    def streamed(self, body: Wire) -> Wire:
-        """Returns the request `body` as one that asks for its reply in events."""
+    def streamed(self, body: JsonObject) -> JsonObject:
+        """Returns the request `body` with the fields that make the server stream its reply."""
         added = {**self.stream_options}
         if "stream_options" in self.options.extra:
             added["stream_options"] = self.options.extra["stream_options"]
@@ -239,14 +244,15 @@ class Codec(ABC):
                 assert_never(never)
 
     def begin(self, request: ProviderRequest) -> None:
-        """Prepares the first request: writes the tools and decides how to request the output."""
+        """Prepares the first request: writes the tools and determines how to request the output."""
         self.tools = {spec.name: self.encode_tool(spec) for spec in request.tools}
         self.declares_output = self.options.structured_output == "native"
 
     def continues(self, request: ProviderRequest, count: int) -> bool:
-        """Tells whether the codec has written just the first `count` messages of `request`.
+        """Returns whether the codec has written exactly the first `count` messages of `request`.
 
-        The caller makes sure that these are the messages.
+        The caller ensures that the messages are the same; this compares only their number and the
+        output.
         """
         same_output = self.declares_output or self._output == request.output
         return self._encoded == count and same_output
@@ -260,7 +266,7 @@ class Codec(ABC):
             self.items.append({"role": role, "content": content})
 
     def _add_parts(self, parts: Sequence[Part]) -> None:
-        """Adds a message of the user with these parts, if any."""
+        """Adds a user message with these parts, if there are any."""
         if parts:
             content = [self.encode_part(part) for part in parts]
             self.items.append({"role": "user", "content": content})
@@ -269,28 +275,28 @@ class Codec(ABC):
         parts, self._after_answers = self._after_answers, []
         self._add_parts(parts)
 
-    def encode_part(self, part: Part) -> Wire:
-        """Returns a part of a message; raises `PromptEvaluationError` for media it cannot show."""
+    def encode_part(self, part: Part) -> JsonObject:
+        """Returns a part of a message; raises `PromptEvaluationError` for unsupported media."""
         if isinstance(part, str):
             return self.encode_text(part)
         if problem := self.media.problem(part):
             raise self._content_error(f"cannot send {part}: {problem}")
         return self.encode_media(part)
 
-    def encode_text(self, text: str) -> Wire:
-        """Returns the part of a message that holds a text."""
+    def encode_text(self, text: str) -> JsonObject:
+        """Returns a text as a part of a message."""
         return {"type": "text", "text": text}
 
-    def encode_media(self, media: Media) -> Wire:
-        """Returns the part of a message that shows an image or a document."""
+    def encode_media(self, media: Media) -> JsonObject:
+        """Returns an image or a document as a part of a message."""
         raise NotImplementedError(f"{type(self).__name__} declares media; define encode_media")
 
     def data_url(self, media: Media) -> str:
-        """Returns the URL of `media`, or its bytes as a URL."""
+        """Returns the URL of `media`, or a data URL with its bytes."""
         return media.url or f"data:{media.mime};base64,{self.base64(media)}"
 
     def base64(self, media: Media) -> str:
-        """Returns the bytes of `media` in base64; raises `PromptEvaluationError` without them."""
+        """Returns the bytes of `media` in base64, or raises `PromptEvaluationError`."""
         if self._content is None:
             raise self._content_error(
                 f"cannot send {media} because the request has no content store; pass "
@@ -305,47 +311,47 @@ class Codec(ABC):
         return error_from_request(self.provider, "content", f"{self.options.model}: {message}")
 
     @abstractmethod
-    def encode_items(self, output: OutputSpec | None) -> Wire:
-        """Returns the part of the body with the items, and with the output to declare, if any."""
+    def encode_items(self, output: OutputSpec | None) -> JsonObject:
+        """Returns the fields of the body with the items, and with the declared output, if any."""
 
     @abstractmethod
-    def encode_tool(self, spec: ToolSpec) -> Wire:
-        """Returns an entry of the tools list."""
+    def encode_tool(self, spec: ToolSpec) -> JsonObject:
+        """Returns a tool as an entry of the tools list."""
 
-    def encode_function(self, spec: ToolSpec) -> Wire:
-        """Returns a tool as OpenAI's APIs describe it, and as strict as the profile allows."""
+    def encode_function(self, spec: ToolSpec) -> JsonObject:
+        """Returns a tool in the format of OpenAI's APIs, strict if the profile allows it."""
         tool = encode_function(spec, self.options.profile.dialect, strict=self._is_strict)
         self._functions[spec.name] = spec
         self._has_plain_tools |= not tool.get("strict")
         return tool
 
     @abstractmethod
-    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+    def encode_assistant(self, message: AssistantMessage) -> list[JsonObject]:
         """Returns the items that send the model's own message back.
 
-        The provider's items, `message.wire`, go back as they came where they are valid; ids, names
-        and arguments of calls are those of `message.tool_calls`, one for each call in `wire`.
+        The provider's items in `message.wire` are sent back unchanged if they are valid. The ids,
+        names and arguments of calls come from `message.tool_calls`, one for each call in `wire`.
         """
 
     @abstractmethod
-    def encode_answer(self, message: ToolMessage) -> Wire:
-        """Returns the item that answers a tool call."""
+    def encode_answer(self, message: ToolMessage) -> JsonObject:
+        """Returns the item with the result of a tool call."""
 
-    def add_tools(self, added: Mapping[str, Wire]) -> None:
-        """Offers further tools, given by name, from the next request on."""
+    def add_tools(self, added: Mapping[str, JsonObject]) -> None:
+        """Adds tools, by name, to the next and later requests."""
         self.tools |= added
 
     def remove_tools(self, names: Collection[str]) -> None:
-        """Withdraws these tools from the next request on."""
+        """Removes these tools from the next and later requests."""
         for name in names:
             self.tools.pop(name, None)
 
     @abstractmethod
     def decode(self, reply: AnyJson) -> AssistantMessage:
-        """Returns the message that a whole reply holds.
+        """Returns the message in a complete reply.
 
-        Raises `PromptEvaluationError` for a reply without one. `decode_reply` translates every
-        other exception into such an error.
+        Raises `PromptEvaluationError` for a reply without a message. `decode_reply` translates
+        every other exception into such an error.
         """
 
     @abstractmethod
@@ -354,19 +360,19 @@ class Codec(ABC):
 
     @abstractmethod
     def join_events(self, events: list[AnyJson]) -> object:
-        """Builds the reply that `decode` takes from all events of a stream; `None` without one."""
+        """Joins all events of a stream into a reply for `decode`; returns `None` without events."""
 
     def shown(self, text: str) -> str:
-        """Returns a text of the model without the reasoning that the server leaves in it."""
+        """Returns a text of the model without reasoning that the server leaves in it."""
         return without_thoughts(text) if self.options.profile.think_tags else text
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
-        """Returns the usage that some events of a reply, or a whole reply, report."""
+        """Returns the usage reported by some events of a reply, or by a complete reply."""
         return TokenUsage()
 
 
 def output_instructions(output: OutputSpec) -> str:
-    """Returns the instructions that request the declared output in the prompt's text."""
+    """Returns the instructions in the prompt's text that request the declared output."""
     schema = json.dumps(output.schema, ensure_ascii=False)
     return (
         "Give your final answer as one JSON value that fits this JSON schema, and nothing beside"
@@ -375,12 +381,12 @@ def output_instructions(output: OutputSpec) -> str:
 
 
 def _read_float(text: str) -> float | str:
-    """Reads a number; JSON cannot hold what a huge one becomes, so that stays a text."""
+    """Returns a number, or the text of a number that is too large for JSON."""
     number = float(text)
     return number if isfinite(number) else text
 
 
-# `json.dumps` and `json.loads` would make a new encoder and decoder for each reply
+# `json.dumps` and `json.loads` would create a new encoder and decoder for each reply
 _encode_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _decode_json = json.JSONDecoder(parse_constant=str, parse_float=_read_float).decode
 
@@ -388,7 +394,7 @@ _decode_json = json.JSONDecoder(parse_constant=str, parse_float=_read_float).dec
 def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
     """Decodes a reply with `codec`: bytes of JSON, JSON values, or the events of a stream.
 
-    Raises `PromptEvaluationError` of code `"malformed"` when the codec cannot read the reply,
+    Raises `PromptEvaluationError` with code `"malformed"` if the codec cannot read the reply,
     whatever exception that causes.
     """
     try:
@@ -405,13 +411,13 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
     except PromptEvaluationError:
         raise
     except Exception as error:
-        cause = None if isinstance(error, UnicodeError) else error  # its repr holds the reply
+        cause = None if isinstance(error, UnicodeError) else error  # its repr contains the reply
         reason = f"reading it failed with {type(error).__name__}"
         raise error_from_reply(codec.provider, reason, of_this_api=False) from cause
 
 
 def _read_bytes(body: bytes) -> tuple[AnyJson, bool]:
-    """Returns a reply as JSON, or as a list of events if the server sent a stream unasked."""
+    """Returns a reply as JSON, or as a list of events if the server streamed it unasked."""
     try:
         return _plain(body), False
     except ValueError:
@@ -421,18 +427,18 @@ def _read_bytes(body: bytes) -> tuple[AnyJson, bool]:
 
 
 def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
-    """Returns the text and the usage that had arrived of an answer that failed or was stopped."""
+    """Returns the received text and usage of an answer that failed or was stopped."""
     text, usage = "", TokenUsage()
-    with suppress(Exception):  # a reply may be anything, and the failure itself is already known
+    with suppress(Exception):  # a reply can be anything, and the failure itself is already known
         parts = [_plain(event) if isinstance(event, bytes) else event for event in events]
         text = codec.shown(sendable("".join(map(codec.read_text, parts))))
         usage = codec.usage_of(parts)
     return AssistantMessage(text=text, finish="error", usage=usage)
 
 
-def read_counts(events: list[AnyJson]) -> Wire:
-    """Returns the counts of all events, or of a whole reply, wherever a server reports them."""
-    usage: Wire = {}
+def read_counts(events: list[AnyJson]) -> JsonObject:
+    """Returns the token counts in all events or in a complete reply, in any place or format."""
+    usage: JsonObject = {}
     for event in events:
         if not isinstance(event, dict):
             continue
@@ -444,8 +450,8 @@ def read_counts(events: list[AnyJson]) -> Wire:
     return usage
 
 
-def merge_counts(usage: Wire, counts: AnyJson) -> None:
-    """Adds what an event reports to `usage`; a later zero or null replaces no count."""
+def merge_counts(usage: JsonObject, counts: AnyJson) -> None:
+    """Adds the counts of an event to `usage`; a later zero or null does not replace a count."""
     for key, count in counts.items() if isinstance(counts, dict) else ():
         if isinstance(count, dict):
             inner = usage.get(key)
@@ -471,10 +477,10 @@ _FINISH: Mapping[str, Finish] = {
 
 
 def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Finish:
-    """Returns why the model stopped, by the reason that servers of all formats name.
+    """Returns why the model stopped, from the reason that a server of any format reports.
 
-    `"tool_calls"` without calls is what a server says that announces calls and sends none. Raises
-    `PromptEvaluationError` for a reason that is unknown or names a failure.
+    The result is `"tool_calls"` without calls if a server announces calls but sends none. Raises
+    `PromptEvaluationError` for a reason that is unknown or reports a failure.
     """
     if not isinstance(reason, str | None):
         raise error_from_reply(provider, "the finish reason is not a string")
@@ -486,10 +492,10 @@ def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Fin
 
 
 def _plain(reply: AnyJson) -> AnyJson:
-    """Returns a reply as plain JSON, since the message in it goes back to the provider.
+    """Returns a reply as plain JSON, because its message is sent back to the provider.
 
-    That is no objects of an SDK, no lone surrogates, which JSON can escape, and no Infinity, which
-    it cannot hold.
+    Plain JSON has no SDK objects, no lone surrogates (which JSON can escape) and no Infinity (which
+    JSON cannot represent).
     """
     if isinstance(reply, bytes):
         text = sendable(reply.decode(json.detect_encoding(reply), "surrogatepass"))
@@ -500,9 +506,9 @@ def _plain(reply: AnyJson) -> AnyJson:
 
 
 def read_call(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:
-    """Returns a tool call; some servers leave the id out or send arguments as an object.
+    """Returns a tool call, even if the server omits its id or sends its arguments as an object.
 
-    A `fallback_id` of nine letters and digits suits every provider.
+    A `fallback_id` of nine letters and digits is valid for every provider.
     """
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments)
@@ -510,8 +516,8 @@ def read_call(call_id: object, name: object, arguments: object, *, fallback_id: 
 
 
 def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:
-    """Returns the token counts under these names, and those in the details of both."""
-    counts: Wire = usage if isinstance(usage, dict) else {}
+    """Returns the token counts with these names, including the details of both."""
+    counts: JsonObject = usage if isinstance(usage, dict) else {}
     cached = _mapping(counts.get(f"{input_name}_details"))
     details = _mapping(counts.get(f"{output_name}_details"))
     return TokenUsage(
@@ -525,15 +531,15 @@ def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:
 
 
 def read_hour_writes(cache_creation: AnyJson) -> int:
-    """Returns the tokens that Anthropic stores for an hour, from the details of its writes."""
+    """Returns the tokens that Anthropic caches for an hour, from the details of cache writes."""
     return read_count(_mapping(cache_creation).get("ephemeral_1h_input_tokens"))
 
 
-def _mapping(value: AnyJson) -> Wire:
+def _mapping(value: AnyJson) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
 def read_count(value: object) -> int:
-    """Returns a number of tokens; 0 for what is none."""
+    """Returns a number of tokens, or 0 for any other value."""
     # a negative count would extend a budget
     return max(int(value), 0) if isinstance(value, int | float) else 0

@@ -1,7 +1,7 @@
-"""`CodecAdapter`: an adapter that talks to its provider through a codec.
+"""`CodecAdapter` is the base of adapters that use a codec.
 
-A subclass sends requests through its SDK. This module chooses a way of sending in which even a
-synchronous caller can stop waiting at the deadline, and it removes credentials from errors.
+A subclass sends requests through its SDK. This module sends them so that even a synchronous caller
+can stop waiting at the deadline, and it removes credentials from errors.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from ..event_loops import portal, run_on, start_on, yield_from_thread
 from ..limits import Clock, Deadline
 from ..prompt.renderer import AnyRenderedPrompt
 from ..redaction import Redactor
-from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply, read_arrived
+from .codec import AnyJson, Codec, CodecOptions, JsonObject, decode_reply, read_arrived
 from .core import Connection, LoopAdapter
 from .provider_errors import error_from_failure, redact_error, reported_failure
 from .think_tags import ThoughtFilter
@@ -29,21 +29,21 @@ from .think_tags import ThoughtFilter
 __all__ = ["CodecAdapter"]
 
 _GRACE = 0.25
-"""Seconds that a synchronous caller waits beyond the deadline for a request to end."""
+"""Seconds that a synchronous caller waits after the deadline for a request to end."""
 
 _END = object()
 
-_being_read = set[object]()
-"""Streams on the portal: the garbage collector would finalize them from another thread."""
+_open_streams = set[object]()
+"""Streams on the portal, kept here so that no other thread's garbage collector finalizes them."""
 
 # Any: bytes of JSON, JSON values, or an SDK's stream of events.
 type AnyReply = Any
 
 
 class CodecAdapter(LoopAdapter):
-    """An adapter that writes and reads with a codec; a subclass sends the requests.
+    """An adapter that reads and writes with a codec, while its subclass sends the requests.
 
-    The argument `left` of `send` and `send_async` is the number of seconds until the deadline.
+    The `left` argument of `send` and `send_async` is the number of seconds until the deadline.
     """
 
     def __init__(
@@ -66,23 +66,23 @@ class CodecAdapter(LoopAdapter):
 
     @property
     def cancellable(self) -> bool:
-        """Whether a synchronous evaluation with a deadline may use `send_async` on the portal.
+        """Whether a synchronous evaluation with a deadline can use `send_async` on the portal.
 
-        The request can be cancelled there. Otherwise `send` runs in a thread, which goes on
-        after the deadline without its caller.
+        There the request can be cancelled. Otherwise `send` runs in a thread, which continues after
+        the deadline although its caller has stopped waiting.
         """
         return True
 
     @abstractmethod
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
-        """Returns the reply to a request as bytes of JSON or as JSON values, or its events."""
+    def send(self, body: JsonObject, left: float | None, *, stream: bool) -> AnyReply:
+        """Sends a request; returns the reply as JSON bytes or values, or the events of a stream."""
 
     @abstractmethod
-    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+    async def send_async(self, body: JsonObject, left: float | None, *, stream: bool) -> AnyReply:
         """Like `send`, without blocking the event loop."""
 
     def end(self, events: AnyReply) -> None:
-        """Closes a stream, which may have been read only in part."""
+        """Closes a stream, even if it was only partly read."""
         events.close()
 
     async def end_async(self, events: AnyReply) -> None:
@@ -91,25 +91,25 @@ class CodecAdapter(LoopAdapter):
 
     @abstractmethod
     def translate(self, error: Exception) -> PromptEvaluationError:
-        """Returns the library's error for what `send` raised; its text may hold credentials."""
+        """Returns the library's error for an exception from `send`; it may quote credentials."""
 
     @abstractmethod
     def redactor(self, error: Exception | None = None) -> Redactor:
         """Returns a redactor of the adapter's credentials and those in the request of `error`."""
 
     def safe_cause(self, error: Exception) -> Exception | None:
-        """Returns `error` as a cause to show, `None` if it or its own causes quote a credential."""
+        """Returns `error` if it can be shown as a cause, or `None` if it quotes a credential."""
         return None if self.redactor(error).finds_in(error) else error
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         return _CodecConnection(self, self.codec(rendered))
 
     def codec(self, rendered: AnyRenderedPrompt) -> Codec:
-        """Returns a new codec, for one evaluation of `rendered`."""
+        """Returns a new codec for one evaluation of `rendered`."""
         return self._codec(self._options, self.name)
 
     def keep_codec(self, codec: Codec, first: Message, answer: AssistantMessage) -> None:
-        """Keeps `codec` for the next run of its conversation, as long as `answer` lives."""
+        """Keeps `codec` for the conversation's next run, until `answer` is garbage-collected."""
         key = id(answer)
 
         def forget(_: object) -> None:
@@ -118,7 +118,7 @@ class CodecAdapter(LoopAdapter):
         self._codecs[key] = _CodecEntry(codec, first, ref(answer, forget))
 
     def take_codec(self, request: ProviderRequest) -> Codec | None:
-        """Returns the codec that has written the conversation up to the model's last answer."""
+        """Returns the kept codec that wrote the conversation up to the model's last answer."""
         for index in range(len(request.transcript) - 1, -1, -1):
             message = request.transcript[index]
             if isinstance(message, AssistantMessage):
@@ -130,9 +130,9 @@ class CodecAdapter(LoopAdapter):
 
 
 class _CodecEntry(NamedTuple):
-    """The codec of a conversation, its first message, and a reference to its last answer.
+    """The codec of a conversation, its first message, and a weak reference to its last answer.
 
-    When nothing else refers to the answer, the reference removes the entry.
+    The entry is removed when the answer is garbage-collected.
     """
 
     codec: Codec
@@ -155,11 +155,11 @@ class _CodecConnection(Connection):
         if self._first is not None and self._answer is not None:
             self.adapter.keep_codec(self.codec, self._first, self._answer)
 
-    def _encode(self, request: ProviderRequest) -> Wire:
+    def _encode(self, request: ProviderRequest) -> JsonObject:
         if self._first is None:
             self.codec = self.adapter.take_codec(request) or self.codec
             self._first = request.transcript[0]
-        self._answer = None  # without an answer to this request, the codec is of no further use
+        self._answer = None  # if this request fails, the codec cannot be kept
         self._events = []
         self._thoughts = ThoughtFilter() if self.codec.options.profile.think_tags else None
         return self.codec.encode(request)
@@ -199,8 +199,8 @@ class _CodecConnection(Connection):
                         has_text = True
                         yield TextDelta(text)
             answer = self._join()
-        if unseen := _unseen(answer, has_text=has_text):
-            yield unseen
+        if delta := _text_not_streamed(answer, has_text=has_text):
+            yield delta
         yield answer
 
     async def ask_stream_async(
@@ -219,8 +219,8 @@ class _CodecConnection(Connection):
             finally:
                 await self.adapter.end_async(stream)
             answer = self._join()
-        if unseen := _unseen(answer, has_text=has_text):
-            yield unseen
+        if delta := _text_not_streamed(answer, has_text=has_text):
+            yield delta
         yield answer
 
     def _read_event(self, event: AnyJson) -> str:
@@ -236,9 +236,9 @@ class _CodecConnection(Connection):
         return self._answer
 
     def _replies(
-        self, body: Wire, deadline: Deadline | None, *, stream: bool
+        self, body: JsonObject, deadline: Deadline | None, *, stream: bool
     ) -> Generator[AnyReply]:
-        """Yields the reply, or the events of a stream, in a way that keeps the deadline."""
+        """Yields the reply, or the events of a stream, and respects the deadline."""
         if deadline is None:
             return self._direct(body, None, stream=stream)
         if self.adapter.cancellable:
@@ -251,7 +251,7 @@ class _CodecConnection(Connection):
             lambda: self._direct(body, seconds_left(), stream=stream), seconds_left
         )
 
-    def _direct(self, body: Wire, left: float | None, *, stream: bool) -> Generator[AnyReply]:
+    def _direct(self, body: JsonObject, left: float | None, *, stream: bool) -> Generator[AnyReply]:
         reply = self.adapter.send(body, left, stream=stream)
         if not stream:
             yield reply
@@ -261,8 +261,10 @@ class _CodecConnection(Connection):
         finally:
             self.adapter.end(reply)
 
-    def _from_portal(self, body: Wire, deadline: Deadline, *, stream: bool) -> Generator[AnyReply]:
-        """Reads asynchronously, so that each wait can be cancelled."""
+    def _from_portal(
+        self, body: JsonObject, deadline: Deadline, *, stream: bool
+    ) -> Generator[AnyReply]:
+        """Reads asynchronously, so that every wait can be cancelled."""
         loop = portal.loop()
 
         def limit() -> float:
@@ -273,42 +275,45 @@ class _CodecConnection(Connection):
             yield reply
             return
         source = aiter(reply)
-        _being_read.add(source)
+        _open_streams.add(source)
         try:
             while (event := run_on(loop, self._next_event(source, deadline), limit())) is not _END:
                 yield event
         finally:
-            # not awaited: the garbage collector may close this generator on the loop's thread
+            # not awaited, because the garbage collector may close this generator on the loop's
+            # thread
             start_on(loop, self._end_quietly(reply, source))
 
-    async def _send_async(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> AnyReply:
+    async def _send_async(
+        self, body: JsonObject, deadline: Deadline | None, *, stream: bool
+    ) -> AnyReply:
         left = self.adapter.seconds_left(deadline)
         if left is None:
             return await self.adapter.send_async(body, None, stream=stream)
-        # an SDK's own time-out starts anew with each byte and each retry
+        # an SDK's own timeout starts again with each byte and each retry
         async with asyncio.timeout(left):
             return await self.adapter.send_async(body, left, stream=stream)
 
     async def _next_event(
         self, source: AsyncIterator[AnyJson], deadline: Deadline | None
     ) -> AnyJson:
-        """Returns the next event of a stream, `_END` after the last one."""
+        """Returns the next event of a stream, or `_END` after the last one."""
         if deadline is None:
             return await anext(source, _END)
         async with asyncio.timeout(self.adapter.seconds_left(deadline)):
             event = await anext(source, _END)
-        # events that come without a pause never let a time-out fire
+        # events that arrive without a pause never trigger a timeout
         self.adapter.check_deadline(deadline)
         return event
 
     async def _end_quietly(self, stream: AnyReply, source: object) -> None:
         with suppress(Exception):
             await self.adapter.end_async(stream)
-        _being_read.discard(source)
+        _open_streams.discard(source)
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translates exceptions of sending and reading, and masks credentials in them."""
+        """Translates exceptions from sending and reading, and masks credentials in them."""
         try:
             yield
         except PromptEvaluationError as error:
@@ -319,7 +324,7 @@ class _CodecConnection(Connection):
             raise translated from self.adapter.safe_cause(error)
 
 
-def _unseen(answer: AssistantMessage, *, has_text: bool) -> TextDelta | None:
-    """Returns the text of an answer that came whole where a stream was asked for."""
+def _text_not_streamed(answer: AssistantMessage, *, has_text: bool) -> TextDelta | None:
+    """Returns the text of an answer that was not streamed although a stream was requested."""
     shown = has_text or not answer.text or answer.finish == "refusal"
     return None if shown else TextDelta(answer.text)

@@ -1,4 +1,4 @@
-"""The contract of adapters, under the import path that the library has always had.
+"""The interface of adapters, kept under its original import path.
 
 `evaluation.adapter` and `evaluation.loop_adapter` define these names.
 """

@@ -1,7 +1,7 @@
-"""Reads the events of a streamed reply from its bytes, in whatever form servers send them.
+"""Reads the events of a streamed reply from its bytes, in any form that servers send.
 
-`EventDecoder` does no I/O. It accepts more than the standard for server-sent events: events without
-data, several values in one event, and plain JSON where events were asked for.
+`EventDecoder` does no I/O. It accepts more than the standard for server-sent events allows: events
+without data, several values in one event, and plain JSON instead of events.
 """
 
 import json
@@ -14,19 +14,19 @@ __all__ = ["EventDecoder", "read_events"]
 
 
 class EventDecoder:
-    """Turns the bytes of a reply into JSON values, in time linear in their number.
+    """Decodes the bytes of a reply into JSON values, in linear time.
 
-    `done` says that the server has sent the last event. Raises `ValueError` for an event whose data
-    is not JSON, unless the reply ends within it.
+    `done` is true after the server's last event. Raises `ValueError` for an event whose data is not
+    JSON, unless the reply ends in the middle of that event.
     """
 
     def __init__(self) -> None:
         self.done = False
-        self._line: list[bytes] = []  # of a line whose end has not come yet
+        self._line: list[bytes] = []  # chunks of an incomplete line
         self._after_return = False
         self._name = b""
         self._data: list[bytes] = []
-        self._plain: list[bytes] = []  # lines that belong to no event
+        self._plain: list[bytes] = []  # lines outside events
         self._tried = False
         self._has_events = False
 
@@ -42,8 +42,8 @@ class EventDecoder:
                 yield from self._take(line)
 
     def end(self) -> Iterator[AnyJson]:
-        """Yields what the end of the reply completes."""
-        with suppress(ValueError):  # the reply ends within an event
+        """Yields the remaining values at the end of the reply."""
+        with suppress(ValueError):  # the reply ends in the middle of an event
             yield from self._take(b"".join(self._line))
             yield from self._dispatch()
         if self._plain and not self._has_events:
@@ -57,7 +57,7 @@ class EventDecoder:
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
             self._name = value.strip()
-        elif name not in (b"", b"id", b"retry"):  # a comment has no name
+        elif name not in (b"", b"id", b"retry"):  # a comment has an empty name
             self._plain.append(line)
 
     def _dispatch(self) -> Iterator[AnyJson]:
@@ -80,7 +80,7 @@ class EventDecoder:
 
 
 def _values(data: list[bytes]) -> list[bytes]:
-    """Returns the texts of the values in an event, usually one; some servers separate no events."""
+    """Returns the JSON texts in an event, usually one; some servers do not separate events."""
     if len(data) > 1:
         try:
             json.loads(b"\n".join(data))
@@ -91,7 +91,7 @@ def _values(data: list[bytes]) -> list[bytes]:
 
 
 def _failure(text: bytes) -> AnyJson:
-    """Returns the data of an event named `error`, marked as a failure."""
+    """Returns the data of an `error` event, marked as a failure."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`FallbackAdapter`: when an adapter fails, the next one goes on in the same conversation."""
+"""`FallbackAdapter` continues a conversation with another adapter when one fails."""
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
@@ -19,20 +19,21 @@ __all__ = ["FALLBACK_CODES", "FallbackAdapter"]
 FALLBACK_CODES = frozenset(
     {"connection", "malformed", "provider_failed", "server_error", "throttled", "timeout"}
 )
-"""The failures after which `FallbackAdapter` asks its next adapter, unless `on` names others."""
+"""The errors after which `FallbackAdapter` tries the next adapter, unless `on` names others."""
 
 
 class FallbackAdapter(LoopAdapter):
-    """Evaluates prompts on the first of several adapters that answers.
+    """Evaluates prompts with several adapters; if one fails, the next one takes over.
 
-    A request that fails with one of the codes `on` goes to the next adapter, with all that was said
-    before, and that adapter stays for the rest of the evaluation. `"refused"`, `"content_filter"`
-    and `"truncated"` are such codes too: the answer is void, and its tokens count. A tool call that
-    has run does not run again. The last adapter's failure ends the evaluation; its notes hold the
-    earlier ones. Limits hold for all adapters together, and retries of an adapter come first.
+    A request that fails with one of the codes `on` is sent by the next adapter, with the
+    conversation so far, and that adapter is used for the rest of the evaluation. `"refused"`,
+    `"content_filter"` and `"truncated"` can be such codes too: the answer is then discarded, but
+    its tokens count. A tool call that has run does not run again. If the last adapter fails, the
+    evaluation ends with that error, whose notes contain the earlier errors. Limits apply to all
+    adapters together. Each adapter does its own retries before falling back.
 
-    `config` is by default that of the first adapter. Raises `TypeError` for an adapter with a loop
-    of its own, and `ValueError` for fewer than two adapters and for an unknown code.
+    `config` defaults to the first adapter's. Raises `TypeError` for an adapter that has its own
+    loop, and `ValueError` for fewer than two adapters or an unknown code.
     """
 
     name = "fallback"
@@ -70,13 +71,14 @@ class FallbackAdapter(LoopAdapter):
 
     @property
     def media(self) -> MediaSupport:
-        """What the first adapter can show; a later one may refuse it."""
+        """The media that the first adapter supports; a later adapter may reject them."""
         return self.adapters[0].media
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         """Opens a connection of each adapter.
 
-        Raises `ValueError` for an adapter whose provider runs tools: others could not go on.
+        Raises `ValueError` for an adapter whose provider runs tools, because no other adapter could
+        continue its conversation.
         """
         connections = [adapter.connect(rendered) for adapter in self.adapters]
         for adapter, connection in zip(self.adapters, connections, strict=True):
@@ -90,7 +92,7 @@ class FallbackAdapter(LoopAdapter):
 
 
 class _FallbackConnection(Connection):
-    """Asks by the connection of one adapter, until `fall_back` goes to that of the next one."""
+    """Uses one adapter's connection, until `fall_back` moves to the next adapter's."""
 
     def __init__(
         self,
@@ -102,9 +104,9 @@ class _FallbackConnection(Connection):
         self._connections = connections
         self._codes = codes
         self._current = 0
-        # whether the last answer had text that a reader has seen, and if so why it is void
+        # whether the last answer had text that was shown, and if so, why that answer was discarded
         self._shown = False
-        self._void = ""
+        self._discarded = ""
 
     def target(self) -> tuple[str, str]:
         adapter = self._adapters[self._current]
@@ -120,7 +122,7 @@ class _FallbackConnection(Connection):
             if error.code not in self._codes or self._current + 1 == len(self._connections):
                 return False
             self._current += 1
-        self._void = str(error) if self._shown else ""
+        self._discarded = str(error) if self._shown else ""
         return True
 
     def arrived(self) -> AssistantMessage | None:
@@ -135,23 +137,23 @@ class _FallbackConnection(Connection):
     def ask_stream(
         self, request: ProviderRequest, /
     ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
-        if self._void:
-            yield AnswerRejected(self._void)
-        self._void, self._shown = "", False
-        for piece in self._connection.ask_stream(request):
-            self._shown = self._shown or isinstance(piece, TextDelta)
-            yield piece
+        if self._discarded:
+            yield AnswerRejected(self._discarded)
+        self._discarded, self._shown = "", False
+        for chunk in self._connection.ask_stream(request):
+            self._shown = self._shown or isinstance(chunk, TextDelta)
+            yield chunk
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
     ) -> AsyncGenerator[TextDelta | AnswerRejected | AssistantMessage]:
-        if self._void:
-            yield AnswerRejected(self._void)
-        self._void, self._shown = "", False
-        async with aclosing(self._connection.ask_stream_async(request)) as pieces:
-            async for piece in pieces:
-                self._shown = self._shown or isinstance(piece, TextDelta)
-                yield piece
+        if self._discarded:
+            yield AnswerRejected(self._discarded)
+        self._discarded, self._shown = "", False
+        async with aclosing(self._connection.ask_stream_async(request)) as chunks:
+            async for chunk in chunks:
+                self._shown = self._shown or isinstance(chunk, TextDelta)
+                yield chunk
 
     def close(self) -> None:
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""HTTP clients of adapters: a client for each event loop, and a bound for the bytes of a reply."""
+"""HTTP clients of adapters: one client for each event loop, and a size limit for replies."""
 
 import asyncio
 import sys
@@ -35,23 +35,23 @@ __all__ = [
 ]
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""The default of `max_reply_bytes`; a streamed answer of 128,000 tokens takes some 45 MB."""
+"""The default of `max_reply_bytes`; a streamed answer of 128,000 tokens takes about 45 MB."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
-"""The value for a request's `Accept-Encoding`: `bound_reply` reads no other encodings."""
+"""The value of a request's `Accept-Encoding`: the encodings that `bound_reply` can decode."""
 
 _BROKEN = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectionResetError"}
 _CHUNK = 1024 * 1024
-_PART = 2048  # of events, which an SDK may take a millisecond each to read
-_LONGEST_TURN = 0.05  # seconds
+_PART = 2048  # bytes of events; an SDK can take a millisecond to read each event
+_LONGEST_TURN = 0.05  # seconds without returning to the event loop
 
 
-# Any: a Response of httpx or httpx2, as the SDK has it
+# Any: a Response of httpx or httpx2, depending on the SDK
 type AnyResponse = Any
 type _Decompress = Callable[[bytes], Iterable[bytes]]
-# Any: modules, classes, requests and streams of them, likewise
+# Any: modules, classes, requests and streams of httpx or httpx2
 type _AnyHTTP = Any
-# Any: finalizers take functions of every kind.
+# Any: finalizers accept functions of every type.
 type _Finalizer = weakref.finalize[..., Any]
 type _Clients[C] = dict[asyncio.AbstractEventLoop, tuple[C, _Finalizer]]
 
@@ -61,10 +61,10 @@ class _Client(Protocol):
 
 
 class LoopClients[C: _Client]:
-    """Makes one client for each event loop, since connections cannot move between loops.
+    """Creates one client for each event loop, because connections cannot move between loops.
 
-    A client is closed before its event loop, which `asyncio.run` and portals ensure, or when this
-    object is gone.
+    A client is closed before its event loop closes (`asyncio.run` and portals ensure this), or when
+    this object is garbage-collected.
     """
 
     def __init__(self, make: Callable[[], C]) -> None:
@@ -80,8 +80,8 @@ class LoopClients[C: _Client]:
         if loop not in self._clients:
             holder = _hold(self._clients, loop, self._make())
             client = await anext(holder)
-            # The finalizer keeps the client alive until this object is gone: the garbage collector
-            # would close connections in any order.
+            # The finalizer keeps the client alive as long as this object, because the garbage
+            # collector would close connections in any order.
             finalizer = weakref.finalize(self, _release, loop, holder)
             finalizer.atexit = False
             self._clients[loop] = client, finalizer
@@ -91,7 +91,7 @@ class LoopClients[C: _Client]:
 async def _hold[C: _Client](
     clients: _Clients[C], loop: asyncio.AbstractEventLoop, client: C
 ) -> AsyncGenerator[C]:
-    """Closes `client` when the generator ends: a loop ends its generators before it closes."""
+    """Closes `client` when the generator ends; a loop ends its generators before it closes."""
     try:
         yield client
     finally:
@@ -112,7 +112,7 @@ class ReplyTooLargeError(Exception):
 
 
 class RedirectError(Exception):
-    """A redirect to `location`, which was not followed."""
+    """A redirect to `location` that was not followed."""
 
     def __init__(self, status: int, location: str) -> None:
         super().__init__(f"status {status}")
@@ -121,7 +121,7 @@ class RedirectError(Exception):
 
 
 def check_max_reply_bytes(max_reply_bytes: int) -> int:
-    """Returns `max_reply_bytes`; raises `ValueError` unless it is above 0."""
+    """Returns `max_reply_bytes`; raises `ValueError` if it is less than 1."""
     if max_reply_bytes < 1:
         raise ValueError(f"max_reply_bytes must be above 0, got {max_reply_bytes}")
     return max_reply_bytes
@@ -134,18 +134,18 @@ def bound_reply(
     *,
     is_stream: bool | None = None,
 ) -> None:
-    """Bounds and decompresses an unread `response`, in chunks of at most 1 MiB as it is read.
+    """Limits and decompresses an unread `response` in chunks of at most 1 MiB as it is read.
 
-    Reading it raises `error` beyond `max_bytes`, which may be a subclass that an SDK passes on, and
-    `zlib.error` for another encoding than `ACCEPTED_ENCODINGS`. If it `is_stream`, by default as
-    its type says, asynchronous readers get small parts and pause for the event loop, so that a
-    flood of events can be cancelled.
+    Reading the response raises `error` after `max_bytes`, and `zlib.error` for any encoding that is
+    not in `ACCEPTED_ENCODINGS`. `error` can be a subclass that an SDK does not wrap. `is_stream` is
+    derived from the content type by default. For a stream, asynchronous readers get small chunks
+    and yield to the event loop, so that even a flood of events can be cancelled.
     """
-    if response.is_stream_consumed:  # a hook or a recorder has read it
+    if response.is_stream_consumed:  # already read by a hook or a recorder
         return
     if is_stream is None:
         is_stream = "event-stream" in response.headers.get("content-type", "")
-    kind = _bounded_stream(type(response).__mro__[-2])  # its own class may be a transport's
+    kind = _bounded_stream(type(response).__mro__[-2])  # the class itself may belong to a transport
     encoding = response.headers.get("content-encoding", "")
     response.stream = kind(
         response.stream,
@@ -158,7 +158,7 @@ def bound_reply(
 
 @cache
 def _bounded_stream(response_class: type[object]) -> _AnyHTTP:
-    """Returns the class of the bodies that `bound_reply` puts into responses of one library."""
+    """Returns the class of the bodies that `bound_reply` sets in responses of one library."""
     library: _AnyHTTP = sys.modules[response_class.__module__.partition(".")[0]]
     return _define_stream(library.SyncByteStream, library.AsyncByteStream)
 
@@ -195,45 +195,45 @@ def _define_stream(sync_base: _AnyHTTP, async_base: _AnyHTTP) -> _AnyHTTP:
 
 
 def _decompressor(encoding: str, max_bytes: int, error: type[ReplyTooLargeError]) -> _Decompress:
-    """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`."""
+    """Returns a function that decompresses bytes, and raises `error` after `max_bytes`."""
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")
     size = 0
 
-    def count(piece: bytes) -> bytes:
+    def count(chunk: bytes) -> bytes:
         nonlocal size
-        size += len(piece)
+        size += len(chunk)
         if size > max_bytes:
             raise error(f"the reply has more than max_reply_bytes={max_bytes} bytes")
-        return piece
+        return chunk
 
-    if encoding in ("", "identity"):  # it needs no inflater, which takes 8 kB
+    if encoding in ("", "identity"):  # it does not need an inflater, which takes 8 kB
         return lambda raw: (count(raw),)
     inflate = _inflate(encoding)
     return lambda raw: map(count, inflate(raw))
 
 
 def _inflate(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Returns a function from parts of a compressed body to pieces of at most 1 MiB."""
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header
+    """Returns a function that inflates parts of a body into chunks of at most 1 MiB."""
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # with a gzip or zlib header
     has_begun = False
 
     def inflate(raw: bytes) -> Iterator[bytes]:
         nonlocal inflater, has_begun
         if encoding == "deflate" and not has_begun and raw and raw[0] & 0x0F != zlib.DEFLATED:
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers omit the header
         has_begun = has_begun or bool(raw)
-        while piece := inflater.decompress(raw, _CHUNK):
-            yield piece
+        while chunk := inflater.decompress(raw, _CHUNK):
+            yield chunk
             raw = inflater.unconsumed_tail
 
     return inflate
 
 
 def error_from_http(provider: str, error: BaseException) -> PromptEvaluationError | None:
-    """Returns the error for an exception of an HTTP library or of this module, `None` for others.
+    """Returns the error for an exception of an HTTP library or this module, or `None` for others.
 
-    The SDK's version decides whether its HTTP library is httpx or httpx2, so names are compared.
+    Names are compared because the SDK's version determines whether its library is httpx or httpx2.
     """
     names = {base.__name__ for base in type(error).__mro__}
     if isinstance(error, RedirectError):
@@ -245,7 +245,7 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
     name = type(error).__name__
     if name != "ConnectTimeout" and names & {"TimeoutError", "TimeoutException"}:
         return error_from_request(provider, "timeout", "the provider did not answer in time")
-    if "complete message body" in str(error):  # h11's words: the server had begun to reply
+    if "complete message body" in str(error):  # h11's message; the server had started to reply
         return error_from_request(provider, "connection", "the reply ended early", "try again")
     if name in _BROKEN:
         reason = f"the connection ended early ({name})"
@@ -261,16 +261,19 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
 
 
 class Address(NamedTuple):
-    """Where a request went, without credentials and query: `http://host:80`, and the whole URL."""
+    """The address of a request without credentials and query: origin and URL.
+
+    `origin` looks like `http://host:80`.
+    """
 
     origin: str
     url: str
 
 
 def read_address(error: BaseException) -> Address:
-    """Returns the address of the request that failed, empty if `error` has none."""
+    """Returns the address of the failed request, or empty strings if `error` has none."""
     try:
-        # a property of the error, which may not have it yet
+        # a property of the error, which may raise if it is not set yet
         request: _AnyHTTP = getattr(error, "request", None)
         parts = urlsplit(str(request.url))
         origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
@@ -280,9 +283,9 @@ def read_address(error: BaseException) -> Address:
 
 
 def read_origin(base_url: object, own_host: str = "") -> str:
-    """Returns the host of a base URL, `""` without one and for the provider's `own_host`."""
+    """Returns the host of a base URL, or `""` for no URL and for the provider's `own_host`."""
     try:
         host = urlsplit(str(base_url or "")).hostname or ""
-    except ValueError:  # the first request reports it
+    except ValueError:  # the first request reports the error
         return ""
     return "" if host == own_host else host

@@ -1,7 +1,7 @@
-"""`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec.
+"""`LiteLLMAdapter` reaches every provider of LiteLLM through the Chat Completions codec.
 
-Needs the extra `litellm`. To import LiteLLM takes seconds and 150 MB, so only the constructor of
-the adapter does it.
+Needs the `litellm` extra. Importing LiteLLM takes seconds and 150 MB, so only the adapter's
+constructor imports it.
 """
 
 import os
@@ -24,7 +24,7 @@ from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..redaction import Redactor, causes, credentials_in
 from .chat_completions import ChatCodec, text_of
-from .codec import AnyJson, CodecOptions, PromptRole, Wire, merge_counts
+from .codec import AnyJson, CodecOptions, JsonObject, PromptRole, merge_counts
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
 from .litellm_clients import AnyLiteLLM, LiteLLMClients
@@ -41,14 +41,14 @@ __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
-# Where LiteLLM keeps the listeners of a call: its own attributes, and options of a call.
+# Where LiteLLM keeps the listeners of a call: in its own attributes, and in options of a call.
 _LISTENERS = (
     "callbacks input_callback success_callback failure_callback service_callback logger_fn"
     " _async_input_callback _async_success_callback _async_failure_callback max_budget"
 )
 _KEEPS_SYSTEM_MESSAGES = ("openai", "azure")
-_KNOWN_CREDENTIALS = 64  # only the last ones, since some providers renew tokens every hour
-# Further prefixes of a provider's environment variables, by a part of its name in LiteLLM.
+_KNOWN_CREDENTIALS = 64  # only the most recent, since some providers renew tokens every hour
+# More prefixes of a provider's environment variables, by a part of the provider's name in LiteLLM.
 _VARIABLES = {
     "bedrock": ("AWS",),
     "sagemaker": ("AWS",),
@@ -60,23 +60,25 @@ _VARIABLES = {
 }
 
 
-# 10 MB of an image in base64, and 32 MB of a request (Anthropic's pages on vision and PDF)
+# Limits: 10 MB of base64 for an image and 32 MB for a request (Anthropic's pages on vision and
+# PDF).
 _ANTHROPIC_MEDIA = MediaSupport(
     types={**dict.fromkeys(IMAGE_TYPES, 7_500_000), "application/pdf": 24_000_000}, urls=(Image,)
 )
 
 
 class LiteLLMAdapter(CodecAdapter):
-    """Evaluates prompts on a model of LiteLLM's, such as `"anthropic/claude-sonnet-4-5"`.
+    """Evaluates prompts on a model that LiteLLM supports, such as `"anthropic/claude-sonnet-4-5"`.
 
-    Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in
-    seconds for a request. `max_retries` goes to the provider's own client where LiteLLM uses one
-    (OpenAI and compatible servers); elsewhere nothing is retried. `structured_output="auto"` asks
-    for typed output by the API's own means where LiteLLM says that the model has them, else in
-    words. `options` go into every call. `max_reply_bytes` bounds a reply after decompression.
-    `media` says what the model can see, by default images and PDF.
+    Without `base_url` and `api_key`, LiteLLM reads its own environment variables. `timeout` is in
+    seconds for one request. `max_retries` is passed to the provider's own client if LiteLLM uses
+    one, which it does for OpenAI and compatible servers; other providers' requests are not retried.
+    `structured_output="auto"` requests typed output with the API's own parameter if LiteLLM reports
+    that the model supports it, and otherwise with instructions in the prompt. `options` are added
+    to every request. `max_reply_bytes` limits a reply after decompression. `media` describes the
+    images and documents that the model accepts, by default images and PDF.
 
-    Raises `ImportError` without the extra `litellm`.
+    Raises `ImportError` without the `litellm` extra.
     """
 
     name = _PROVIDER
@@ -100,13 +102,13 @@ class LiteLLMAdapter(CodecAdapter):
     ) -> None:
         if find_spec("litellm") is None:
             raise missing_extra("LiteLLMAdapter", "LiteLLM", "litellm")
-        # LiteLLM fetches both tables from the network unless it is told to take its own copies.
+        # LiteLLM downloads both tables unless these variables select its bundled copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
-        # it keeps 100 threads for its log
+        # otherwise it keeps 100 threads for its log
         os.environ.setdefault("LOGGING_EXECUTOR_MAX_THREADS", "8")
         self.litellm: AnyLiteLLM = import_module("litellm")
-        vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
+        vars(self.litellm)["suppress_debug_info"] = True  # to print less at errors
         self._internal = _internal_call()
         provider = self._provider(model, base_url)
         self._environment = _provider_prefixes(provider)
@@ -120,7 +122,7 @@ class LiteLLMAdapter(CodecAdapter):
             model=model,
             prompt_role=prompt_role,
             instructions_role=instructions_role,
-            # of most providers LiteLLM moves system messages to the beginning, or marks them
+            # for most providers, LiteLLM moves system messages to the beginning or marks them
             changes_role=None if is_own else "user",
             profile=ServerProfile(strict="each" if is_own else "uniform", user_after_tool=is_own),
             origin="/".join(filter(None, [provider, read_origin(base_url)])),
@@ -132,25 +134,25 @@ class LiteLLMAdapter(CodecAdapter):
         self.timeout = timeout
         self._clients = LiteLLMClients(self.litellm, check_max_reply_bytes(max_reply_bytes))
         self.api_key = api_key
-        self._arguments: Wire = {
+        self._arguments: JsonObject = {
             "api_base": base_url,
             "api_key": api_key,
             "max_retries": max_retries,
         }
 
     def redactor(self, error: Exception | None = None) -> Redactor:
-        """Masks keys, credentials among `options`, the provider's variables, and what was sent."""
+        """Returns a redactor of keys, credentials in `options` and variables, and sent headers."""
         options = credentials_in(self._options.extra)
         variables = credentials_in(_variables(self._environment))
         return Redactor().extend([self.api_key, *options, *variables, *self._sent])
 
-    def _call_arguments(self, body: Wire, left: float | None) -> Wire:
+    def _call_arguments(self, body: JsonObject, left: float | None) -> JsonObject:
         check_key(_PROVIDER, self.api_key or "")
         seconds = min(self.timeout, left or self.timeout)
         listener = body.get("logger_fn")
 
-        def note(details: Wire) -> None:
-            """Notes the credentials that LiteLLM found for this request, before it sends them."""
+        def note(details: JsonObject) -> None:
+            """Records the credentials that LiteLLM found for this request, before it sends them."""
             headers = (details.get("additional_args") or {}).get("headers") or {}
             values = {"api_key": details.get("api_key"), "headers": dict(headers)}
             self._sent.extend(value for value in credentials_in(values) if value not in self._sent)
@@ -159,13 +161,13 @@ class LiteLLMAdapter(CodecAdapter):
 
         return {**self._arguments, "timeout": seconds, **body, "logger_fn": note}
 
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+    def send(self, body: JsonObject, left: float | None, *, stream: bool) -> AnyReply:
         arguments = self._call_arguments(body, left)
         with self._without_logging(body):
             reply = self.litellm.completion(**arguments, **self._clients.client(arguments))
         return _Stream(reply) if stream else _to_json(reply)
 
-    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+    async def send_async(self, body: JsonObject, left: float | None, *, stream: bool) -> AnyReply:
         arguments = self._call_arguments(body, left)
         client = await self._clients.async_client(arguments)
         with self._without_logging(body):
@@ -183,7 +185,7 @@ class LiteLLMAdapter(CodecAdapter):
             await close()
 
     def translate(self, error: Exception) -> PromptEvaluationError:
-        """By status, since LiteLLM's classes differ from route to route."""
+        """Translates an error by its status, because LiteLLM's classes differ between routes."""
         status: object = getattr(error, "status_code", None)
         errors = list(causes(error))
         if isinstance(error, self.litellm.Timeout):
@@ -198,9 +200,9 @@ class LiteLLMAdapter(CodecAdapter):
         if not isinstance(status, int):
             return error_from_request(_PROVIDER, "client_error", f"{type(error).__name__}: {error}")
         body = getattr(error, "body", None)
-        details: Wire = body if isinstance(body, dict) else {}
+        details: JsonObject = body if isinstance(body, dict) else {}
         too_long = isinstance(error, self.litellm.ContextWindowExceededError)
-        headers: Wire = getattr(error, "litellm_response_headers", None) or {}
+        headers: JsonObject = getattr(error, "litellm_response_headers", None) or {}
         message = str(getattr(error, "message", error))
         code = {"code": "context_length_exceeded"} if too_long else {}
         return error_from_failure(
@@ -211,23 +213,23 @@ class LiteLLMAdapter(CodecAdapter):
         )
 
     def safe_cause(self, error: Exception) -> Exception | None:
-        # a provider that refuses a key may quote a part of it
+        # a provider that rejects a key may quote a part of it
         refused = getattr(error, "status_code", None) in (401, 403)
         return None if refused else super().safe_cause(error)
 
     def _provider(self, model: str, base_url: str | None) -> str:
-        """Returns LiteLLM's name of the provider; `""` for an unknown one."""
+        """Returns LiteLLM's name of the provider, or `""` for an unknown provider."""
         try:
             return str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
-        except Exception:  # LiteLLM's own; the first request will say it
+        except Exception:  # raised by LiteLLM; the first request reports it
             return ""
 
     @contextmanager
-    def _without_logging(self, body: Wire) -> Generator[None]:
-        """Turns LiteLLM's log of calls off unless a callback or a budget of LiteLLM's reads it.
+    def _without_logging(self, body: JsonObject) -> Generator[None]:
+        """Turns off LiteLLM's call log unless one of its callbacks or budgets needs it.
 
-        LiteLLM logs each call through threads and a queue, and warns when it moves entries of that
-        queue to another event loop.
+        LiteLLM logs each call through threads and a queue, and warns when it moves queue entries to
+        another event loop.
         """
         names = _LISTENERS.split()
         listeners = [getattr(self.litellm, name, None) or body.get(name) for name in names]
@@ -242,7 +244,7 @@ class LiteLLMAdapter(CodecAdapter):
 
 
 def _provider_prefixes(provider: str) -> tuple[str, ...]:
-    """Returns the prefixes of the provider's variables."""
+    """Returns the prefixes of the provider's environment variables."""
     if not provider:
         return ()
     name = re.sub(r"^text-completion-|[-_](ai|chat)$|[^a-z0-9]", "", provider.lower()).upper()
@@ -251,7 +253,7 @@ def _provider_prefixes(provider: str) -> tuple[str, ...]:
 
 
 def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Returns the variables of a provider; a value of several words is no credential."""
+    """Returns a provider's variables, except values of several words, which cannot be keys."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -260,7 +262,7 @@ def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _internal_call() -> ContextVar[bool] | None:
-    """Returns the variable by which LiteLLM marks inner calls, which it does not log, if any."""
+    """Returns the variable that marks LiteLLM's inner calls, which are not logged, if it exists."""
     try:
         internal = import_module("litellm._internal_context").is_internal_call
     except (ImportError, AttributeError):
@@ -269,16 +271,16 @@ def _internal_call() -> ContextVar[bool] | None:
 
 
 class _LiteLLMCodec(ChatCodec):
-    """Chat Completions, and what LiteLLM adds to the pieces of a stream."""
+    """The Chat Completions codec, with LiteLLM's additions to the chunks of a stream."""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns `None` for an empty stream, for which LiteLLM invents a last event."""
+        """Returns `None` for an empty stream, for which LiteLLM invents a final event."""
         choices = [choice for event in events for choice in event["choices"]]
         if not any(event.get("usage") for event in events) and not any(
             choice.get("delta") for choice in choices
         ):
             return None
-        extras: Wire = {}
+        extras: JsonObject = {}
         for choice in choices:
             if choice.get("index") == 0:
                 extras |= choice["delta"].pop("provider_specific_fields", None) or {}
@@ -295,35 +297,36 @@ class _LiteLLMCodec(ChatCodec):
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A stream of LiteLLM as Chat Completions JSON, with the provider's own usage at its end.
+    """A stream of LiteLLM as Chat Completions JSON, ending with the provider's own usage.
 
-    LiteLLM estimates usage that the provider did not report, and rejects an answer of equal pieces,
-    such as a long table, as an endless repetition. It invents the end of a stream that broke off.
+    LiteLLM estimates usage that the provider did not report, and invents the end of a stream that
+    ended early. It rejects an answer with many equal chunks, such as a long table, as an endless
+    repetition.
     """
 
     source: AnyLiteLLM
 
     def __post_init__(self) -> None:
-        with suppress(AttributeError):  # a reply from LiteLLM's cache has no such check
-            self.source.raise_on_model_repetition = lambda: None  # of this stream alone
+        with suppress(AttributeError):  # a reply from LiteLLM's cache does not have this check
+            self.source.raise_on_model_repetition = lambda: None  # only for this stream
             self.source.handle_openai_chat_completion_chunk = partial(
                 _read_chunk, self.source.handle_openai_chat_completion_chunk
             )
 
-    def __iter__(self) -> Iterator[Wire]:
+    def __iter__(self) -> Iterator[JsonObject]:
         for chunk in self.source:
             yield _chunk_to_json(chunk)
         self._check_end()
         yield self._usage()
 
-    async def __aiter__(self) -> AsyncIterator[Wire]:
+    async def __aiter__(self) -> AsyncIterator[JsonObject]:
         async for chunk in self.source:
             yield _chunk_to_json(chunk)
         self._check_end()
         yield self._usage()
 
     def _check_end(self) -> None:
-        """Raises `PromptEvaluationError` if the provider has not ended the stream."""
+        """Raises `PromptEvaluationError` if the provider did not finish the stream."""
         names = "received_finish_reason", "intermittent_finish_reason"
         if all(getattr(self.source, name, "") is None for name in names):
             raise unfinished_reply(_PROVIDER, "the finish_reason")
@@ -331,62 +334,62 @@ class _Stream:
     def connection(self) -> AnyLiteLLM:
         """Returns the connection that LiteLLM reads from and leaves open.
 
-        If the garbage collector closes it, httpcore can deadlock.
+        httpcore can deadlock if the garbage collector closes the connection.
         """
         inner = getattr(self.source, "completion_stream", None)
         return getattr(inner, "streaming_response", inner)
 
-    def _usage(self) -> Wire:
+    def _usage(self) -> JsonObject:
         """Returns an event with the counts of all chunks; later counts replace earlier ones."""
-        usage: Wire = {}
+        usage: JsonObject = {}
         for chunk in getattr(self.source, "chunks", ()):
             merge_counts(usage, _dump(getattr(chunk, "usage", None)))
         reason = getattr(self.source, "received_finish_reason", None)
-        end: Wire = {"index": 0, "delta": {}, "finish_reason": reason}
+        end: JsonObject = {"index": 0, "delta": {}, "finish_reason": reason}
         return {"choices": [end] if reason else [], "usage": usage}
 
 
 def _read_chunk(read: AnyLiteLLM, chunk: AnyLiteLLM) -> AnyLiteLLM:
-    """Reads a chunk of an OpenAI stream; LiteLLM would lose text that comes in a list."""
+    """Reads a chunk of an OpenAI stream; LiteLLM would lose text that is sent as a list."""
     for choice in getattr(chunk, "choices", None) or ():
         if isinstance(getattr(choice.delta, "content", None), list):
             choice.delta.content = text_of(choice.delta.content)
     return read(chunk)
 
 
-def _chunk_to_json(chunk: AnyLiteLLM) -> Wire:
-    """Returns a chunk without its usage, which may be an estimate of LiteLLM's."""
-    piece = _dump(chunk)
-    piece.pop("usage", None)
-    return {**piece, "choices": piece.get("choices") or []}
+def _chunk_to_json(chunk: AnyLiteLLM) -> JsonObject:
+    """Returns a chunk without its usage, which may be LiteLLM's estimate."""
+    fields = _dump(chunk)
+    fields.pop("usage", None)
+    return {**fields, "choices": fields.get("choices") or []}
 
 
-def _dump(value: AnyLiteLLM) -> Wire:
+def _dump(value: AnyLiteLLM) -> JsonObject:
     return {} if value is None else dict(value.model_dump(exclude_none=True))
 
 
-def _join_thinking(pieces: Iterable[Wire]) -> list[Wire]:
-    """Returns whole blocks; a signature ends a block, which cannot be sent back without it."""
-    blocks: list[Wire] = []
+def _join_thinking(chunks: Iterable[JsonObject]) -> list[JsonObject]:
+    """Joins chunks into complete blocks; each block ends with the signature that it needs."""
+    blocks: list[JsonObject] = []
     texts: list[str] = []
-    for piece in pieces:
-        if piece.get("type") != "thinking":  # such as redacted thinking, which comes whole
+    for chunk in chunks:
+        if chunk.get("type") != "thinking":  # for example redacted thinking, sent in one chunk
             texts.clear()
-            blocks.append(piece)
+            blocks.append(chunk)
             continue
-        texts.append(piece.get("thinking") or "")
-        if signature := piece.get("signature"):
+        texts.append(chunk.get("thinking") or "")
+        if signature := chunk.get("signature"):
             blocks.append({"type": "thinking", "thinking": "".join(texts), "signature": signature})
             texts.clear()
     return blocks
 
 
 def _to_json(reply: AnyLiteLLM) -> AnyJson:
-    """Returns Chat Completions JSON, with the refusal where that format has it."""
+    """Returns a reply as Chat Completions JSON, with a refusal in that format's field."""
     body = reply.model_dump()
     for choice in body.get("choices") or ():
-        message: Wire = choice["message"]
-        # LiteLLM reports `stop` for reasons that it does not know
+        message: JsonObject = choice["message"]
+        # LiteLLM reports `stop` for unknown reasons
         native = (choice.get("provider_specific_fields") or {}).get("native_finish_reason")
         if native and choice.get("finish_reason") == "stop":
             choice["finish_reason"] = native

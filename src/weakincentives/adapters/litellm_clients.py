@@ -1,8 +1,8 @@
-"""HTTP clients for LiteLLM that follow no redirects and bound each reply.
+"""HTTP clients for LiteLLM that do not follow redirects and limit the size of each reply.
 
-LiteLLM accepts a client for each call: the SDK's for OpenAI and compatible servers, and its own
-handler for most other providers. Azure and custom providers need other kinds of clients, so there
-LiteLLM keeps its own.
+LiteLLM accepts a client for each call: the SDK's client for OpenAI and compatible servers, and its
+own handler for most other providers. Azure and custom providers need other kinds of clients, so
+LiteLLM's own clients are used for them.
 """
 
 import os
@@ -12,7 +12,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from .codec import Wire
+from .codec import JsonObject
 from .http_clients import (
     ACCEPTED_ENCODINGS,
     LoopClients,
@@ -23,7 +23,7 @@ from .http_clients import (
 
 __all__ = ["AnyLiteLLM", "LiteLLMClients"]
 
-# Providers whose routes take LiteLLM's HTTP handler.
+# Providers for which LiteLLM accepts its HTTP handler.
 _HANDLER_PROVIDERS = (
     "anthropic bedrock deepseek fireworks_ai gemini groq hosted_vllm mistral ollama ollama_chat"
     " openrouter together_ai vertex_ai xai"
@@ -37,8 +37,8 @@ type AnyLiteLLM = Any
 class LiteLLMClients:
     """The clients of one adapter: one for threads, and one for each event loop.
 
-    They raise `RedirectError` for a redirect and `ReplyTooLargeError` for a reply of more than
-    `max_reply_bytes`; LiteLLM wraps these in errors of its own.
+    They raise `RedirectError` for a redirect, and `ReplyTooLargeError` for a reply of more than
+    `max_reply_bytes`; LiteLLM wraps both in its own errors.
     """
 
     def __init__(self, litellm: AnyLiteLLM, max_reply_bytes: int) -> None:
@@ -52,20 +52,22 @@ class LiteLLMClients:
             partial(_set_up, self._http.AsyncHTTPHandler, self._limit.check_async)
         )
 
-    def client(self, arguments: Wire) -> Wire:
-        """Returns the argument `client` for a call of `completion`, or `{}` for LiteLLM's own."""
+    def client(self, arguments: JsonObject) -> JsonObject:
+        """Returns the `client` argument for a `completion` call, or `{}` to use LiteLLM's own."""
         with self._lock:
             if self._handler is None:
                 self._handler = _set_up(self._http.HTTPHandler, self._limit.check)
                 weakref.finalize(self, self._handler.close).atexit = False
         return self._for_route(arguments, self._handler, self._openai.OpenAI)
 
-    async def async_client(self, arguments: Wire) -> Wire:
-        """Like `client`, for `acompletion` in the running event loop."""
+    async def async_client(self, arguments: JsonObject) -> JsonObject:
+        """Like `client`, for an `acompletion` call in the running event loop."""
         handler = await self._async_handlers.get()
         return self._for_route(arguments, handler, self._openai.AsyncOpenAI)
 
-    def _for_route(self, arguments: Wire, handler: AnyLiteLLM, sdk_client: AnyLiteLLM) -> Wire:
+    def _for_route(
+        self, arguments: JsonObject, handler: AnyLiteLLM, sdk_client: AnyLiteLLM
+    ) -> JsonObject:
         litellm = self._litellm
         own_clients = arguments.keys() & {"client", "shared_session", "mock_response"}
         if own_clients or litellm.client_session or litellm.aclient_session:
@@ -78,7 +80,7 @@ class LiteLLMClients:
                 api_base=base,
                 api_key=key,
             )
-        except Exception:  # LiteLLM says what is wrong with the model's name
+        except Exception:  # LiteLLM reports the problem with the model's name
             return {}
         if provider in _HANDLER_PROVIDERS.split():
             return {"client": handler}
@@ -97,10 +99,11 @@ class LiteLLMClients:
 
 
 class _Limit:
-    """A response hook of HTTP clients: it refuses redirects and bounds replies."""
+    """A response hook of HTTP clients that rejects redirects and limits replies."""
 
     def __init__(self, base: type[Exception], max_reply_bytes: int) -> None:
-        # The SDK passes on its own errors; it takes any other for a lost connection and retries.
+        # The SDK raises its own errors unchanged, but treats others as a lost connection and
+        # retries.
         self._redirected = type("RedirectError", (RedirectError, base), {})
         self._too_large = type("ReplyTooLargeError", (ReplyTooLargeError, base), {})
         self._max_reply_bytes = max_reply_bytes

@@ -1,10 +1,9 @@
-"""Ready values of `ServerProfile`, each for one server.
+"""Predefined values of `ServerProfile`, each for one server.
 
     OpenAIAdapter("llama-3.3-70b-versatile", profile=profiles.GROQ)
 
-The comments name the sources, documentation or public issues of other libraries, as of 2026-11-26.
-Nothing was tried with the live services. UNVERIFIED marks a cautious value where the documentation
-says nothing.
+The comments name the sources as of 2026-11-26: documentation or public issues of other libraries.
+Nothing was tested with the live services. UNVERIFIED marks a cautious, undocumented value.
 """
 
 from dataclasses import replace
@@ -30,17 +29,17 @@ __all__ = [
     "XAI",
 ]
 
-# `developer` is a role of OpenAI's own: DeepSeek (pi#1048), DashScope (cherry-studio#19316) and
-# DeepInfra (pi#1578) reject it. Every server takes `system`.
+# Only OpenAI has the role `developer`: DeepSeek (pi#1048), DashScope (cherry-studio#19316) and
+# DeepInfra (pi#1578) reject it. Every server accepts `system`.
 _CHAT = ServerProfile(api="chat", developer_role=False)
 # The output is requested in the prompt's text, and no tool is strict.
 _WITHOUT_SCHEMAS = replace(_CHAT, structured_output="prompted", strict="never")
-# With an output schema beside tools, the model begins with JSON and never calls a tool: seen with
+# With both an output schema and tools, the model starts with JSON and never calls a tool: seen with
 # llama.cpp's server; ollama#8095, vllm#39929. LM Studio: UNVERIFIED.
 _LOCAL = replace(_CHAT, structured_output="prompted", think_tags=True, needs_key=False)
 _STREAM_OPTIONS = frozenset({"stream_options"})
 
-# learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules, below the path /openai/v1
+# learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules, with the path /openai/v1
 AZURE = ServerProfile(
     strict="each",
     user_after_tool=True,
@@ -50,7 +49,7 @@ AZURE = ServerProfile(
 )
 
 # Some models reject `strict: true` (livekit/agents#3134), and all reject mixed values
-# (kilocode#5189). `parallel_tool_calls` is a 400 (req_llm's guide). Reasoning: UNVERIFIED.
+# (kilocode#5189). `parallel_tool_calls` returns 400 (req_llm's guide). Reasoning: UNVERIFIED.
 CEREBRAS = replace(
     _CHAT,
     strict="never",
@@ -60,8 +59,8 @@ CEREBRAS = replace(
     key_variable="CEREBRAS_API_KEY",
 )
 
-# `stream_options` is rejected (opencode#4698). The path is that of docs.databricks.com, Query with
-# the OpenAI client. `strict` and reasoning: UNVERIFIED.
+# `stream_options` is rejected (opencode#4698). The path is documented in docs.databricks.com, Query
+# with the OpenAI client. `strict` and reasoning: UNVERIFIED.
 DATABRICKS = replace(
     _CHAT,
     strict="never",
@@ -72,8 +71,8 @@ DATABRICKS = replace(
     key_variable="DATABRICKS_TOKEN",
 )
 
-# api-docs.deepseek.com, Thinking Mode: reasoning must go back with calls (DeepSeek-V3#1053); Strict
-# Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
+# api-docs.deepseek.com, Thinking Mode: reasoning must be sent back with calls (DeepSeek-V3#1053);
+# Strict Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
 DEEPSEEK = replace(
     _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
@@ -84,7 +83,7 @@ DEEPSEEK = replace(
 )
 
 # ai.google.dev, OpenAI compatibility. A result must have the tool's name (hermes-agent#19728).
-# Older models take no output schema beside tools; `strict`: UNVERIFIED.
+# Older models do not accept both an output schema and tools; `strict`: UNVERIFIED.
 GEMINI = replace(
     _WITHOUT_SCHEMAS,
     named_results=True,
@@ -92,8 +91,8 @@ GEMINI = replace(
     key_variable="GEMINI_API_KEY",
 )
 
-# docs.z.ai, Chat Completion: `max_tokens`, `reasoning_content`, and `json_object` as only format.
-# `strict`: UNVERIFIED.
+# docs.z.ai, Chat Completion: `max_tokens`, `reasoning_content`, and `json_object` as the only
+# format. `strict`: UNVERIFIED.
 GLM = replace(
     _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
@@ -102,8 +101,8 @@ GLM = replace(
     key_variable="ZAI_API_KEY",
 )
 
-# Reasoning is rejected (gptel#774). console.groq.com, Structured Outputs: not beside tools and not
-# in streams (vercel/ai#10023); Reasoning: `reasoning_format: "raw"` puts it into tags.
+# Reasoning is rejected (gptel#774). console.groq.com, Structured Outputs: not with tools and not in
+# streams (vercel/ai#10023); Reasoning: `reasoning_format: "raw"` puts it into tags.
 GROQ = replace(
     _CHAT,
     structured_output="prompted",
@@ -153,8 +152,8 @@ MISTRAL = replace(
     key_variable="MISTRAL_API_KEY",
 )
 
-# docs.ollama.com, OpenAI compatibility: the fields of a request, among them `max_tokens` and no
-# `strict`; the key is ignored. Some models' templates leave reasoning in the text.
+# docs.ollama.com, OpenAI compatibility: the supported request fields, which include `max_tokens`
+# but not `strict`; the key is ignored. Some models' templates leave reasoning in the text.
 OLLAMA = replace(
     _LOCAL,
     strict="never",
@@ -164,8 +163,8 @@ OLLAMA = replace(
     base_url_variable="OLLAMA_HOST",
 )
 
-# openrouter.ai, Reasoning Tokens: `reasoning` and `reasoning_details` go back as they came, since
-# some models behind it require them.
+# openrouter.ai, Reasoning Tokens: `reasoning` and `reasoning_details` are sent back unchanged,
+# because some models require them.
 OPENROUTER = replace(
     _CHAT,
     base_url="https://openrouter.ai/api/v1",
@@ -182,7 +181,7 @@ QWEN = replace(
 )
 
 # `reasoning` (vllm#27752), or tags without `--reasoning-parser` (vllm#17346). docs.vllm.ai,
-# environment variables: the key is VLLM_API_KEY, if the server wants one.
+# environment variables: VLLM_API_KEY contains the key, if the server requires one.
 VLLM = replace(
     _LOCAL,
     reasoning_field="reasoning",
@@ -190,8 +189,8 @@ VLLM = replace(
     key_variable="VLLM_API_KEY",
 )
 
-# docs.x.ai, Chat: roles in any order; `max_completion_tokens` is preferred (req_llm's guide).
-# Reasoning: UNVERIFIED.
+# docs.x.ai, Chat: roles can be in any order; `max_completion_tokens` is preferred (req_llm's
+# guide). Reasoning: UNVERIFIED.
 XAI = replace(
     _CHAT,
     output_limit="max_completion_tokens",

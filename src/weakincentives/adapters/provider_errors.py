@@ -1,8 +1,8 @@
-"""The errors of all providers by HTTP status, code and words, each with its remedy.
+"""Classifies providers' errors by HTTP status, code and message, each with a remedy.
 
-`error_from_failure` reads whatever a server reports, as an HTTP body or inside a reply. Messages
-stay as they are: `redact_error` masks credentials in a message and truncates it, and adapters call
-it once, where an error leaves them.
+`error_from_failure` reads any failure that a server reports, as an HTTP body or inside a reply. It
+keeps the message unchanged: adapters call `redact_error`, which masks credentials in a message and
+truncates it, once for every error that they raise.
 """
 
 import json
@@ -35,14 +35,14 @@ _OK = 200
 
 _REMEDIES = {
     "authentication": "check the API key",
-    "bad_request": "the request does not suit this model or server; read the message",
+    "bad_request": "this model or server does not accept the request; see the message",
     "client_error": "check the adapter's options",
     "connection": "check base_url and the network",
     "context_length": "shorten the prompt, summarize sections, or pass MainLoop(compaction=…)",
-    "content_filter": "change the text that the filter objects to",
-    "malformed": "try again; if it stays so, this server's replies are not those of the API",
+    "content_filter": "change the text that the filter rejects",
+    "malformed": "try again; if the error persists, this server does not implement the API",
     "not_found": "check the model's name and base_url",
-    "permission": "this key may not use this model",
+    "permission": "use a key that has access to this model",
     "provider_failed": "try again later",
     "quota": "check the plan and billing of this account",
     "redirect": "set base_url to the address that serves this API",
@@ -53,7 +53,7 @@ _REMEDIES = {
     "too_large": "shorten the prompt",
 }
 ERROR_CODES = frozenset({*_REMEDIES, "content", "content_filter", "output", "refused", "truncated"})
-"""The codes of all failures of providers and models."""
+"""The codes of all provider and model failures."""
 _REPLY_CODES = {"malformed", "provider_failed", "reply_too_large"}
 _CODES_BY_STATUS = {
     401: "authentication",
@@ -89,8 +89,8 @@ _CODES_BY_PROVIDER_CODE = {
     }.items()
     for code in codes.split()
 }
-# Kinds that many servers report only by their words, and more exact than a status. Each pattern
-# comes from the wording of a server: vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral, …
+# Kinds that many servers report only in a message, and that are more specific than the status. Each
+# pattern is based on a server's messages: vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral, …
 _CODES_BY_WORDS = {
     "context_length": r"context(?!:).{0,9}(length|window|size|limit)"
     r"|(prompt|input)\b.{0,40} too long|too many tokens: size limit|must have less than \d+ tokens"
@@ -129,10 +129,10 @@ def error_from_failure(
     status: int | None = None,
     retry_after: str | None = None,
 ) -> PromptEvaluationError:
-    """Returns the error for the `failure` that a server reports: JSON of any shape, or a text.
+    """Returns the error for a server's `failure`, which is JSON of any shape or a string.
 
-    `status` is that of the reply, by default the one that the failure names. `retry_after` is the
-    header in seconds.
+    `status` is the reply's status, by default the one in the failure. `retry_after` is the value of
+    the header in seconds.
     """
     parts = list(_parts(failure))
     sentences = [part.removesuffix(".") for part in parts if isinstance(part, str)]
@@ -145,7 +145,7 @@ def error_from_failure(
         own or _OK,
         message=words,
         code=codes,
-        retry_after=retry_after or next(_waits(parts), None),
+        retry_after=retry_after or next(_delays(parts), None),
     )
     error.status = own
     if status is None or status == _OK:
@@ -159,20 +159,20 @@ def error_from_failure(
 
 
 def reported_failure(reply: object) -> object:
-    """Returns the failure that a reply, or an event of a stream, reports; `None` without one."""
+    """Returns the failure that a reply or an event reports, or `None` if it reports none."""
     if not isinstance(reply, dict):
         return None
     if error := reply.get("error"):
         return reply if error is True else error
     if "error" in (reply.get("object"), reply.get("type")):
         return reply
-    # some servers greet every answer with the message "Success"
+    # some servers send the message "Success" with every answer
     has_words = isinstance(reply.get("message"), str) or reply.get("detail") or reply.get("errors")
     return reply if has_words and not reply.keys() & _ANSWERS else None
 
 
 def _parts(value: object, depth: int = 0) -> Iterator[AnyJson]:
-    """Yields the objects and texts in a failure, the outer ones first."""
+    """Yields the objects and texts in a failure, outer ones first."""
     if isinstance(value, str):
         text = value.strip()
         if text[:1] in ("{", "[") and depth < _MAX_DEPTH:
@@ -181,7 +181,7 @@ def _parts(value: object, depth: int = 0) -> Iterator[AnyJson]:
                 return
             except (ValueError, RecursionError):
                 pass
-        # a page's tags say nothing
+        # HTML tags are removed from error pages
         yield " ".join(re.sub(r"<[^>]{0,500}>", " ", text[:5000]).split()) if "<" in text else text
     elif isinstance(value, list) and depth < _MAX_DEPTH:
         for item in value[:10]:
@@ -194,7 +194,7 @@ def _parts(value: object, depth: int = 0) -> Iterator[AnyJson]:
 
 
 def _param(part: AnyJson) -> str:
-    """Returns the name of the parameter that a part of a failure objects to."""
+    """Returns the name of the invalid parameter in a part of a failure, or `""`."""
     if not isinstance(part, dict):
         return ""
     place = part.get("loc")
@@ -202,8 +202,8 @@ def _param(part: AnyJson) -> str:
     return name if isinstance(name, str) and _PARAM.fullmatch(name) else ""
 
 
-def _waits(parts: list[AnyJson]) -> Iterator[str]:
-    """Yields the seconds that a failure asks to wait."""
+def _delays(parts: list[AnyJson]) -> Iterator[str]:
+    """Yields the delays in seconds that a failure asks for."""
     for part in parts:
         if isinstance(part, dict):
             wait = (
@@ -224,15 +224,15 @@ def error_from_status(
     code: object = None,
     retry_after: str | None = None,
 ) -> PromptEvaluationError:
-    """Returns the error for a reply with an error status; status 429 gives a `ThrottleError`.
+    """Returns the error for a reply with an error status; for status 429, a `ThrottleError`.
 
-    `code` is the provider's own, or a list of its codes and types. `retry_after` is the header in
-    seconds; a date is ignored. A failure inside a reply of status 200 is `"provider_failed"` unless
-    its code or its words say more.
+    `code` is the provider's own code, or a list of its codes and types. `retry_after` is the value
+    of the header in seconds; a date is ignored. A failure in a reply with status 200 is
+    `"provider_failed"`, unless its code or message is more specific.
     """
     kind = _kind(status, message, code if isinstance(code, list) else [code])
     if kind == "authentication":
-        message = "the provider refused the API key"  # its own text often quotes the key
+        message = "the provider refused the API key"  # the provider's message often quotes the key
     remedy = None
     if kind == "not_found" and "model" in message:
         remedy = "check the model's name"
@@ -252,7 +252,7 @@ def error_from_status(
 
 
 def _kind(status: int, message: str, codes: list[AnyJson]) -> str:
-    """Returns the kind of a failure, by its code, else by its words, else by its status."""
+    """Returns the kind of a failure, from its code, otherwise its message, otherwise its status."""
     names = [re.sub(r"[_\s-]|error", "", str(code).lower()) for code in codes]
     kinds = [_CODES_BY_PROVIDER_CODE[name] for name in names if name in _CODES_BY_PROVIDER_CODE]
     words = message[:2000].lower()
@@ -282,10 +282,10 @@ def _wait(retry_after: str | None) -> timedelta | None:
 def error_from_request(
     provider: str, code: str, message: str, remedy: str | None = None
 ) -> PromptEvaluationError:
-    """Returns the error of kind `code` for a request without a status, or without a usable reply.
+    """Returns the error of kind `code` for a request without a status or a usable reply.
 
-    The default `remedy` is that of the code. The phase is `"response"` for `"malformed"`,
-    `"provider_failed"` and `"reply_too_large"`, else `"request"`.
+    The default `remedy` depends on the code. The phase is `"response"` for `"malformed"`,
+    `"provider_failed"` and `"reply_too_large"`, otherwise `"request"`.
     """
     error_type = ThrottleError if code == "throttled" else PromptEvaluationError
     return error_type(
@@ -300,7 +300,7 @@ def error_from_request(
 def error_from_reply(
     provider: str, reason: str, *, of_this_api: bool = True
 ) -> PromptEvaluationError:
-    """Returns the error for a reply of the wrong shape, which may not be `of_this_api` at all."""
+    """Returns the error for a reply of the wrong shape, which may come from another API."""
     remedy = None if of_this_api else "check that base_url serves this API"
     return error_from_request(provider, "malformed", f"the reply is malformed: {reason}", remedy)
 
@@ -312,10 +312,10 @@ def unfinished_reply(provider: str, end: str) -> PromptEvaluationError:
 
 
 def error_from_redirect(provider: str, status: int, location: str) -> PromptEvaluationError:
-    """Returns the error for a redirect, which would send prompt and key to another server."""
+    """Returns the error for a redirect, which would send the prompt and key to another server."""
     try:
         host = urlsplit(location).netloc.rpartition("@")[2]
-    except ValueError:  # brackets that hold no address
+    except ValueError:  # the brackets do not contain an address
         host = ""
     place = f" to {host!r}" if host else ""
     message = f"the server redirects{place}, and redirects are not followed"
@@ -325,20 +325,20 @@ def error_from_redirect(provider: str, status: int, location: str) -> PromptEval
 
 
 def redact_error(error: PromptEvaluationError, redactor: Redactor) -> PromptEvaluationError:
-    """Masks credentials in `error`, cuts its message to 500 characters, and returns `error`.
+    """Masks credentials in `error`, truncates its message to 500 characters, and returns `error`.
 
-    It masks before it cuts, since it would not recognize a credential that was cut.
+    Masking comes first, because a truncated credential would not be recognized.
     """
     error.message = redactor(error.message)[:_MAX_MESSAGE]
-    error.remedy = redactor(error.remedy)  # which may have the URL of a request
+    error.remedy = redactor(error.remedy)  # it may contain the URL of a request
     error.args = (error.message,)
     return error
 
 
 def check_key(provider: str, key: str) -> None:
-    """Raises `PromptEvaluationError` for a key that no header can hold.
+    """Raises `PromptEvaluationError` for a key that cannot be sent in a header.
 
-    The HTTP library would quote the key whole in its own error.
+    The HTTP library would quote the complete key in its own error.
     """
     if not key.isascii() or not key.isprintable() or " " in key:
         reason = "the API key holds white space or characters that no HTTP header can hold"

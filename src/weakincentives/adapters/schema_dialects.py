@@ -1,8 +1,8 @@
-"""JSON Schemas in the dialects of providers: the plain form, and the form for strict decoding.
+"""Converts JSON Schemas to the dialects of providers: the plain and the strict form.
 
-A strict schema closes every object and has no keyword that the provider's decoder rejects. The
-meaning of such a keyword moves into the description. A schema that cannot be strict, such as one
-with open maps, is sent as it is.
+A strict schema closes every object and has only keywords that the provider's decoder accepts. Other
+keywords are moved into the description. A schema that cannot be strict, such as one with open maps,
+is sent unchanged.
 """
 
 import json
@@ -23,26 +23,26 @@ __all__ = [
     "OPENAI",
     "Dialect",
     "EncodedSchema",
-    "Wire",
+    "JsonObject",
     "encode_function",
     "encode_output",
     "encode_schema",
 ]
 
-type Wire = dict[str, AnyJson]
+type JsonObject = dict[str, AnyJson]
 
 _MAX_PARTS = 10_000
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity, which makes the cache quick
+@dataclass(frozen=True, eq=False)  # compared by identity, which makes the cache fast
 class Dialect:
     """The JSON Schemas that a provider accepts.
 
-    Its strict decoder takes `keywords` and `formats`, and patterns without a `hard_pattern`.
-    `described` has words for the keywords that move into the description; any other keyword makes
-    a schema plain. An optional property may be `"absent"`, or it must be `"null"`. A reference with
-    a description is `"wrapped"` in `anyOf`, or `"copied"` from its definition. Properties have
-    `names` that match, in plain schemas too.
+    Its strict decoder accepts `keywords`, `formats`, and patterns that do not match `hard_pattern`.
+    `described` has the wording for keywords that are moved into the description; a schema with any
+    other keyword is not strict. An optional property can be `"absent"`, or it must be `"null"`. A
+    reference with a description is `"wrapped"` in `anyOf`, or `"copied"` from its definition.
+    Property names match `names`, even in plain schemas.
     """
 
     keywords: frozenset[str]
@@ -55,7 +55,7 @@ class Dialect:
     names: re.Pattern[str] = ANY_NAME
 
     def keeps(self, keyword: str, value: Json) -> bool:
-        """Returns whether the strict decoder takes a keyword with this value."""
+        """Returns whether the strict decoder accepts a keyword with this value."""
         match keyword, value:
             case "format", _:
                 return value in self.formats
@@ -94,9 +94,9 @@ OPENAI = Dialect(
 
 
 class EncodedSchema(NamedTuple):
-    """A schema as a provider takes it: `strict` is `None` if it cannot be strict.
+    """A schema in a provider's dialect; `strict` is `None` if it cannot be strict.
 
-    The strict form has so many `optional_fields` and `unions`.
+    `optional_fields` and `unions` count these parts of the strict form.
     """
 
     plain: JsonSchema
@@ -115,12 +115,12 @@ def encode_schema(schema: JsonSchema, dialect: Dialect) -> EncodedSchema:
 
     Equal schemas share their result, so do not change it.
     """
-    # a key for the cache in a tenth of the time that JSON takes; version 2 depends only on values
+    # creates a cache key ten times faster than JSON; version 2 depends only on values
     return _encode(_Content(marshal.dumps(schema, 2), schema), dialect)
 
 
-def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> Wire:
-    """Returns a tool as OpenAI's APIs describe it, without the field `strict` if it is false."""
+def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> JsonObject:
+    """Returns a tool in the format of OpenAI's APIs, without the `strict` field if it is false."""
     schema = encode_schema(spec.parameters, dialect)
     if not strict:
         return {**spec.as_dict(), "parameters": schema.plain}
@@ -128,15 +128,15 @@ def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) ->
     return {**spec.as_dict(), "parameters": schema.sent, "strict": strict}
 
 
-def encode_output(spec: OutputSpec, dialect: Dialect) -> Wire:
-    """Returns a declared output as OpenAI's APIs describe it."""
+def encode_output(spec: OutputSpec, dialect: Dialect) -> JsonObject:
+    """Returns a declared output in the format of OpenAI's APIs."""
     schema = encode_schema(spec.schema, dialect)
     return {"name": spec.name, "schema": schema.sent, "strict": schema.strict is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """A schema that is equal to another one if their bytes are."""
+    """A schema that is compared by its bytes."""
 
     key: bytes
     schema: JsonSchema = field(compare=False)
@@ -158,11 +158,11 @@ def _encode(content: _Content, dialect: Dialect) -> EncodedSchema:
 
 
 class _NotStrict(Exception):
-    """A schema cannot be strict."""
+    """Raised if a schema cannot be strict."""
 
 
 class _StrictForm:
-    """The strict forms of a schema's parts, and counts of what providers limit."""
+    """Builds the strict forms of a schema's parts, and counts the parts that providers limit."""
 
     def __init__(self, schema: JsonSchema, dialect: Dialect) -> None:
         self._root = schema
@@ -170,7 +170,7 @@ class _StrictForm:
         self._parts = self.optional_fields = self.unions = 0
 
     def of(self, schema: JsonSchema) -> JsonSchema:
-        """Returns the strict form of a part; raises `_NotStrict` if there is none."""
+        """Returns the strict form of a part, or raises `_NotStrict`."""
         dialect = self._dialect
         self._parts += 1
         match schema:
@@ -185,7 +185,7 @@ class _StrictForm:
         if (
             self._parts > _MAX_PARTS  # copied definitions can multiply
             or not moved <= dialect.described.keys()  # such as an open map
-            or strict.keys().isdisjoint({"$ref", "anyOf", "const", "enum", "type"})  # anything
+            or strict.keys().isdisjoint({"$ref", "anyOf", "const", "enum", "type"})  # any value
         ):
             raise _NotStrict
         self.unions += "anyOf" in strict
@@ -211,7 +211,7 @@ class _StrictForm:
 
 
 def _nullable(schema: JsonSchema) -> JsonSchema:
-    """Returns the schema of an optional property: the model sends null to leave it out."""
+    """Returns the schema of an optional property, which the model omits by sending null."""
     if any(option.get("type") == "null" for option in schema.get("anyOf", ())):
         return schema
     description = {"description": schema["description"]} if "description" in schema else {}
@@ -221,7 +221,7 @@ def _nullable(schema: JsonSchema) -> JsonSchema:
 
 
 def _is_recursive(definitions: Mapping[str, JsonSchema]) -> bool:
-    """Returns whether a definition leads back to itself."""
+    """Returns whether a definition refers to itself, directly or indirectly."""
     waiting = {
         name: {target_name(part["$ref"]) for part, _ in walk_parts(schema) if "$ref" in part}
         for name, schema in definitions.items()
@@ -233,7 +233,7 @@ def _is_recursive(definitions: Mapping[str, JsonSchema]) -> bool:
 
 
 def _fits_limits(schema: JsonSchema) -> bool:
-    """Returns whether a strict schema is as small and flat as OpenAI asks."""
+    """Returns whether a strict schema is within OpenAI's limits for size and depth."""
     parts = list(walk_parts(schema))
     enums = [part["enum"] for part, _ in parts if "enum" in part]
     sizes = {

@@ -1,4 +1,4 @@
-"""`ServerProfile`: how one server differs from the others that speak the same API."""
+"""`ServerProfile` describes how a server differs from others with the same API."""
 
 import os
 import re
@@ -15,40 +15,40 @@ type _Strict = Literal["each", "uniform", "never"]
 type _Reasoning = Literal["send", "require", "drop"]
 _OUTPUT_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
 NO_KEY = "unused"
-"""The key that a client has for a server that needs none."""
+"""The placeholder key that a client gets for a server that does not need one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProfile:
-    """What a server accepts, and where it is.
+    """The requests that a server accepts, and its address.
 
-    The defaults suit the strictest servers, so most servers need no profile of their own.
-    `weakincentives.adapters.profiles` has ready ones; `dataclasses.replace` changes one.
+    The defaults suit the strictest servers, so most servers do not need their own profile.
+    `weakincentives.adapters.profiles` has predefined profiles; `dataclasses.replace` changes one.
 
-    *Requests.* `api` and `structured_output` are the defaults of the adapter's arguments of that
-    name. `strict` sends `strict: true` with `"each"` tool whose schema allows it. With `"uniform"`
-    all tools have the same value, and with `"never"` the field is not sent. `dialect` is that of
-    strict schemas. `developer_role=False` sends the role `system` in place of `developer`.
-    `rejected_fields` are never sent, even if `options` has them. `output_limit` is the name under
-    which Chat Completions gets `max_tokens` or `max_completion_tokens` of `options`.
+    *Requests.* `api` and `structured_output` are the defaults of the adapter's arguments with those
+    names. With `strict="each"`, every tool whose schema allows it is sent with `strict: true`. With
+    `"uniform"`, all tools have the same value, and with `"never"`, the field is not sent. `dialect`
+    is the dialect of strict schemas. `developer_role=False` sends the role `system` instead of
+    `developer`. `rejected_fields` are never sent, even if `options` contains them. `output_limit`
+    is the name that Chat Completions uses for `max_tokens` or `max_completion_tokens` in `options`.
 
-    *Messages* of Chat Completions. With `alternating_roles`, neighbours of one role become one
-    message. `user_after_tool` says that a user's message may directly follow the result of a tool.
-    Without it, a short message of the model stands between the two. `call_ids` is a regular
-    expression for the ids of tool calls; the other ids are replaced. By default the server gets
-    the ids back that it has sent. `media_in_results` sends images and documents in a tool's
-    result, and not in a user's message after it. `named_results` sends the tool's name with the
-    result. `reasoning` is sent back, or with `"drop"` only the documented fields of the model's
-    messages are. With `"require"` a message with calls always has some: one of another provider
-    gets a placeholder. `reasoning_field` is the field that has it, by default the one in which it
-    came. `think_tags` says that `<think>…</think>` at the beginning of a text is reasoning.
+    *Messages* of Chat Completions. With `alternating_roles`, adjacent messages with the same role
+    are joined. `user_after_tool` allows a user message directly after a tool result; without it, a
+    short message of the model is inserted between the two. `call_ids` is a regular expression for
+    the ids of tool calls; other ids are replaced. By default, the server gets back the ids that it
+    sent. `media_in_results` sends images and documents in a tool result instead of in a following
+    user message. `named_results` sends the tool's name with the result. `reasoning` determines
+    whether reasoning is sent back. With `"drop"`, only the documented fields of the model's
+    messages are sent. With `"require"`, a message with calls always contains reasoning, if
+    necessary a placeholder. `reasoning_field` is the field for reasoning, by default the one that
+    the server used. `think_tags` means that `<think>…</think>` at the beginning of a text is
+    reasoning.
 
-    *Connection.* The server is at the adapter's `base_url`, else at the value of
-    `base_url_variable`, else at `base_url`. A URL without a path gets that of `base_url`, or
-    `path`.
-    The key is `key_variable`'s, which is read only for the profile's own server; a server with
-    `needs_key=False` gets a placeholder without it. A profile without these fields uses
-    `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    *Connection.* The server's URL is the adapter's `base_url`, otherwise the value of
+    `base_url_variable`, otherwise `base_url`. A URL without a path gets the path of `base_url`, or
+    `path`. The key is the value of `key_variable`, which is read only for the profile's own server;
+    with `needs_key=False`, a placeholder replaces a missing key. A profile without these fields
+    uses `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
     Raises `ValueError` for an unknown value and for an invalid regular expression.
     """
@@ -97,7 +97,7 @@ class ServerProfile:
             ) from error
 
     def adapt_options(self, options: Mapping[str, object], api: str) -> dict[str, object]:
-        """Returns the options that the server accepts, the output limit under its own name."""
+        """Returns the options that the server accepts; the output limit gets the server's name."""
         sent = {key: value for key, value in options.items() if key not in self.rejected_fields}
         if self.output_limit and api == "chat":
             return {
@@ -109,9 +109,9 @@ class ServerProfile:
     def connection(
         self, base_url: str | None, api_key: str | None
     ) -> tuple[str | None, str | None]:
-        """Returns the base URL and the key for a client, `None` for those that the SDK reads.
+        """Returns the base URL and the key for a client, `None` where the SDK reads its own.
 
-        Raises `ValueError` if one is missing.
+        Raises `ValueError` if a required value is missing.
         """
         if not any([self.base_url, self.base_url_variable, self.key_variable]):
             url = base_url or os.environ.get("OPENAI_BASE_URL") or None
@@ -133,7 +133,7 @@ class ServerProfile:
         raise ValueError(f"api_key is missing; pass api_key= for {url}{other}")
 
     def _complete(self, url: str) -> str:
-        """Returns a base URL with a scheme, port and path, `""` for an empty one."""
+        """Returns a base URL with a scheme, port and path, or `""` for an empty one."""
         if not url:
             return ""
         default = urlsplit(self.base_url)

@@ -1,4 +1,4 @@
-"""Reasoning that a server leaves in the text, between `<think>` and `</think>`."""
+"""Removes reasoning that a server leaves in the text between `<think>` and `</think>`."""
 
 import re
 
@@ -13,8 +13,8 @@ _MAX_TAG = len("</thinking>")
 def without_thoughts(text: str) -> str:
     """Returns a text without the reasoning at its beginning.
 
-    The opening tag is often a part of the model's template, and not of its answer. Without it, the
-    closing one counts where it is alone on its line.
+    The opening tag is often part of the model's template instead of its answer. Without an opening
+    tag, a closing tag ends the reasoning only if it is on a line of its own.
     """
     if text.lstrip()[:_MAX_TAG].lower().startswith(_TAGS):
         end = _END.search(text)
@@ -26,9 +26,9 @@ def without_thoughts(text: str) -> str:
 
 
 class ThoughtFilter:
-    """Removes the reasoning at the beginning of a text that comes in chunks.
+    """Removes the reasoning at the beginning of a text that arrives in chunks.
 
-    Reasoning without its opening tag passes: only its end would tell what it was.
+    Reasoning without its opening tag is not removed, because only its end would reveal it.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ThoughtFilter:
                 return self._held
         end = _END.search(self._held)
         if end is None:
-            # the beginning of a tag may be at the end of a chunk
+            # the chunk may end with the beginning of a tag
             self._held = _TAGS[0] + self._held[-_MAX_TAG:]
             return ""
         shown = self._held[end.end() :].lstrip()

@@ -1,10 +1,10 @@
 """Makes the messages of a conversation valid for a provider before a codec writes them.
 
-The stored conversation contains what was said, including the mistakes of models and servers. A
-request must be valid, or the provider rejects it and every later one. `ValidMessages` makes one
-from the other. It looks at each message once, and it decides only by earlier messages, so that
-later requests send the same bytes again. Here are the rules that hold for all providers; a codec
-adds those of its own API.
+The stored conversation contains the original messages, including the mistakes of models and
+servers. A request must be valid, or the provider rejects it and every later one. `ValidMessages`
+turns the stored messages into valid ones. It handles each message once and uses only earlier
+messages, so that later requests send the same bytes again. This module has the rules that apply to
+all providers; a codec adds those of its API.
 """
 
 import json
@@ -36,13 +36,13 @@ _NO_OUTPUT = "(no output)"
 _FAILED = "The tool failed without a message."
 _NOT_RUN = "Not run: the run ended."
 _REFUSED = "(The provider rejected this result.)"
-# calls of these answers have not run, and may be incomplete, as may reasoning
-_CUT: Mapping[Finish, str] = {
+# the calls in these answers did not run; like the reasoning, they may be incomplete
+_TRUNCATED: Mapping[Finish, str] = {
     "length": "(cut off at the length limit)",
     "content_filter": "(cut off by the provider's content filter)",
     "refusal": "",
 }
-# Mistral takes exactly nine letters and digits, and every other provider takes them too
+# Mistral requires exactly nine letters and digits, and every other provider accepts them too
 _ID_FOR_ALL = re.compile(r"[a-zA-Z0-9]{9}")
 _MAX_NAME = 64
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
@@ -51,8 +51,8 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 class ValidMessages:
     """The valid messages of one conversation.
 
-    `wire_format` is the codec's: only its own messages keep the provider's items, and the ids of
-    calls that match `call_ids`.
+    Only messages with the codec's `wire_format` keep the provider's items. Their call ids are kept
+    if they match `call_ids`.
     """
 
     def __init__(self, wire_format: str = "", call_ids: str = r"(?s:.+)") -> None:
@@ -60,19 +60,19 @@ class ValidMessages:
         self._own_ids = re.compile(call_ids)
         self._sent_ids: set[str] = set()
         self._made_ids = 0
-        # The calls without an answer so far: the conversation's id, and the sent one. A call that
-        # is not sent has none, and neither has its answer.
+        # The calls without a result so far: the conversation's id and the sent id. A call that is
+        # not sent has no sent id, and its result is not sent either.
         self._open: list[tuple[str, str]] = []
-        # the last message: who wrote it, and whether it is an answer that the model continues
+        # the last message's role, and whether it is an answer that the model continues
         self._role = ""
         self._paused = False
 
     def read(self, messages: Iterable[Message], *, to_be_sent: bool = True) -> Iterator[Message]:
         """Yields valid messages for the next request, which sends `messages` after earlier ones.
 
-        Each call has one answer. The conversation begins with a message of the user, and two
-        answers of the model have one between them. If it is `to_be_sent` as it is, it ends with a
-        message of the user or a result.
+        Each call gets exactly one result. The conversation begins with a user message, and between
+        two answers of the model there is another user message. If the request is `to_be_sent`
+        without further messages, it ends with a user message or a result.
         """
         for message in messages:
             match message:
@@ -102,13 +102,13 @@ class ValidMessages:
             yield UserMessage(GO_ON)
 
     def _close_calls(self) -> Iterator[ToolMessage]:
-        """Yields answers to the calls that have none."""
+        """Yields results for the calls that have none."""
         for call_id, _ in [*self._open]:
             if answer := self._answer(ToolMessage(call_id, _NOT_RUN, success=False)):
                 yield answer
 
     def _answer(self, message: ToolMessage) -> ToolMessage | None:
-        """Returns the answer with the sent id; `None` for a call that was not sent."""
+        """Returns the result with the sent id, or `None` if its call was not sent."""
         for sent in self._open:
             if sent[0] == message.call_id:
                 break
@@ -130,20 +130,20 @@ class ValidMessages:
         return replace(message, call_id=sent_id, content=content, media=media)
 
     def _assistant(self, message: AssistantMessage) -> AssistantMessage:
-        """Returns a valid answer of the model; its `wire` is empty if it is another provider's."""
+        """Returns a valid answer; its `wire` is empty if it came from another provider."""
         own = message.wire_format == self._wire_format
-        if message.finish in _CUT:
+        if message.finish in _TRUNCATED:
             self._open = [(call.call_id, "") for call in message.tool_calls]
-            text = "\n\n".join(filter(str.strip, [message.text, _CUT[message.finish]]))
+            text = "\n\n".join(filter(str.strip, [message.text, _TRUNCATED[message.finish]]))
             finish: Finish = "stop"
             return replace(message, text=text or NO_TEXT, tool_calls=(), wire=(), finish=finish)
         calls = tuple([self._call(call, own=own) for call in message.tool_calls])
         text = message.text if message.text.strip() else "" if calls else NO_TEXT
         if own and text == message.text and calls == message.tool_calls:
             return message
-        wire = message.wire if own else ()
-        finish = message.finish if wire or message.finish != "pause" else "stop"
-        return replace(message, text=text, tool_calls=calls, wire=wire, finish=finish)
+        items = message.wire if own else ()
+        finish = message.finish if items or message.finish != "pause" else "stop"
+        return replace(message, text=text, tool_calls=calls, wire=items, finish=finish)
 
     def _call(self, call: ToolCall, *, own: bool) -> ToolCall:
         sent_id, accepted = call.call_id, self._own_ids if own else _ID_FOR_ALL
@@ -162,10 +162,9 @@ class ValidMessages:
 
 
 def valid_arguments(text: str) -> str:
-    """Returns the arguments of a call as the text of a JSON object that every provider can read.
+    """Returns a call's arguments as the text of a JSON object that every provider can read.
 
-    Text that is not such an object is put into one, in the form that Anthropic's documentation
-    proposes.
+    Any other text is wrapped in an object, in the form that Anthropic's documentation recommends.
     """
     plain = unwrap_arguments(text)
     try:
@@ -194,7 +193,7 @@ _decode = json.JSONDecoder(parse_constant=_refuse, parse_float=_read_float).deco
 
 
 def _with_text(message: UserMessage) -> UserMessage:
-    """Returns the message without blank texts, or with words where it has nothing else."""
+    """Returns the message without blank texts, or with a placeholder if nothing else is left."""
     if isinstance(message.content, str):
         return message if message.content.strip() else replace(message, content=NO_TEXT)
     parts: list[Part] = [

@@ -1,4 +1,4 @@
-"""The `wink` command; no other package imports it."""
+"""The `wink` command; no other package imports this one."""
 
 from .entry import main
 

@@ -1,4 +1,4 @@
-"""`python -m weakincentives.cli` is `wink`."""
+"""Runs `wink` as `python -m weakincentives.cli`."""
 
 from .entry import main
 

@@ -13,8 +13,8 @@ app = Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Look at prompts, check them, run them, and see what they cost. "
-    "Targets are written package.module:name, or are folders of skills.",
+    help="Inspect prompts, check them, run them, and see their cost. "
+    "A target is package.module:name, or a folder of skills.",
 )
 
 

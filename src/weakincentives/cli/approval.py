@@ -1,4 +1,4 @@
-"""How `wink` asks a person about a tool call, and `wink approve`, which decides on a stored run."""
+"""Approval on the terminal, and `wink approve`, which decides about the calls of a stored run."""
 
 import json
 import sys
@@ -22,22 +22,24 @@ __all__ = ["approve", "ask", "is_interactive", "read_suspension", "write_file"]
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 _QUESTION = "Approve? y, n, n REASON, or other arguments as JSON: "
 
-_Yes = Annotated[list[str] | None, Option("--yes", help="Approve the call of this id. Repeatable.")]
+_Yes = Annotated[
+    list[str] | None, Option("--yes", help="Approve the call with this id. Repeatable.")
+]
 _No = Annotated[
     list[str] | None, Option("--no", help="Deny the call: id, or id=reason. Repeatable.")
 ]
 
 
 def approve(
-    file: Annotated[Path, Argument(help="A run that waits, as wink run --suspend wrote it.")],
+    file: Annotated[Path, Argument(help="A suspended run from wink run --suspend.")],
     *,
     yes: _Yes = None,
     no: _No = None,
 ) -> None:
-    """Show the calls of a stored run that wait for approval, and decide on them.
+    """Show the pending calls of a stored run, and decide about them.
 
-    A terminal asks about each call without a decision. The decisions are kept in the file, and
-    wink run --resume FILE goes on with them.
+    On a terminal, asks about each call that has no decision yet. The decisions are stored in the
+    file, and wink run --resume FILE continues with them.
     """
     suspension = read_suspension(file)
     decisions: dict[str, Decision] = dict.fromkeys(yes or (), Approve())
@@ -58,12 +60,12 @@ def approve(
             decided[preview.call_id] = ask(preview)
     write_file(file, suspension.decide(decided).to_json())
     left = len(waiting.keys() - decided.keys())
-    go_on = "" if left else f"; go on by wink run TARGET --resume {file}"
-    sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision{go_on}\n")
+    remedy = "" if left else f"; continue with wink run TARGET --resume {file}"
+    sys.stderr.write(f"{file}: {count_of(left, 'call')} without a decision{remedy}\n")
 
 
 def ask(preview: Preview) -> Decision:
-    """Shows a call on the terminal and reads the person's decision; the end of input denies."""
+    """Shows a call on the terminal and reads the user's decision; the end of input denies it."""
     show(preview)
     while True:
         sys.stderr.write(_QUESTION)
@@ -89,7 +91,7 @@ def _refuse(name: str) -> None:
 
 
 def show(preview: Preview, decision: Decision | None = None) -> None:
-    """Writes a preview on standard error, with the lines of its diffs in colour."""
+    """Prints a preview on standard error, with diff lines in colour."""
     console = Console(stderr=True, highlight=False, markup=False)
     mark = "" if decision is None else f" [{decision.kind}]"
     console.print(Text(printable(f"{preview.call_id}{mark}: {preview.tool}"), style="bold"))
@@ -98,7 +100,7 @@ def show(preview: Preview, decision: Decision | None = None) -> None:
 
 
 def is_interactive() -> bool:
-    """Whether a person can read a question and answer it."""
+    """Returns whether the user can be asked a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -113,6 +115,6 @@ def read_suspension(file: Path) -> Suspension:
 
 
 def write_file(file: Path, text: str) -> None:
-    """Replaces a file, which only its owner may read, as a whole."""
+    """Replaces a file atomically; only its owner can read it."""
     with replacing(file, mode=0o600) as new:
         new.write(text.encode())

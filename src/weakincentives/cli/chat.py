@@ -1,4 +1,4 @@
-"""`wink chat`: a conversation with a prompt on the terminal."""
+"""`wink chat`: chat with a prompt on the terminal."""
 
 import sys
 from collections.abc import Iterable
@@ -58,9 +58,9 @@ from .target import (
 
 __all__ = ["chat"]
 
-_Save = Annotated[Path | None, Option(help="Keep the chat in this file, after each turn.")]
+_Save = Annotated[Path | None, Option(help="Save the chat to this file after each turn.")]
 _Resume = Annotated[
-    Path | None, Option(help="Go on with the chat in this file, and keep it there without --save.")
+    Path | None, Option(help="Continue the chat in this file; without --save, save it there.")
 ]
 
 
@@ -80,31 +80,31 @@ def chat(
     save: _Save = None,
     resume: _Resume = None,
 ) -> None:
-    """Talk with a prompt: answers on stdout, tools and sections on stderr.
+    """Chat with a prompt: answers on stdout, tools and sections on stderr.
 
-    Ctrl-C ends a turn, Ctrl-D the chat. Where the input is no terminal, each line is a message, and
-    a provider's failure ends the chat with exit code 1.
+    Press Ctrl-C to stop a turn, and Ctrl-D to end the chat. If the input is not a terminal, each
+    line is a message, and a provider error ends the chat with exit code 1.
     """
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     file = save or resume
     session, screen = Session(content=_content_store(file, resume)), _Screen()
-    prompt.render(session=session, visibility_overrides=overrides)  # finds missing params
+    prompt.render(session=session, visibility_overrides=overrides)  # raises for missing params
     with ExitStack() as stack:
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
         talk = Chat(loop, prompt, session=session)
         if resume is not None:
             turns = _restore(talk, session, resume, target)
-            screen.write_lines([f"{resume}: goes on after {count_of(turns, 'turn')}"])
+            screen.write_lines([f"{resume}: continues after {count_of(turns, 'turn')}"])
         elif save is not None and save.exists():
             raise UsageError(f"{save} exists; continue it with --resume {save}, or delete it")
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
         stack.enter_context(warnings_as_lines(screen.write_lines))
         stack.enter_context(adapter_errors(adapter))
-        stack.enter_context(prompt.resources)  # they stay open from turn to turn
+        stack.enter_context(prompt.resources)  # kept open between turns
         if file is not None:
-            _save(session, file)  # says at once if it cannot
+            _save(session, file)  # fails early if the file cannot be written
         while (message := screen.read_message()) is not None:
             try:
                 stream = talk.stream(
@@ -116,7 +116,7 @@ def chat(
                     for event in events:
                         screen.show(event)
             except KeyboardInterrupt:
-                screen.write_lines(["stopped; Ctrl-D ends the chat"])
+                screen.write_lines(["stopped; press Ctrl-D to end the chat"])
             except WeakIncentivesError as error:
                 if not screen.interactive:
                     raise
@@ -127,7 +127,7 @@ def chat(
 
 
 def _content_store(file: Path | None, resume: Path | None) -> ContentStore:
-    """Returns a store in the folder beside the chat's file, with what the chat to resume has."""
+    """Returns a store in a folder next to the chat's file, with the content of a resumed chat."""
     if file is None:
         return MemoryContentStore()
     if resume is not None and resume != file and _content_folder(resume).is_dir():
@@ -142,40 +142,40 @@ def _content_folder(file: Path) -> Path:
 class _Screen:
     """Shows the events of a chat and reads the user's messages.
 
-    On a terminal, text stands there as soon as it comes. Elsewhere an answer is written once it is
-    final, since what has gone into a file or a pipe cannot be taken back.
+    On a terminal, text is shown as soon as it arrives. In a file or a pipe, an answer is written
+    only when it is final, because written text cannot be removed.
     """
 
     def __init__(self) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._streams = sys.stdout.isatty()
-        self._in_text = False  # whether the last thing written is the model's text
+        self._in_text = False  # whether the model's text was written last
         self._turn_has_text = False
         if self.interactive:
-            with suppress(ImportError):  # Windows has none
-                import_module("readline")  # which gives `input` its editing keys
+            with suppress(ImportError):  # not available on Windows
+                import_module("readline")  # adds editing keys to `input`
 
     def read_message(self) -> str | None:
-        """Returns the user's next message, skipping blank ones; `None` at the end of the input."""
+        """Returns the user's next non-blank message, or `None` at the end of the input."""
         self._turn_has_text = False
         while True:
             try:
                 line = input("> ") if self.interactive else next(sys.stdin).rstrip("\n")
             except (EOFError, StopIteration):
-                self._in_text = self.interactive  # behind the prompt
+                self._in_text = self.interactive  # the cursor is after the prompt
                 self._end_line()
                 return None
             except KeyboardInterrupt:
                 if not self.interactive:
                     raise
                 self._in_text = True
-                self.write_lines(["Ctrl-D ends the chat"])
+                self.write_lines(["press Ctrl-D to end the chat"])
                 continue
             if line.strip():
                 return line
 
     def show(self, event: StreamEvent[object]) -> None:  # noqa: C901 - one case for each event
-        """Shows what has happened in a turn."""
+        """Shows one event of a turn."""
         match event:
             case TextDelta(text):
                 if self._streams:
@@ -185,37 +185,37 @@ class _Screen:
             case ToolCallFinished(call, message):
                 outcome = "ok" if message.success else "failed"
                 self.write_lines([f"  {call.name} {outcome}: {message.content}"])
-            case ApprovalRequested():  # `ask` shows it
+            case ApprovalRequested():  # shown by `ask`
                 self._end_line()
             case ToolsAdded(tools):
                 self.write_lines([f"  new tools: {', '.join([tool.name for tool in tools])}"])
             case ToolsRemoved(names):
                 self.write_lines([f"  closed tools: {', '.join(names)}"])
             case AnswerRejected(reason):
-                self._take_back(f"  rejected: {reason}")
+                self._discard_text(f"  rejected: {reason}")
             case Restarted(section_keys, reason):
-                self._take_back(f"  starts again with {', '.join(section_keys)} open: {reason}")
+                self._discard_text(f"  restarts with {', '.join(section_keys)} open: {reason}")
             case Compacted(tokens_before=before, tokens_after=after):
-                self.write_lines([f"  shorter conversation: {before:,} to {after:,} tokens"])
+                self.write_lines([f"  compacted conversation: {before:,} to {after:,} tokens"])
             case Completed(response):
                 if not self._in_text:
                     self._write_text(response.text)
                 self._end_line()
 
     def ask(self, preview: Preview) -> Decision:
-        """Asks about a tool call, where a person can answer."""
+        """Asks the user about a tool call."""
         self._end_line()
         return ask(preview)
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        """Writes lines about the turn, on standard error."""
+        """Prints lines about the turn on standard error."""
         self._end_line()
         sys.stderr.writelines(f"{short_line('', line)}\n" for line in lines)
         sys.stderr.flush()
 
-    def _take_back(self, reason: str) -> None:
-        void = ["  what it wrote above does not count"] if self._turn_has_text else []
-        self.write_lines([reason, *void])
+    def _discard_text(self, reason: str) -> None:
+        note = ["  the text above is discarded"] if self._turn_has_text else []
+        self.write_lines([reason, *note])
         self._turn_has_text = False
 
     def _write_text(self, text: str) -> None:
@@ -231,7 +231,7 @@ class _Screen:
 
 
 def _restore[Out](chat: Chat[Out], session: Session, file: Path, target: str) -> int:
-    """Restores the session of the chat from the file; returns the number of turns so far."""
+    """Restores the chat's session from the file; returns the number of turns so far."""
     text = read_text(file)
     try:
         session.restore(session.parse_snapshot(text, types=state_types(text, target)))
@@ -243,5 +243,5 @@ def _restore[Out](chat: Chat[Out], session: Session, file: Path, target: str) ->
 
 
 def _save(session: Session, file: Path) -> None:
-    """Writes the session's snapshot; whatever stops it, the file has the old one or the new one."""
+    """Stores the session's snapshot; on an error, the file keeps its old content."""
     write_file(file, session.snapshot().to_json())

@@ -1,6 +1,6 @@
 """`wink runs`: list, show, cancel and delete durable runs, and create their tables.
 
-Needs only the database: neither the prompt nor the agent's code.
+Needs only the database, not the prompt or the agent's code.
 """
 
 import logging
@@ -20,12 +20,12 @@ from .printing import print_lines, write_json
 from .run import print_timeline
 from .target import UsageError
 
-if TYPE_CHECKING:  # imported when it is needed, so that `wink --help` is fast
+if TYPE_CHECKING:  # imported on use, to keep `wink --help` fast
     from ..contrib.durable import StoredRun, WaitingRuns
 
 __all__ = ["app"]
 
-app = Typer(no_args_is_help=True, help="Look at durable runs, cancel and delete them.")
+app = Typer(no_args_is_help=True, help="Inspect, cancel and delete durable runs.")
 
 _LIMIT = 100
 _UNITS = {"d": "days", "h": "hours"}
@@ -41,21 +41,21 @@ Log = Annotated[
     str | None,
     Option(
         metavar="URL",
-        help="The application's database, if tools are transactional: it has the logs of the runs.",
+        help="The application's database, if tools are transactional; it has the runs' logs.",
     ),
 ]
-RunId = Annotated[str, Argument(metavar="RUN_ID", help="The id of a run, as `list` prints it.")]
+RunId = Annotated[str, Argument(metavar="RUN_ID", help="The id of a run, as printed by `list`.")]
 RunIds = Annotated[
-    list[str], Argument(metavar="RUN_ID...", help="The ids of runs, as `list` prints them.")
+    list[str], Argument(metavar="RUN_ID...", help="The ids of runs, as printed by `list`.")
 ]
 Status = Annotated[
     Literal["running", "waiting", "ended", "failed", "cancelled"] | None,
-    Option(help="List only the runs in this state."),
+    Option(help="List only runs in this state."),
 ]
 AsJson = Annotated[bool, Option("--json", help="Print the runs as JSON.")]
 All = Annotated[bool, Option("--all", help=f"List all runs, not only the newest {_LIMIT}.")]
 Before = Annotated[
-    str, Option(metavar="AGE", help="How long ago a run must have ended: 30d or 12h, for example.")
+    str, Option(metavar="AGE", help="The minimum time since the end of a run, such as 30d or 12h.")
 ]
 
 
@@ -63,7 +63,7 @@ Before = Annotated[
 def list_(
     url: Url, *, status: Status = None, all_: All = False, as_json: AsJson = False, log: Log = None
 ) -> None:
-    """Print the runs of a database, the newest first."""
+    """Print the runs in a database, newest first."""
     with _open(url, log) as runs:
         found = runs.list_runs(status=status, limit=None if all_ else _LIMIT + 1)
     more = len(found) > _LIMIT and not all_
@@ -79,14 +79,14 @@ def list_(
 
 @app.command()
 def show(url: Url, run_id: RunId, *, log: Log = None) -> None:
-    """Print a run as a timeline, as wink show does, also while it goes on."""
+    """Print a run as a timeline, like wink show, even while it is running."""
     with _open(url, log) as runs:
         print_timeline(records_of(runs.log(run_id), run_id))
 
 
 @app.command()
 def cancel(url: Url, run_id: RunId, *, log: Log = None) -> None:
-    """End a run for good, before its next request or tool call, or while it waits."""
+    """Cancel a run before its next request or tool call, or while it is suspended."""
     with _open(url, log) as runs:
         runs.cancel(run_id)
         for run in runs.list_runs(run_ids=[run_id]):
@@ -97,7 +97,7 @@ def cancel(url: Url, run_id: RunId, *, log: Log = None) -> None:
 
 @app.command()
 def delete(url: Url, run_ids: RunIds, *, log: Log = None) -> None:
-    """Delete runs that are over, with their logs. Deletes none if one of them is not over."""
+    """Delete runs that have ended, with their logs. If one has not ended, delete none."""
     with _open(url, log) as runs:
         runs.delete(run_ids)
     print_lines(f"deleted {run_id}" for run_id in dict.fromkeys(run_ids))
@@ -105,7 +105,7 @@ def delete(url: Url, run_ids: RunIds, *, log: Log = None) -> None:
 
 @app.command()
 def clean(url: Url, *, before: Before, log: Log = None) -> None:
-    """Delete all runs that ended before a time, with their logs."""
+    """Delete all runs that ended before a given time, with their logs."""
     time = _time_before(before)
     with _open(url, log) as runs:
         number = runs.delete_ended(time)
@@ -116,7 +116,7 @@ def clean(url: Url, *, before: Before, log: Log = None) -> None:
 def create(url: Url, *, log: Log = None) -> None:
     """Create the tables of durable runs, or migrate them to the installed version of DBOS.
 
-    The role in the URL must be allowed to create tables; workers then need no such right.
+    The role in the URL must be allowed to create tables; workers do not need this privilege.
     """
     from ..contrib.durable import create_tables
 
@@ -138,7 +138,7 @@ def _open(url: str, log: str | None) -> Generator["WaitingRuns"]:
 
 @contextmanager
 def _without_log_of_dbos() -> Generator[None]:
-    """Keeps DBOS from logging the errors that it also raises."""
+    """Suppresses DBOS's log of errors that it also raises."""
     logger = logging.getLogger("dbos")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -157,7 +157,7 @@ def _time_before(age: str) -> datetime:
     number, unit = match.groups()
     try:
         return utc_now() - timedelta(**{_UNITS[unit]: int(number)})
-    except (OverflowError, ValueError) as error:  # int() takes at most 4,300 digits
+    except (OverflowError, ValueError) as error:  # int() accepts at most 4,300 digits
         raise UsageError(f"--before must be an age since the year 1, got {age!r}") from error
 
 

@@ -1,4 +1,4 @@
-"""The entry of `wink`, which turns failures into one line on stderr and an exit code."""
+"""The entry point of `wink`, which reports failures as one line on stderr and an exit code."""
 
 import sys
 from io import TextIOWrapper
@@ -10,10 +10,10 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Runs `wink` on the process's arguments and exits.
+    """Runs `wink` with the process's arguments and exits.
 
-    Exit codes: 0 for success, 1 when a check found something or the provider failed, 2 when the
-    command cannot do what its arguments say.
+    The exit code is 0 for success, 1 if a check found something or the provider failed, and 2 if
+    the command cannot be executed with these arguments.
     """
     try:
         from .app import app
@@ -27,7 +27,7 @@ def main() -> NoReturn:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may lack a model's characters
+            stream.reconfigure(errors="replace")  # the terminal may not support all characters
     try:
         app(prog_name="wink")
     except (UsageError, WeakIncentivesError, ImportError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`wink mcp`: lock what MCP servers offer, see what changed since, and serve a prompt."""
+"""`wink mcp`: lock MCP servers, see later changes, and serve a prompt."""
 
 import asyncio
 import os
@@ -38,23 +38,25 @@ from .target import Params, Set, Tag, Target, UsageError, load_prompt
 
 __all__ = ["app"]
 
-app = Typer(no_args_is_help=True, help="Lock MCP servers, see what changed, serve a prompt.")
-Name = Annotated[str, Argument(help="Your name for the server, of a-z, 0-9 and '-'.")]
-Names = Annotated[list[str] | None, Argument(help="Servers; all that have a lock file by default.")]
-Command = Annotated[list[str] | None, Argument(help="After --, the command that starts it.")]
-Url = Annotated[str | None, Option(help="The address of a server over HTTP.")]
-Header = Annotated[list[str] | None, Option(help="NAME: VALUE to send to --url. Repeatable.")]
+app = Typer(no_args_is_help=True, help="Lock MCP servers, see their changes, serve a prompt.")
+Name = Annotated[str, Argument(help="Your name for the server: a-z, 0-9 and '-'.")]
+Names = Annotated[list[str] | None, Argument(help="Servers; by default, all with a lock file.")]
+Command = Annotated[
+    list[str] | None, Argument(help="After --, the command that starts the server.")
+]
+Url = Annotated[str | None, Option(help="The URL of a server over HTTP.")]
+Header = Annotated[list[str] | None, Option(help="A header for --url, NAME: VALUE. Repeatable.")]
 Env = Annotated[list[str] | None, Option(help="A variable that the server receives. Repeatable.")]
-Cwd = Annotated[str | None, Option(help="The folder in which the command runs.")]
+Cwd = Annotated[str | None, Option(help="The working directory of the command.")]
 Folder = Annotated[Path, Option(help="The folder of the server's data.")]
-Change = Annotated[str, Option(help="A call that changes it: a tool's name and JSON arguments.")]
+Change = Annotated[str, Option(help="A call that changes it: tool name and JSON arguments.")]
 Read = Annotated[str, Option(help="A call that reads it.")]
 Timeout = Annotated[float, Option(help="Seconds to wait for a server.")]
 
 _VERDICTS: dict[UndoVerdict, str] = {
-    "undone": "the server reads the folder that was put back",
-    "cached": "the server keeps in memory what was undone; do not rely on folder=",
-    "unseen": "what it reads shows no change; choose another call for --read or --change",
+    "undone": "the server sees that its folder was restored",
+    "cached": "the server keeps the undone change in memory; do not rely on folder=",
+    "unseen": "reading does not show the change; choose another call for --read or --change",
 }
 
 
@@ -69,10 +71,10 @@ def lock(
     cwd: Cwd = None,
     timeout: Timeout = 30,
 ) -> None:
-    """Start or reach a server, and write what it offers into its lock file for review.
+    """Start or connect to a server, and write its tools to its lock file for review.
 
-    Without a command or --url, what the lock file says is started. Write '${NAME}' for a secret:
-    the variable of this name takes its place each time the server is started or reached.
+    Without a command or --url, uses the ones in the lock file. Write '${NAME}' instead of a secret:
+    it is replaced by the variable NAME each time the server is started or contacted.
     """
     path = lock_path(name)
     if command or url:
@@ -89,25 +91,27 @@ def lock(
     _refuse_secrets(replace(server, tools=()))
     live = _live(server, timeout)
     _refuse_secrets(live)
-    with suppress(LockError):  # there is none, or it was edited
+    with suppress(LockError):  # the file does not exist or was edited
         _print(f"{difference}" for difference in differences(read_lock(path), live))
     write_lock(path, live)
     for tool in live.tools:
         try:
             check_schema(upgrade_dialect(tool.input_schema))
         except SerdeError as error:
-            problem = f"its input is no {error}; leave it out with exclude="
-            _print([f"tool {tool.name!r} cannot be called, since {problem}"])
+            problem = f"its input is not a valid {error}; exclude it with exclude="
+            _print([f"tool {tool.name!r} cannot be called because {problem}"])
         if (length := len(tool.description.strip())) > MAX_DESCRIPTION:
-            limit = f"of which a tool's description takes {MAX_DESCRIPTION:,}"
-            place = "the model reads the whole description in the text of the section"
-            _print([f"tool {tool.name!r} is described in {length:,} characters, {limit}; {place}"])
+            limit = f"and the limit for a tool is {MAX_DESCRIPTION:,}"
+            place = "the section's text contains the full description"
+            _print(
+                [f"tool {tool.name!r} has a description of {length:,} characters, {limit}; {place}"]
+            )
     _print([f"{count_of(len(live.tools), 'tool')} of {name} in {path}"])
 
 
 @app.command()
 def diff(names: Names = None, *, timeout: Timeout = 30) -> None:
-    """Print how what servers offer differs from their lock files."""
+    """Print the differences between servers and their lock files."""
     for name in names or _some_locked():
         server = read_lock(lock_path(name))
         _print(f"{name}: {found}" for found in differences(server, _live(server, timeout)))
@@ -115,7 +119,7 @@ def diff(names: Names = None, *, timeout: Timeout = 30) -> None:
 
 @app.command()
 def check(names: Names = None, *, timeout: Timeout = 30) -> None:
-    """Compare what servers offer with their lock files. Exits with 1 when something differs."""
+    """Compare servers with their lock files. Exits with 1 if there is a difference."""
     differ = False
     for name in names or _some_locked():
         server = read_lock(lock_path(name))
@@ -142,9 +146,9 @@ def list_() -> None:
 
 @app.command()
 def probe(name: Name, *, folder: Folder, change: Change, read: Read) -> None:
-    """Test whether a server notices that its folder was put back. Exits with 1 if it does not.
+    """Test whether a server notices that its folder was restored. Exits with 1 if it does not.
 
-    The folder is as before at the end.
+    At the end, the folder is in its original state.
     """
     server = read_lock(lock_path(name))
     verdict = probe_undo(
@@ -157,10 +161,10 @@ def probe(name: Name, *, folder: Folder, change: Change, read: Read) -> None:
 
 @app.command()
 def serve(target: Target, *, params: Params = None, set_: Set = None, tag: Tag = None) -> None:
-    """Serve a prompt's tools to an MCP client, over standard input and output."""
+    """Serve a prompt's tools to an MCP client over standard input and output."""
     with _sdk():
         from ..contrib.mcp.serve import serve_stdio
-    with redirect_stdout(sys.stderr):  # standard output belongs to the protocol
+    with redirect_stdout(sys.stderr):  # standard output is reserved for the protocol
         prompt = load_prompt(target, params, set_, tag)
     asyncio.run(serve_stdio(prompt))
 
@@ -170,14 +174,14 @@ def _locked() -> list[str]:
 
 
 def _some_locked() -> list[str]:
-    """Returns the locked servers; raises `UsageError` if there is none, such as elsewhere."""
+    """Returns the locked servers; raises `UsageError` if there are none in this folder."""
     if names := _locked():
         return names
     raise UsageError(f"no server is locked in '{lock_folder()}'; run wink mcp lock NAME -- COMMAND")
 
 
 def _live(server: ServerLock, timeout: float) -> ServerLock:
-    """Returns what the server offers now; raises `ServerError` if it does not answer in time."""
+    """Returns the server's current tools as a lock; raises `ServerError` on a timeout."""
     with _sdk():
         from ..contrib.mcp.client import open_server
 
@@ -194,7 +198,7 @@ def _live(server: ServerLock, timeout: float) -> ServerLock:
 
 @contextmanager
 def _sdk() -> Generator[None]:
-    """Says what to install when the modules imported in the block need the SDK."""
+    """Reports the missing extra if an import in the block needs the SDK."""
     try:
         yield
     except ImportError as error:
@@ -217,7 +221,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _refuse_secrets(server: ServerLock) -> None:
-    """Raises `UsageError` if the lock file would hold a secret."""
+    """Raises `UsageError` if the lock file would contain a secret."""
     text = lock_text(server)
     for name, value in os.environ.items():
         if Redactor(tuple(credentials_in({name: value})))(text) != text:

@@ -1,4 +1,4 @@
-"""`wink overrides`: replace texts of a prompt without a change of code."""
+"""`wink overrides`: replace a prompt's texts without changing code."""
 
 import os
 import shlex
@@ -18,24 +18,24 @@ from .target import Target, UsageError, load_prompt, read_text, warn_of_unknown_
 
 __all__ = ["app"]
 
-app = Typer(no_args_is_help=True, help="Replace texts of a prompt without a change of code.")
+app = Typer(no_args_is_help=True, help="Replace a prompt's texts without changing code.")
 Tag = Annotated[str, Option(help="The set of overrides.")]
 Text = Annotated[
-    str, Argument(help="KIND:PLACE as `seed` and `diff` show it, such as body:context.history.")
+    str, Argument(help="KIND:PLACE from `seed` and `diff`, such as body:context.history.")
 ]
-File = Annotated[Path | None, Option(help="Take the text from this file, - for standard input.")]
+File = Annotated[Path | None, Option(help="Read the text from this file, or - for standard input.")]
 
 
 @app.command("list")
 def list_() -> None:
-    """Print the prompts and tags for which overrides are stored."""
+    """Print the prompts and tags that have stored overrides."""
     stored = LocalPromptOverridesStore().list()
     print_lines(f"{overrides.ns}/{overrides.key} {overrides.tag}" for overrides in stored)
 
 
 @app.command()
 def seed(target: Target, *, tag: Tag = "latest") -> None:
-    """Store the code's own texts where none are stored, and print the names of all."""
+    """Store the code's texts as overrides if none are stored, and print the names of all."""
     prompt, store = load_prompt(target), LocalPromptOverridesStore()
     print_lines(map(_name, store.seed(prompt, tag).texts))
     print_lines([f"in {store.path(OverridesTag(prompt.ns, prompt.key, tag))}"])
@@ -45,7 +45,7 @@ def seed(target: Target, *, tag: Tag = "latest") -> None:
 def edit_(target: Target, text: Text, *, tag: Tag = "latest", file: File = None) -> None:
     """Replace one text, in your editor or from a file.
 
-    For a stale text the editor shows what is stored.
+    For a stale text, the editor shows the stored version.
     """
     descriptor, store = load_prompt(target).descriptor, LocalPromptOverridesStore()
     ids = {_name(each): each for each, own in descriptor.texts.items() if own.accepts_overrides}
@@ -62,9 +62,9 @@ def edit_(target: Target, text: Text, *, tag: Tag = "latest", file: File = None)
 
 @app.command()
 def diff(target: Target, *, tag: Tag = "latest") -> None:
-    """Print how the stored texts differ from the code's.
+    """Print the differences between the stored texts and the code's.
 
-    A stale text is compared with the code's text when it was written.
+    A stale text is compared with the version of the code's text that it replaced.
     """
     prompt, store = _load(target, tag)
     descriptor = prompt.descriptor
@@ -81,7 +81,7 @@ def diff(target: Target, *, tag: Tag = "latest") -> None:
 
 @app.command()
 def rebase(target: Target, *, tag: Tag = "latest") -> None:
-    """Carry stale texts over to the code as it is now. Exits with 1 when some need a decision."""
+    """Merge stale texts with the current code. Exits with 1 if some need a decision."""
     prompt, store = _load(target, tag)
     result = store.rebase(prompt.descriptor, tag)
     print_lines(f"merged {_name(text_id)}" for text_id in result.merged)
@@ -97,7 +97,7 @@ def rebase(target: Target, *, tag: Tag = "latest") -> None:
 
 @app.command()
 def prune(target: Target, *, tag: Tag = "latest") -> None:
-    """Delete the stored texts that are stale."""
+    """Delete the stale stored texts."""
     prompt, store = _load(target, tag)
     for stale in store.resolve(prompt.descriptor, tag).stale:
         store.delete(OverridesTag(prompt.ns, prompt.key, tag), stale.id)
@@ -106,7 +106,7 @@ def prune(target: Target, *, tag: Tag = "latest") -> None:
 
 @app.command()
 def check(target: Target, *, tag: Tag = "latest") -> None:
-    """Print the stored texts that are stale. Exits with 1 when there are some."""
+    """Print the stale stored texts. Exits with 1 if there are any."""
     prompt, store = _load(target, tag)
     stored = store.resolve(prompt.descriptor, tag)
     print_lines(f"stale {_name(stale.id)}: {stale.reason}" for stale in stored.stale)
@@ -122,7 +122,7 @@ def _load(target: str, tag: str) -> tuple[AnyPrompt, LocalPromptOverridesStore]:
 
 
 def _edit(text: str) -> str:
-    """Returns the text as the user's editor leaves it."""
+    """Opens a text in the user's editor and returns the result."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         raise UsageError("cannot find an editor; set EDITOR, or pass the text with --file")

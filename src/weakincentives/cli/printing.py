@@ -1,4 +1,4 @@
-"""How `wink` prints: text that cannot steer the terminal, JSON, and wide tables."""
+"""Output of `wink`: text without terminal control characters, JSON, and wide tables."""
 
 import json
 import sys
@@ -22,33 +22,33 @@ _WIDTH = 100
 
 
 def printable(text: str) -> str:
-    """Replaces each character that steers a terminal or hides text by a question mark."""
+    """Replaces characters that control a terminal or hide text by question marks."""
     return HIDDEN.sub("?", text)
 
 
 def single_line(text: str) -> str:
-    """Makes `text` printable, with one space for each run of white space."""
+    """Makes `text` printable, and collapses white space to single spaces."""
     return printable(" ".join(text.split()))
 
 
 def short_line(margin: str, text: str) -> str:
-    """Makes one line of `text` behind the margin; two leading blanks mark a part of a turn."""
+    """Formats `text` as one line after the margin; two leading spaces indent a step of a turn."""
     text = margin + "  " * text.startswith("  ") + single_line(text)
     return cut(text, _WIDTH - 1, counted=False)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines that cannot steer the terminal, and none of which becomes two."""
+    """Prints each item as exactly one line, without terminal control characters."""
     sys.stdout.writelines(f"{printable(line).replace('\n', '?')}\n" for line in lines)
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:
-    """Prints `value` as JSON, and escapes characters that steer a terminal or hide text."""
+    """Prints `value` as JSON, escaping characters that control a terminal or hide text."""
     text = json.dumps(serde.dump(value), indent=indent, ensure_ascii=False)
     sys.stdout.write(escape_hidden(text) + "\n")
 
 
 def wide_console() -> Console:
-    """Returns standard output, where a table in a file or pipe has more than 80 columns."""
+    """Returns standard output; in a file or pipe, its tables can exceed 80 columns."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=160)

@@ -1,4 +1,4 @@
-"""`wink render`, `tree` and `check`: look at a prompt without a model."""
+"""`wink render`, `tree` and `check`: inspect a prompt without a model."""
 
 import hashlib
 import os
@@ -39,12 +39,12 @@ from .target import (
 
 __all__ = ["check", "render", "token_counter", "tree"]
 
-_Json = Annotated[bool, Option("--json", help="Text, tools, output and spans as JSON.")]
+_Json = Annotated[bool, Option("--json", help="Print text, tools, output and spans as JSON.")]
 _Format = Annotated[
-    Literal["text", "github", "json"], Option("--format", help="How to write findings.")
+    Literal["text", "github", "json"], Option("--format", help="The format of findings.")
 ]
 _Ignore = Annotated[
-    list[str] | None, Option(help="A code to leave out, or code:section. Repeatable.")
+    list[str] | None, Option(help="A code, or code:section, to ignore. Repeatable.")
 ]
 
 _ENCODING_URL = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
@@ -60,7 +60,7 @@ def render(
     summary: Summary = None,
     as_json: _Json = False,
 ) -> None:
-    """Print exactly the text that the model receives; a terminal gets ? for control characters."""
+    """Print the exact text that the model receives; a terminal gets ? for control characters."""
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     rendered = prompt.render(session=Session(), visibility_overrides=overrides)
@@ -87,7 +87,7 @@ def tree(
     open_: Open = None,
     summary: Summary = None,
 ) -> None:
-    """Print the sections: how each is shown, its tools, its size now and once it is open."""
+    """Print the sections with their visibility, tools, and sizes now and when open."""
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     rendered = prompt.render(session=Session(), visibility_overrides=overrides)
@@ -112,7 +112,7 @@ def tree(
     table.add_row("", "whole prompt", "", "", *sizes(rendered.text), "")
     console = wide_console()
     console.print(table)
-    note = "open: characters once the section is open, with its tools and what it then shows below."
+    note = "open: characters after opening the section, with its tools and the sections below it."
     console.print(f"Tokens: {method}. {note}", soft_wrap=True)
 
 
@@ -125,9 +125,9 @@ def check(
     form: _Format = "text",
     ignore: _Ignore = None,
 ) -> None:
-    """Look for what is likely to mislead the model or to cost for nothing.
+    """Look for text that is likely to mislead the model or to waste tokens.
 
-    Exits with 1 when it finds something.
+    Exits with 1 if it finds something.
     """
     from ..contrib.skills import SkillWarning
 
@@ -161,7 +161,7 @@ def check(
 
 
 def _for_command_line(finding: Finding, prompt: AnyPrompt) -> Finding:
-    """Returns the finding with a remedy that can be typed."""
+    """Returns the finding with a remedy for the command line."""
     section = prompt.template.registry.get_section(finding.section_path)
     if finding.code != "cannot-check" or section is None or section.params_type is None:
         return finding
@@ -172,13 +172,13 @@ def _for_command_line(finding: Finding, prompt: AnyPrompt) -> Finding:
 def token_counter() -> tuple[Callable[[str], int], str]:
     """Returns a function that counts a text's tokens, and the name of its method.
 
-    It is tiktoken's where that and its data are on this machine, else an estimate.
+    It uses tiktoken if the package and its data are installed, and otherwise estimates.
     """
     cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = Path(cache) if cache else Path(tempfile.gettempdir(), "data-gym-cache")
     name = hashlib.sha1(_ENCODING_URL.encode(), usedforsecurity=False).hexdigest()
-    with suppress(Exception):  # not installed, or data that it cannot read: an estimate does
-        if (folder / name).is_file():  # else tiktoken would download it
+    with suppress(Exception):  # without the package or its data, estimate
+        if (folder / name).is_file():  # otherwise tiktoken would download it
             encoding = import_module("tiktoken").get_encoding("o200k_base")
             return (
                 lambda text: len(encoding.encode(text, disallowed_special=())),
@@ -197,7 +197,7 @@ def _line(finding: Finding) -> str:
 
 
 def _annotation(finding: Finding, prompt: str) -> str:
-    """Returns a workflow command of GitHub Actions."""
+    """Returns a finding as a workflow command of GitHub Actions."""
     text = f"{prompt} {_key(finding.section_path)}: {finding.message}; {finding.remedy}"
     for char in "%\r\n":
         text = text.replace(char, f"%{ord(char):02X}")

@@ -1,4 +1,4 @@
-"""`wink report`: logged runs as one page to look at, without secrets unless they are asked for."""
+"""`wink report`: show logged runs on one page, by default without secrets."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from ..inspection.report import ReportedRun, readable, write_report
 from ..inspection.run_timeline import read_run
 from ..redaction import Redactor, credentials_in
 from .printing import single_line
-from .run import foreign_records, reading
+from .run import reading, record_errors
 from .spending import price_of, spending
 from .target import UsageError
 
@@ -22,19 +22,18 @@ __all__ = ["report"]
 
 
 def report(
-    logs: Annotated[list[Path], Argument(help="A file that wink run --log wrote, or two.")],
+    logs: Annotated[list[Path], Argument(help="One or two logs from wink run --log.")],
     *,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="The page; else the log's name with .html.")
+        Path | None,
+        Option("--output", "-o", help="The page; by default, the log's name with .html."),
     ] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in your browser.")] = False,
-    content: Annotated[
-        Path | None, Option(help="The folder with the bytes of the run's images.")
-    ] = None,
-    secrets: Annotated[bool, Option("--secrets", help="Keep what looks like a secret.")] = False,
+    content: Annotated[Path | None, Option(help="The folder with the run's images.")] = None,
+    secrets: Annotated[bool, Option("--secrets", help="Do not mask secrets.")] = False,
 ) -> None:
-    """Write a logged run as one HTML page; two runs stand side by side."""
-    if logs[2:]:  # a page has room for two
+    """Write a logged run as one HTML page; two runs are shown side by side."""
+    if logs[2:]:  # a page can show at most two
         raise UsageError(f"a report must get one or two logs, got {len(logs)}")
     mask = None if secrets else Redactor(tuple(credentials_in(os.environ)))
     clean = partial(readable, secrets=secrets)
@@ -51,7 +50,7 @@ def report(
     if page in logs:
         raise UsageError(f"--output must not be the log itself, got {page}")
     pieces: list[str] = []
-    with foreign_records(" and ".join(map(str, logs))):
+    with record_errors(" and ".join(map(str, logs))):
         write_report(runs, pieces.append)
     with page.open("w", encoding="utf-8") as file:
         file.writelines(pieces)

@@ -1,4 +1,4 @@
-"""`wink run`, `show` and `advise`: a run as it happens, afterwards, and what it cost."""
+"""`wink run`, `show` and `advise`: run a prompt, view the run later, and see its cost."""
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -49,11 +49,11 @@ from .target import (
     visibility_overrides,
 )
 
-__all__ = ["advise", "foreign_records", "print_timeline", "reading", "run", "show"]
+__all__ = ["advise", "print_timeline", "reading", "record_errors", "run", "show"]
 
 _CHARACTERS_PER_TOKEN = 4
-_Suspend = Annotated[Path | None, Option(help="Write a run that waits for approval to this file.")]
-_Resume = Annotated[Path | None, Option(help="Go on with the run in this file; see wink approve.")]
+_Suspend = Annotated[Path | None, Option(help="Store the run in this file if it needs approval.")]
+_Resume = Annotated[Path | None, Option(help="Continue the run in this file; see wink approve.")]
 
 type _Pause = Callable[[Callable[[], Decision]], Decision]
 
@@ -76,8 +76,8 @@ def run(
 ) -> None:
     """Evaluate a prompt: progress on stderr, the answer as JSON on stdout.
 
-    A terminal asks about tool calls that need approval. Exits with 1 when the provider failed, and
-    with 3 when the run waits for approval in the file of --suspend.
+    On a terminal, asks about tool calls that need approval. Exits with 1 if the provider failed,
+    and with 3 if the run was stored in the file of --suspend because it needs approval.
     """
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
@@ -98,8 +98,8 @@ def run(
                 if suspend is None and is_interactive():
                     options["approver"] = lambda preview: pause(lambda: ask(preview))
                 result = loop.execute(prompt, **options)
-        except RunSuspended as waiting:
-            raise _store(waiting, suspend or resume) from None
+        except RunSuspended as suspended:
+            raise _store(suspended, suspend or resume) from None
         if resume is not None:
             resume.unlink(missing_ok=True)
         answer = {
@@ -111,14 +111,14 @@ def run(
         write_json(answer, indent=None)
 
 
-def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
+def show(log: Annotated[Path, Argument(help="A log from wink run --log.")]) -> None:
     """Print a logged run as a timeline."""
     with reading(log) as records:
         print_timeline(records)
 
 
 def print_timeline(records: Sequence[Record]) -> None:
-    """Prints the lines of a run, and what it has cost."""
+    """Prints the lines of a run, and its cost."""
     run = LoggedRun()
     lines = [f"{_clock(row):15}{_short(line)}" for row in records for line in run.add(row)]
     lines += [f"{'':15}{_short(line)}" for line in run.end()]
@@ -128,15 +128,15 @@ def print_timeline(records: Sequence[Record]) -> None:
 
 
 def advise(
-    logs: Annotated[list[Path], Argument(help="Files that wink run --log wrote.")],
+    logs: Annotated[list[Path], Argument(help="Logs from wink run --log.")],
     *,
     as_json: Annotated[bool, Option("--json", help="Print the costs as JSON.")] = False,
 ) -> None:
-    """Print what each section and tool cost over logged runs, and which sections to summarize."""
+    """Print the cost of each section and tool in logged runs, and which sections to summarize."""
     records: list[Record] = []
     for log in logs:
         with reading(log) as rows:
-            section_costs(rows)  # here, so that an error names its own file
+            section_costs(rows)  # called for each log, so that an error names its file
             spending(rows)
             records += rows
     costs, total = section_costs(records), spending(records)
@@ -172,21 +172,21 @@ def _numbers(requests: int, sent: int, count: int, total: Spending | None) -> tu
     return f"{requests:,}", f"{sent:,}", f"{tokens:,}", *dollars, f"{count:,}"
 
 
-def _store(waiting: RunSuspended, file: Path | None) -> Exception:
-    """Writes a run that waits to the file; returns what ends the program."""
+def _store(suspended: RunSuspended, file: Path | None) -> Exception:
+    """Stores a suspended run in the file; returns the exception that ends the program."""
     if file is None:
-        return UsageError(f"{waiting}; here: --suspend FILE, then wink approve FILE")
-    write_file(file, waiting.suspension.to_json())
-    calls = count_of(len(waiting.suspension.pending), "call")
-    sys.stderr.write(f"waits for approval of {calls}: wink approve {file}\n")
+        return UsageError(f"{suspended}; here: --suspend FILE, then wink approve FILE")
+    write_file(file, suspended.suspension.to_json())
+    calls = count_of(len(suspended.suspension.pending), "call")
+    sys.stderr.write(f"pending approval of {calls}: wink approve {file}\n")
     return Exit(3)
 
 
 @contextmanager
 def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
-    """Yields a function that prints an event on stderr, and one that stops the display for a while.
+    """Yields a function that prints an event on stderr, and one that pauses the display.
 
-    A terminal shows the sums below.
+    A terminal also shows totals below the events.
     """
     console = Console(stderr=True, highlight=False, markup=False)
     run = LoggedRun()
@@ -207,10 +207,10 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
         sums = count_of(turns, "turn"), count_of(calls, "tool call"), count_of(tokens, "token")
         live.update(Text(", ".join(sums), style="bold"), refresh=True)
 
-    def pause(ask_person: Callable[[], Decision]) -> Decision:
+    def pause(ask_user: Callable[[], Decision]) -> Decision:
         live.stop()
         try:
-            return ask_person()
+            return ask_user()
         finally:
             live.start()
 
@@ -224,11 +224,11 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
 
 @contextmanager
 def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[list[Record]]:
-    """Yields the records in `log`; an error about them inside the block names the file.
+    """Yields the records in `log`; errors about them inside the block name the file.
 
-    `clean` changes each line first.
+    `clean` is applied to each line first.
     """
-    with foreign_records(str(log)):
+    with record_errors(str(log)):
         try:
             with log.open(encoding="utf-8-sig") as file:
                 records = read_records(file, clean)
@@ -238,8 +238,8 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
 
 
 @contextmanager
-def foreign_records(name: str) -> Generator[None]:
-    """Turns what records that wink has not written lead to into an error with the log's name."""
+def record_errors(name: str) -> Generator[None]:
+    """Reports errors in records that wink did not write, with the name of the log."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -249,10 +249,10 @@ def foreign_records(name: str) -> Generator[None]:
 
 
 def _short(line: Line) -> str:
-    """Makes a line safe for a terminal, indented below the evaluations around its own."""
+    """Makes a line safe for a terminal, and indents it below the parent evaluations."""
     return short_line("    " * line.depth, line.text)
 
 
 def _clock(record: Record) -> str:
-    """The time of day, in UTC."""
+    """Returns the time of day in UTC."""
     return single_line(str(record.get("created_at", "")).partition("T")[2][:12])

@@ -1,4 +1,4 @@
-"""What `wink run` and `wink chat` share: the adapter, the log, and how failures are reported."""
+"""The common parts of `wink run` and `wink chat`: the adapter, the log, and error reports."""
 
 import json
 import os
@@ -41,13 +41,15 @@ _PROVIDERS = {
 }
 Adapter = Annotated[str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")]
 Model = Annotated[str | None, Option(help="The model's name.")]
-BaseUrl = Annotated[str | None, Option(help="Where the provider's API is served.")]
+BaseUrl = Annotated[str | None, Option(help="The base URL of the provider's API.")]
 Api = Annotated[str | None, Option(help="responses or chat (openai only).")]
-Log = Annotated[Path | None, Option(help="Write the events to this file, one JSON object a line.")]
+Log = Annotated[
+    Path | None, Option(help="Write the events to this file, one JSON object per line.")
+]
 
 
 def load_adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
-    """Makes the adapter that the command line names; enters it when it is a context manager."""
+    """Creates the adapter named on the command line, and enters it if it is a context manager."""
     arguments = {key: value for key, value in options.items() if value is not None}
     if name in _PROVIDERS and "model" not in arguments:
         default = ", the default," if name == "openai" else ""
@@ -62,7 +64,7 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
             f"{provider} --model {model_name}"
         )
     if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
-        # most servers of one's own want no key, and the SDK insists on one
+        # most self-hosted servers need no key, but the SDK requires one
         arguments["api_key"] = "none"
     adapter = load(_PROVIDERS.get(name, name), "adapter")
     if callable(adapter):
@@ -82,7 +84,7 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
 
 @contextmanager
 def log_events(bus: EventBus, log: Path) -> Generator[None]:
-    """Writes events to `log`; raises a disk error only at the end, since the answer is paid for."""
+    """Writes events to `log`; a disk error is raised at the end, so that the answer is not lost."""
     failures: list[OSError] = []
     file = log.open("w", encoding="utf-8")
 
@@ -98,14 +100,14 @@ def log_events(bus: EventBus, log: Path) -> Generator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # `write` has met it already
+        with suppress(OSError):  # already reported by `write`
             file.close()
     if failures:
         raise UsageError(f"{log} is incomplete: {failures[0]}") from failures[0]
 
 
 class _LogLines(Handler):
-    """Writes each warning of the library as one line, with the place of its exception."""
+    """Writes each warning of the library as one line, with the location of its exception."""
 
     def __init__(self, write: Callable[[Iterable[str]], None]) -> None:
         super().__init__(WARNING)
@@ -122,7 +124,7 @@ class _LogLines(Handler):
 
 @contextmanager
 def warnings_as_lines(write: Callable[[Iterable[str]], None]) -> Generator[None]:
-    """Passes each warning of the library to `write`, as a line, while the block runs."""
+    """Passes each warning of the library to `write` as a line during the block."""
     logger, handler = getLogger("weakincentives"), _LogLines(write)
     logger.addHandler(handler)
     try:
@@ -133,7 +135,7 @@ def warnings_as_lines(write: Callable[[Iterable[str]], None]) -> Generator[None]
 
 @contextmanager
 def adapter_errors(name: str) -> Generator[None]:
-    """Raises a `UsageError` for an exception of an adapter that is not ours."""
+    """Raises `UsageError` for an exception of a user's own adapter."""
     try:
         yield
     except (WeakIncentivesError, UsageError):
@@ -144,14 +146,14 @@ def adapter_errors(name: str) -> Generator[None]:
 
 
 def state_types(text: str, target: str) -> list[type]:
-    """Returns the types that a snapshot names, as far as they are of the target's own package.
+    """Returns the types that a snapshot names, if they are in the target's own package.
 
-    The target has imported them. A file must not choose among all classes of the process.
+    That package is already imported. A file must not be able to select any class of the process.
     """
     try:
         names = [str(name) for name in json.loads(text)["slices"]]
     except (ValueError, LookupError, TypeError):
-        return []  # `parse_snapshot` says what is wrong
+        return []  # `parse_snapshot` reports the error
     package = target.partition(":")[0].partition(".")[0]
     types: list[type] = []
     for name in names:

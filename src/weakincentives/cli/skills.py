@@ -1,4 +1,4 @@
-"""`wink skill`: write a prompt as skills."""
+"""`wink skill`: export a prompt as skills."""
 
 import sys
 from pathlib import Path
@@ -11,14 +11,14 @@ from .target import Params, Set, Tag, Target, load_prompt
 
 __all__ = ["app"]
 
-app = Typer(no_args_is_help=True, help="Write a prompt as skills, folders with a SKILL.md.")
-To = Annotated[Path, Option(help="The folder to write them into.")]
-Description = Annotated[str, Option(help="What the new skill does and when to use it.")]
-Replace = Annotated[bool, Option("--replace", help="Write over a skill that is there.")]
+app = Typer(no_args_is_help=True, help="Export a prompt as skills, folders with a SKILL.md.")
+To = Annotated[Path, Option(help="The folder for the skills.")]
+Description = Annotated[str, Option(help="The purpose of the new skill and when to use it.")]
+Replace = Annotated[bool, Option("--replace", help="Replace existing skills.")]
 
 
 @app.callback()
-def _group() -> None: ...  # without it typer would make the only command the group itself
+def _group() -> None: ...  # without it, typer would turn the only command into the group itself
 
 
 @app.command()
@@ -32,9 +32,9 @@ def export(
     tag: Tag = None,
     replace: Replace = False,
 ) -> None:
-    """Write each skill of the prompt as it is, with overrides in their places.
+    """Export each skill of the prompt with its overrides applied.
 
-    Sections that were no skills become one new skill. What a skill cannot hold is named on stderr.
+    All other sections become one new skill. Parts that a skill cannot contain are listed on stderr.
     """
     from ..contrib.skills import export_skills
 

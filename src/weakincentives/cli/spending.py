@@ -1,4 +1,4 @@
-"""The dollars of logged runs, for `wink show` and `advise`; they need the extra `prices`."""
+"""The cost of logged runs in dollars, for `wink show` and `advise`; needs the `prices` extra."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _SMALLEST = 0.0001
 
 @dataclass(slots=True)
 class Spending:
-    """Dollars of requests, those of their input alone, and requests of `unpriced` models."""
+    """The dollars of requests, the part for their input, and the number of `unpriced` requests."""
 
     dollars: float = 0.0
     input_dollars: float = 0.0
@@ -29,7 +29,7 @@ class Spending:
 
     @property
     def summary(self) -> str:
-        """One line: the dollars, and for how many requests the price is unknown."""
+        """One line with the dollars and the number of requests whose price is unknown."""
         known = f"{_amount(self.dollars, '$')} for {count_of(self.requests, 'request')}"
         if not self.unpriced:
             return f"cost: {known}"
@@ -39,21 +39,21 @@ class Spending:
         return f"cost: {known}; {unknown}" if self.requests else f"cost: unknown; {unknown}"
 
     def input_cost(self, tokens: int) -> str:
-        """Returns what `tokens` of input cost on average, as text; `?` if any price is unknown."""
+        """Returns the average cost of `tokens` of input as text; `?` if any price is unknown."""
         if self.unpriced or not self.input_tokens:
             return "?"
         return _amount(tokens * self.input_dollars / self.input_tokens)
 
 
 def _amount(dollars: float, sign: str = "") -> str:
-    """Returns dollars as text, in which a small amount does not look like none."""
+    """Returns dollars as text, with enough digits to show that a small amount is not zero."""
     if 0 < dollars < _SMALLEST:
         return f"<{sign}{_SMALLEST}"
     return f"{sign}{dollars:.4f}" if dollars else f"{sign}0"
 
 
 def _prices() -> Prices | None:
-    """Returns the tables of the extra `prices`, if it is installed."""
+    """Returns the tables of the `prices` extra, if it is installed."""
     if find_spec("genai_prices") is None:
         return None
     from ..contrib.prices import cost
@@ -62,24 +62,24 @@ def _prices() -> Prices | None:
 
 
 def price_of(record: Record) -> float | None:
-    """Returns the dollars of the request in a record of `ProviderCalled`; `None` if unknown.
+    """Returns the dollars of the request in a `ProviderCalled` record, or `None` if unknown.
 
-    They are those that the run itself counted, else those of the extra `prices`.
+    Prefers the cost that the run recorded to the tables of the `prices` extra.
     """
     if isinstance(dollars := record.get("cost"), int | float):
         return dollars
     usage = serde.parse(TokenUsage, record["usage"])
     if not usage.total_tokens:
-        return 0.0  # it has failed
+        return 0.0  # the request failed
     cost = _prices()
     return cost(usage, str(record.get("model", ""))) if cost else None
 
 
 def spending(records: Iterable[Record]) -> Spending | None:
-    """Adds up the requests in logs.
+    """Adds up the cost of the requests in logs.
 
-    Returns `None` without the extra `prices`, and for logs that name no model, such as those of
-    scripted adapters.
+    Returns `None` without the `prices` extra, and for logs that do not name a model, such as logs
+    of scripted adapters.
     """
     if (cost := _prices()) is None:
         return None
@@ -89,7 +89,7 @@ def spending(records: Iterable[Record]) -> Spending | None:
             continue
         usage, model = serde.parse(TokenUsage, record["usage"]), str(record.get("model", ""))
         if not usage.total_tokens:
-            continue  # it has failed
+            continue  # the request failed
         dollars = price_of(record)
         without_output = replace(usage, output_tokens=0, reasoning_tokens=0)
         if dollars is None or (input_dollars := cost(without_output, model)) is None:

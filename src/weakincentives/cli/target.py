@@ -1,4 +1,4 @@
-"""Finds what the command line names: a prompt, its params, sections, an adapter, a file."""
+"""Loads what the command line names: a prompt, its params, sections, an adapter, or a file."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ Target = Annotated[
     str,
     Argument(
         help="A template, a prompt, or a function that returns one: package.module:name. "
-        "Or a folder of skills."
+        "Can also be a folder of skills."
     ),
 ]
 Params = Annotated[
@@ -51,28 +51,28 @@ Params = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    Option("--set", help="One field of the params: Type.field=value, or field=value. Repeatable."),
+    Option("--set", help="Set one params field: Type.field=value, or field=value. Repeatable."),
 ]
 Open = Annotated[
     list[str] | None,
-    Option("--open", help="Key of a section to show in full, as its summary has it. Repeatable."),
+    Option("--open", help="Key of a section to show in full, as in its summary. Repeatable."),
 ]
 Summary = Annotated[
     list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")
 ]
-Tag = Annotated[str | None, Option(help="Apply the overrides that are stored under this tag.")]
+Tag = Annotated[str | None, Option(help="Apply the overrides stored under this tag.")]
 
 type _Types = Mapping[str, ParamsType]
 
 
 class UsageError(Exception):
-    """The command cannot do what its arguments say; the text tells its user why."""
+    """The command cannot be executed with these arguments; the message explains why."""
 
 
 def load(name: str, kind: str) -> object:
-    """Returns the object that `package.module:name` names, found from the current directory.
+    """Returns the object at `package.module:name`, importing from the current directory.
 
-    `kind` says in an error what was expected.
+    `kind` describes the expected object in errors.
     """
     module_name, _, attributes = name.partition(":")
     if attributes and module_name.endswith(".py"):
@@ -84,11 +84,11 @@ def load(name: str, kind: str) -> object:
             f"{name!r} is not a {kind}; write it as package.module:name, such as "
             f"{module}:{attributes or 'template'}"
         )
-    if "" not in sys.path:  # as `python -m` has it
+    if "" not in sys.path:  # like `python -m`
         sys.path.insert(0, "")
     try:
         target: object = import_module(module_name)
-    except (Exception, SystemExit) as error:  # the module's own code
+    except (Exception, SystemExit) as error:  # raised by the module's own code
         missing = isinstance(error, ModuleNotFoundError)
         remedy = "; run wink where it can be imported" if missing else ""
         cause = f"{type(error).__name__}: {error}{remedy}"
@@ -99,16 +99,16 @@ def load(name: str, kind: str) -> object:
         except AttributeError:
             known = _known_prompts(target) if kind == "prompt" else ""
             raise UsageError(f"{name!r}: cannot find {attribute!r}{known}") from None
-        except Exception as error:  # of a module that imports its parts when they are needed
+        except Exception as error:  # from a module that imports its parts on use
             cause = f"{type(error).__name__}: {error}"
             raise UsageError(f"importing {name!r} failed: {cause}") from error
     return target
 
 
 def _known_prompts(target: object) -> str:
-    """Returns the names of the prompts in a module, without importing what it would import."""
-    values = dict(getattr(target, "__dict__", {}))  # a copy, since it may change meanwhile
-    # `isinstance` would ask an object that represents an import for its class.
+    """Returns the names of the prompts in a module, without triggering its lazy imports."""
+    values = dict(getattr(target, "__dict__", {}))  # a copy, because it may change meanwhile
+    # `isinstance` would ask a lazy import's placeholder for its class.
     prompts = [key for key in values if issubclass(type(values[key]), PromptTemplate | Prompt)]
     return f"; prompts there are {', '.join(prompts)}" if prompts else ""
 
@@ -121,8 +121,8 @@ def load_prompt(
 ) -> AnyPrompt:
     """Returns the prompt that `target` names.
 
-    Binds the params in the file `params`, and over these the `Type.field=value` settings. With a
-    `tag`, the overrides that the repository stores under it replace texts.
+    Binds the params in the file `params`; the `Type.field=value` settings take precedence. With a
+    `tag`, applies the overrides that the repository stores under it.
     """
     prompt = _find_prompt(target)
     if tag is not None:
@@ -159,7 +159,7 @@ def _find_prompt(target: str) -> AnyPrompt:
         _check_parameters(target, prompt)
         try:
             prompt = prompt()
-        except (Exception, SystemExit) as error:  # the author's own code
+        except (Exception, SystemExit) as error:  # raised by the author's own code
             cause = f"{type(error).__name__}: {error}"
             raise UsageError(f"calling {target!r} failed: {cause}") from error
     if isinstance(prompt, PromptTemplate):
@@ -176,7 +176,7 @@ def _check_parameters(target: str, function: AnyFunction) -> None:
     """Raises `UsageError` for a function that cannot be called without arguments."""
     try:
         parameters = signature(function, eval_str=True).parameters.values()
-    except (ValueError, TypeError, NameError):  # what it takes is unknown; the call will tell
+    except (ValueError, TypeError, NameError):  # the parameters are unknown; the call will show
         return
     needed = [
         parameter
@@ -199,14 +199,14 @@ def _load_skills(folder: str) -> AnyTemplate:
 
     sections = skills(folder)
     if not sections:
-        skills(folder, strict=True)  # raises the faults of the skills that it left out
+        skills(folder, strict=True)  # raises the problems of skipped skills
         raise UsageError(f"cannot find a skill in {folder!r}: no folder has a SKILL.md")
     key = slug(Path(folder).resolve().name) or "skills"
     return PromptTemplate(ns="skills", key=key, sections=sections, closable=True)
 
 
 def _params_types(prompt: AnyPrompt) -> _Types:
-    """The params types by name; types of one name have their modules before it."""
+    """Returns the params types by name; ambiguous names are prefixed with their module."""
     types = prompt.template.registry.params_types
     count = Counter(kind.__name__ for kind in types)
     return {
@@ -218,7 +218,7 @@ def _params_types(prompt: AnyPrompt) -> _Types:
 
 
 def how_to_set(params_type: type) -> str:
-    """Returns the remedy on the command line for missing params of this type."""
+    """Returns the command-line remedy for missing params of this type."""
     names, required = list(get_type_hints(params_type)), requires(params_type)
     needed = [name for name in names if name in required]
     settings = [f"--set {params_type.__name__}.{name}=…" for name in needed or names[:1]]
@@ -226,7 +226,7 @@ def how_to_set(params_type: type) -> str:
 
 
 def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: AnyPrompt, tag: str) -> None:
-    """Warns on stderr when overrides of the prompt are stored, but none under `tag`."""
+    """Prints a warning on stderr if the prompt has stored overrides, but none under `tag`."""
     name = prompt.ns, prompt.key
     tags = sorted(stored.tag for stored in store.list() if (stored.ns, stored.key) == name)
     if tags and tag not in tags:
@@ -238,7 +238,7 @@ def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: AnyPrompt, tag
 def visibility_overrides(
     prompt: AnyPrompt, open_: Iterable[str] | None, summary: Iterable[str] | None
 ) -> dict[SectionPath, SectionVisibility]:
-    """Returns the overrides that show these sections; also opens the sections around open ones."""
+    """Returns overrides that show these sections, and open the parents of opened ones."""
     registry = prompt.template.registry
     overrides: dict[SectionPath, SectionVisibility] = {}
     full, summarized = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -254,9 +254,9 @@ def visibility_overrides(
 
 
 def read_text(path: Path) -> str:
-    """Reads a file that the command line names; `-` is standard input.
+    """Reads a file that the command line names, or standard input for `-`.
 
-    Drops a byte order mark, which editors on Windows write.
+    Removes a byte order mark, which some editors on Windows add.
     """
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
@@ -275,7 +275,7 @@ def _read_params(path: Path) -> Mapping[str, Mapping[str, object]]:
         else:
             serde.check_unique_keys("params", text)
             params = json.loads(text)
-    except Exception as error:  # of either parser
+    except Exception as error:  # from either parser
         raise UsageError(f"{path}: {error}") from error
     if not isinstance(params, dict) or not all(isinstance(row, dict) for row in params.values()):
         raise UsageError(f"{path}: params must be {{Type: {{field: value}}}}")
@@ -292,7 +292,7 @@ def _check_known(name: str, types: _Types, source: str) -> str:
 
 
 def _parse_setting(setting: str, types: _Types) -> tuple[str, str, object]:
-    """Splits `Type.field=value`; parses the value as JSON unless the field takes it as text."""
+    """Splits `Type.field=value`; parses the value as JSON unless the field accepts the text."""
     source = f"--set {setting!r}"
     place, equals, text = setting.partition("=")
     name, dot, field = place.rpartition(".")

@@ -1,1 +1,1 @@
-"""Bridges to further packages, each an extra: AG-UI, durable runs, OpenTelemetry, MCP, skills."""
+"""Integrations that need an extra: AG-UI, durable runs, OpenTelemetry, MCP, prices and skills."""

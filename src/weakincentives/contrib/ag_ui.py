@@ -1,7 +1,7 @@
-"""AG-UI events of a run, so that any front end that knows AG-UI can show it.
+"""Converts the events of a run to AG-UI events, for any front end that supports AG-UI.
 
-Needs the extra `ag-ui`. `AgUiRun` converts the events of a stream, `new_message` and
-`earlier_conversation` read what a front end sends. Requests to a server are not made here.
+Needs the `ag-ui` extra. `AgUiRun` converts the events of a stream; `new_message` and
+`earlier_conversation` read the front end's request. This module does not include an HTTP server.
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
@@ -57,13 +57,13 @@ _INTERRUPTED = "Interrupted: the tool may have run, or a part of it."
 class AgUiRun:
     """Converts the events of one stream to AG-UI events, for the run that `request` asks for.
 
-    `stream` and `stream_async` do all; a server with a loop of its own calls `start`, `convert` for
-    each event, and `end`. Each message and each tool call that is started is ended, whatever ends
-    the run, and each call has a result unless it waits for approval. Text that a restart or a
-    rejection voids is taken back by `MESSAGES_SNAPSHOT`, which holds all messages without it.
-    Restarts, rejections, changes of tools and compactions are activities.
+    `stream` and `stream_async` convert a complete stream. A server with its own loop calls `start`,
+    then `convert` for each event, and then `end`. Every message and tool call that was started is
+    ended, however the run ends, and every call has a result unless it is pending approval. If a
+    restart or a rejection discards text, a `MESSAGES_SNAPSHOT` with all other messages removes it
+    from the front end. Restarts, rejections, tool changes and compactions are sent as activities.
 
-    `messages` are those of the thread as a front end now has them, activities included.
+    `messages` are the messages of the thread in the front end, including activities.
     """
 
     def __init__(self, request: ag_ui.RunAgentInput) -> None:
@@ -71,28 +71,28 @@ class AgUiRun:
         self.ended = False
         self._earlier = tuple(request.messages)
         self._messages: list[ag_ui.Message] = []
-        self._message: ag_ui.AssistantMessage | None = None  # of the model's current answer
-        self._text: list[str] | None = None  # the pieces of an open text message
-        self._open_calls: dict[str, str] = {}  # the model's ids of calls, and those of AG-UI
+        self._message: ag_ui.AssistantMessage | None = None  # with the model's current answer
+        self._text: list[str] | None = None  # the chunks of an open text message
+        self._open_calls: dict[str, str] = {}  # AG-UI's ids of open calls, by the model's ids
         answered = {
             item.tool_call_id for item in self._earlier if isinstance(item, ag_ui.ToolMessage)
         }
-        self._waiting = set(_call_ids(self._earlier)) - answered  # for a decision on them
+        self._waiting = set(_call_ids(self._earlier)) - answered  # pending approval
         self._used = {message.id for message in self._earlier} | set(_call_ids(self._earlier))
         self._ids = map(f"{request.run_id}-{{}}".format, count(1))
 
     @property
     def messages(self) -> list[ag_ui.Message]:
-        """The messages of the thread, those of the request first."""
+        """The messages of the thread, starting with the request's."""
         self._keep_text()
         return [*self._earlier, *self._messages]
 
     def stream(self, events: Generator[_AnyEvent]) -> Generator[ag_ui.Event]:
-        """Yields the run's AG-UI events, from `RUN_STARTED` on, and closes `events`.
+        """Yields the run's AG-UI events, starting with `RUN_STARTED`, and closes `events`.
 
-        A `PromptEvaluationError` becomes `RUN_ERROR` with its text. `RunSuspended` becomes an
-        interrupt for each call that waits, another error `RUN_ERROR` without its text; both are
-        raised after that.
+        A `PromptEvaluationError` becomes a `RUN_ERROR` with its text. `RunSuspended` becomes an
+        interrupt for each pending call, and any other error a `RUN_ERROR` without its text; both
+        are raised again after their events.
         """
         yield from self.start()
         try:
@@ -100,7 +100,7 @@ class AgUiRun:
                 for event in events:
                     yield from self.convert(event)
         except GeneratorExit:
-            raise  # nobody reads on
+            raise  # the consumer has stopped reading
         except BaseException as error:
             yield from self.end(error)
             if not isinstance(error, PromptEvaluationError):
@@ -108,7 +108,7 @@ class AgUiRun:
         yield from self.end()
 
     async def stream_async(self, events: AsyncGenerator[_AnyEvent]) -> AsyncGenerator[ag_ui.Event]:
-        """Like `stream`; a cancellation goes on after the run's last events."""
+        """Like `stream`; a cancellation is raised again after the run's last events."""
         for started in self.start():
             yield started
         try:
@@ -127,7 +127,7 @@ class AgUiRun:
             yield last
 
     def start(self) -> _Events:
-        """Returns the events that begin the run."""
+        """Returns the events that start the run."""
         request = self.request
         return [
             ag_ui.RunStartedEvent(
@@ -161,13 +161,18 @@ class AgUiRun:
             case ToolsRemoved(names):
                 return self._report("tools_removed", names=list(names))
             case AnswerRejected(reason):
-                void = [] if self._message is None else [self._message]
-                return [*self._take_back(void), *self._report("answer_rejected", reason=reason)]
+                discarded = [] if self._message is None else [self._message]
+                return [
+                    *self._remove_text(discarded),
+                    *self._report("answer_rejected", reason=reason),
+                ]
             case Restarted(keys, reason):
-                void = [item for item in self._messages if isinstance(item, ag_ui.AssistantMessage)]
+                discarded = [
+                    item for item in self._messages if isinstance(item, ag_ui.AssistantMessage)
+                ]
                 sections = list(keys)
                 return [
-                    *self._take_back(void),
+                    *self._remove_text(discarded),
                     *self._report("restarted", section_keys=sections, reason=reason),
                 ]
             case Compacted(tokens_before=before, tokens_after=after):
@@ -178,10 +183,10 @@ class AgUiRun:
                 assert_never(never)
 
     def end(self, error: BaseException | None = None) -> _Events:
-        """Returns the events that end the run early; none if it has ended.
+        """Returns the events that end the run early, or none if it has ended.
 
         A run without a response is cancelled, unless `error` is an `Exception`. After
-        `RunSuspended` its calls have no result yet.
+        `RunSuspended`, pending calls do not have a result yet.
         """
         if self.ended:
             return []
@@ -256,13 +261,14 @@ class AgUiRun:
 
     def _start_call(self, call: ToolCall) -> _Events:
         if call.call_id in self._open_calls:
-            return []  # its approval was requested before
+            return []  # already started when its approval was requested
         if call.call_id in self._waiting:
             self._waiting.remove(call.call_id)
             self._open_calls[call.call_id] = call.call_id
-            return []  # an earlier run has started it
+            return []  # already started by an earlier run
         message = self._message or self._begin_message()
-        # Some servers count the calls of each answer anew, and AG-UI appends to a known call.
+        # Some servers number the calls of each answer from the start, and AG-UI appends to a known
+        # call.
         call_id = self._unused_id(call.call_id)
         self._open_calls[call.call_id] = call_id
         arguments = sendable(call.arguments)
@@ -288,7 +294,7 @@ class AgUiRun:
         )
         self._messages.append(message)
         if not self._open_calls:
-            self._message = None  # what the model writes next is another message
+            self._message = None  # the model's next text belongs to a new message
         result = ag_ui.ToolCallResultEvent(
             message_id=message.id, tool_call_id=message.tool_call_id, content=message.content
         )
@@ -303,25 +309,25 @@ class AgUiRun:
             for event in self._finish_call(call_id, _INTERRUPTED, success=False)
         ]
 
-    def _take_back(self, void: Iterable[ag_ui.AssistantMessage]) -> _Events:
-        """Returns the events that make a front end drop the text of messages of this run."""
+    def _remove_text(self, discarded: Iterable[ag_ui.AssistantMessage]) -> _Events:
+        """Returns the events that remove the text of discarded messages from the front end."""
         events = [*self._end_text(), *self._answer_open_calls()]
         self._message = None
-        taken = [message for message in void if message.content]
-        if not taken:
+        removed = [message for message in discarded if message.content]
+        if not removed:
             return events
-        for message in taken:
+        for message in removed:
             message.content = None
             if not message.tool_calls:
                 self._messages.remove(message)
-        # A front end keeps its own activities as long as a snapshot has none.
+        # A front end keeps its own activities if a snapshot contains none.
         messages: list[ag_ui.Message] = [
             message for message in self.messages if message.role != "activity"
         ]
         return [*events, ag_ui.MessagesSnapshotEvent(messages=messages)]
 
     def _report(self, kind: str, **content: int | str | list[str]) -> _Events:
-        """Returns the events of an activity that the model has not written."""
+        """Returns the events of an activity, which is not a part of the model's messages."""
         sent = {
             name: sendable(value) if isinstance(value, str) else value
             for name, value in content.items()
@@ -342,10 +348,10 @@ class AgUiRun:
 
 
 def new_message(request: ag_ui.RunAgentInput) -> str:
-    """Returns the text of the user's new message, which is the last one.
+    """Returns the text of the user's new message, which must be the last message.
 
-    Raises `ValueError` if the last message is not the user's or has no text. Parts that are no text
-    are left out.
+    Non-text parts are ignored. Raises `ValueError` if the last message is not the user's or has no
+    text.
     """
     text = _text(request.messages[-1]) if request.messages else None
     if text is None or not text.strip():
@@ -356,11 +362,11 @@ def new_message(request: ag_ui.RunAgentInput) -> str:
 def earlier_conversation(
     request: ag_ui.RunAgentInput, prompt: AnyPrompt, session: StateView | None = None
 ) -> Conversation | None:
-    """Returns the messages before the new one as a conversation of `prompt`; `None` without any.
+    """Returns the messages before the new one as a conversation of `prompt`, or `None` if empty.
 
-    The front end has written this history, tools' results included: a server that must be able to
-    trust it keeps conversations itself, and reads the new message alone. Sections begin as the
-    prompt shows them. Calls without results and instructions of the front end are left out.
+    This history, including tool results, is supplied by the front end. A server that must be able
+    to trust it stores conversations itself and reads only the new message. Sections start as the
+    prompt shows them. Calls without results and the front end's instructions are omitted.
     """
     messages: list[Message] = []
     earlier = request.messages[:-1]
@@ -377,7 +383,7 @@ def earlier_conversation(
 
 
 def _text(message: ag_ui.Message) -> str | None:
-    """Returns the text of a user's message; `None` for another message."""
+    """Returns the text of a user message, or `None` for any other message."""
     match message:
         case ag_ui.UserMessage(content=str(text)):
             return text
@@ -388,7 +394,7 @@ def _text(message: ag_ui.Message) -> str | None:
 
 
 def _results(following: Iterable[ag_ui.Message]) -> dict[str, ToolMessage]:
-    """Returns the tools' results that follow a message, by the ids of their calls."""
+    """Returns the tool results that follow a message, by call id."""
     results: dict[str, ToolMessage] = {}
     for message in following:
         match message:
@@ -426,7 +432,7 @@ def _call_ids(messages: Iterable[ag_ui.Message]) -> Iterator[str]:
 
 
 def _usage(usage: TokenUsage) -> list[ag_ui.TokenUsage]:
-    """Returns the tokens of a run; a part of 0 may be one that the provider does not report."""
+    """Returns the tokens of a run; a value of 0 can mean that the provider does not report it."""
     tokens = ag_ui.TokenUsage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

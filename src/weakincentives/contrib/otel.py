@@ -1,8 +1,8 @@
-"""Traces and metrics for OpenTelemetry, from the events of a bus; it defines every name.
+"""OpenTelemetry traces and metrics from the events of a bus; this module defines all names.
 
-The names follow the semantic conventions for generative AI, which are in development: version
-1.41.0, and for the durations of agents, tools and workflows the unreleased text of the repository
-that the conventions have moved to since.
+The names follow version 1.41.0 of the semantic conventions for generative AI, which are still in
+development. The durations of agents, tools and workflows follow an unreleased version, in the
+repository to which the conventions have moved.
 """
 
 import json
@@ -35,7 +35,7 @@ type _Attributes = dict[str, str | int | bool | list[str]]
 
 _LIBRARY = "weakincentives"
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
-_PROVIDERS = {"claude_agent_sdk": "anthropic"}  # adapters that the conventions know by another name
+_PROVIDERS = {"claude_agent_sdk": "anthropic"}  # adapters with another name in the conventions
 _SECONDS = [0.01 * 2**step for step in range(14)]
 _TOKENS = [4**step for step in range(14)]
 _OPERATION = context.create_key("weakincentives-operation")
@@ -43,7 +43,7 @@ _OPERATION = context.create_key("weakincentives-operation")
 
 class _Kind(NamedTuple):
     name: str
-    attribute: str  # which holds the name of the prompt, the model or the tool
+    attribute: str  # for the name of the prompt, model or tool
     duration: str
     span_kind: SpanKind = SpanKind.INTERNAL
 
@@ -66,12 +66,12 @@ def instrument(
     capture_content: bool = False,
     prices: Prices | None = None,
 ) -> Callable[[], None]:
-    """Sends a span for each evaluation, request and tool call on `bus`, and metrics of them.
+    """Records a span and metrics for each evaluation, request and tool call on `bus`.
 
-    The providers are by default OpenTelemetry's global ones. Prompts, answers, arguments, results
-    and the texts of exceptions are sent only with `capture_content`. With `prices`, such as
-    `weakincentives.contrib.prices.cost`, requests have their dollars. Call the returned function to
-    stop.
+    The providers default to OpenTelemetry's global ones. Prompts, answers, arguments, results and
+    exception texts are recorded only with `capture_content`. With `prices`, for example
+    `weakincentives.contrib.prices.cost`, requests include their cost in dollars. Call the returned
+    function to stop.
     """
     tracer = trace.get_tracer(_LIBRARY, None, tracer_provider, _SCHEMA)
     meter = metrics.get_meter(_LIBRARY, "", meter_provider, _SCHEMA)
@@ -100,7 +100,7 @@ def instrument(
 
 
 class _Spans:
-    """A span and a duration for each operation, and the tokens of each request."""
+    """Records a span and a duration for each operation, and the tokens of each request."""
 
     def __init__(
         self,
@@ -127,10 +127,10 @@ class _Spans:
         }
 
     def begin(self, operation: Operation) -> None:
-        """Opens a span and makes it the current one, unless a consumer's code runs in between."""
+        """Opens a span and makes it current, unless a stream's consumer can run during it."""
         parent = context.get_current()
         outer = operation.parent
-        # streamed, or in a bare thread
+        # the outer operation is streamed, or runs in a thread without its context
         if outer in self._open and context.get_value(_OPERATION) is not outer:
             parent = trace.set_span_in_context(self._open[outer], parent)
         kind, common = _KINDS[operation.kind], _common_attributes(operation)
@@ -158,7 +158,7 @@ class _Spans:
         if token is not None:
             context.detach(token)
         outcome = operation.result if error is None else error
-        # the current span while metrics are taken, so that an exemplar leads from them to it
+        # metrics are recorded with the current span, so that their exemplars refer to it
         with trace.use_span(
             self._open.pop(operation),
             end_on_exit=True,
@@ -195,7 +195,7 @@ class _Spans:
 
 
 def _common_attributes(operation: Operation) -> _Attributes:
-    """Returns what spans and metrics have in common."""
+    """Returns the attributes that spans and metrics share."""
     kind = _KINDS[operation.kind]
     common: _Attributes = {
         "gen_ai.operation.name": kind.name,
@@ -223,7 +223,7 @@ def _span_attributes(operation: Operation) -> _Attributes:
 
 
 def _usage_attributes(outcome: object) -> _Attributes:
-    """Returns the tokens of an operation, also of one that failed on the way."""
+    """Returns the tokens of an operation, even if it failed."""
     match outcome:
         case AssistantMessage() | PromptResponse() | Execution():
             usage = outcome.usage
@@ -241,10 +241,10 @@ def _usage_attributes(outcome: object) -> _Attributes:
 
 
 def _failure(outcome: object) -> str:
-    """Returns the type of error that an operation ended with, empty for none."""
+    """Returns the type of error that an operation ended with, or `""`."""
     match outcome:
-        # A stream that was not read to its end; a request for sections; a call that will be made by
-        # itself.
+        # Not failures: a stream that was not read to its end, a request for sections, and a call
+        # that will be made separately.
         case GeneratorExit() | ControlFlow() | NotIsolatedError():
             return ""
         case BaseException():
@@ -258,7 +258,7 @@ def _failure(outcome: object) -> str:
 
 
 def _input(operation: Operation) -> _Attributes:
-    """Returns the text of a prompt or the arguments of a call."""
+    """Returns the text of a prompt, or the arguments of a call."""
     match operation.kind:
         case "evaluation":
             return {"gen_ai.input.messages": _message("user", operation.text)}
@@ -269,7 +269,7 @@ def _input(operation: Operation) -> _Attributes:
 
 
 def _output(outcome: object) -> _Attributes:
-    """Returns the text of an answer or of a call's result."""
+    """Returns the text of an answer, or of a call's result."""
     match outcome:
         case AssistantMessage(text=text, tool_calls=tool_calls, finish=finish):
             calls = [

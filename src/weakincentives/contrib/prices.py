@@ -1,7 +1,7 @@
-"""What requests cost in dollars, by the tables of `genai-prices`.
+"""Calculates the cost of requests in dollars from the tables of `genai-prices`.
 
-Needs the extra `prices`. The tables come with the package, so nothing is fetched; a newer version
-of it knows newer models.
+Needs the `prices` extra. The package contains the tables, so nothing is downloaded; newer versions
+of the package include newer models.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ _PROVIDERS = {
     "bedrock": "aws",
     "gemini": "google",
     "vertex_ai": "google",
-}  # LiteLLM's names, theirs
+}  # LiteLLM's name: genai-prices' name
 
 
 def cost(usage: TokenUsage, model: str) -> float | None:
-    """Returns what a request cost in dollars; `None` if the price of `model` is unknown.
+    """Returns the cost of a request in dollars, or `None` if the price of `model` is unknown.
 
-    `usage` is that of one request, since some prices depend on its length. `model` may be a name of
-    LiteLLM's, such as `anthropic/claude-sonnet-4-5`, or of Bedrock's.
+    `usage` must be the usage of one request, because some prices depend on its length. `model` can
+    also be a name from LiteLLM, such as `anthropic/claude-sonnet-4-5`, or from Bedrock.
     """
     try:
         tokens = Usage(
@@ -42,13 +42,13 @@ def cost(usage: TokenUsage, model: str) -> float | None:
     for provider, name in _names(model):
         try:
             return float(calc_price(tokens, name, provider_id=provider).total_price)
-        except (LookupError, ValueError):  # the latter for tokens that do not add up
+        except (LookupError, ValueError):  # ValueError: inconsistent token counts
             continue
     return None
 
 
 def _names(model: str) -> Iterator[tuple[str | None, str]]:
-    """Yields the providers and names under which the tables may know a model."""
+    """Yields the providers and names under which the tables may list a model."""
     yield None, model
     route, _, name = model.partition("/")
     if name:

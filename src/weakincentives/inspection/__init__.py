@@ -1,1 +1,1 @@
-"""Reads prompts and logs of runs for their authors; nothing that runs a prompt imports it."""
+"""Tools that analyze prompts and logged runs; code that runs prompts does not import them."""

@@ -1,7 +1,7 @@
-"""Checks a prompt without a model for errors, and for texts that likely mislead or waste tokens.
+"""Checks a prompt for errors and for texts that are likely to mislead the model or waste tokens.
 
-The checks look only at the smallest states of disclosure that show each text, one for each
-summarized section: opening more sections only adds tools.
+The checks need no model. They use only the smallest disclosure states that show each text, one for
+each summarized section, because opening more sections only adds tools.
 """
 
 import re
@@ -29,7 +29,7 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 __all__ = ["SEVERITIES", "Finding", "Report", "Severity", "analyze"]
 
 type Severity = Literal["error", "warning"]
-"""A section with an error cannot work; a warning likely misleads the model or wastes tokens."""
+"""An error means that a section cannot work; a warning, that it may mislead or waste tokens."""
 
 SEVERITIES: Mapping[str, Severity] = {
     "cannot-render": "error",
@@ -52,7 +52,7 @@ SEVERITIES: Mapping[str, Severity] = {
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 _TOOL_NAME = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
 _BRACES = re.compile(r"(?<!\$)\{\{?\s*(\w+)\s*\}")
-_LONG_DESCRIPTION = 200  # characters; every request pays for them
+_LONG_DESCRIPTION = 200  # characters, which are part of every request
 _STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
 
 type _Texts = Mapping[SectionPath, SectionTexts]
@@ -60,7 +60,7 @@ type _Texts = Mapping[SectionPath, SectionTexts]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the author may want to change; `code` is a key of `SEVERITIES`."""
+    """A problem that the author may want to fix; `code` is a key of `SEVERITIES`."""
 
     code: str
     section_path: SectionPath
@@ -71,7 +71,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings in the prompt `ns/key`, over the `states` of disclosure that were checked."""
+    """The findings in the prompt `ns/key`, from all checked disclosure `states`."""
 
     prompt: str
     states: int
@@ -79,10 +79,10 @@ class Report:
 
 
 def analyze(target: AnyTemplate | AnyPrompt, *, session: StateView | None = None) -> Report:
-    """Runs every check over all texts that the model can see; `serde.dump` makes the report JSON.
+    """Checks every text that the model can see; `serde.dump` converts the report to JSON.
 
-    Where params are neither bound nor built without arguments, the texts contain the names of their
-    fields. `session` feeds the selectors that read one.
+    If params are neither bound nor can be created without arguments, the texts contain the names of
+    their fields instead. `session` is passed to selectors that read it.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     template, registry, stored = prompt.template, prompt.template.registry, prompt.overrides
@@ -124,7 +124,7 @@ def _finding(code: str, path: SectionPath, message: str, remedy: str) -> Finding
 
 
 def _placeholders(registry: RegistrySnapshot, bound: ParamsByType) -> ParamsByType:
-    """Makes an instance of each missing params type, whose fields hold their own placeholders."""
+    """Creates an instance of each missing params type, with field names in braces as values."""
     instances: dict[ParamsType, object] = {}
     for node in registry.sections:
         kind = node.params_type
@@ -132,7 +132,7 @@ def _placeholders(registry: RegistrySnapshot, bound: ParamsByType) -> ParamsByTy
             continue
         try:
             build(kind)
-        except Exception:  # fields are missing, or __post_init__ wants other ones
+        except Exception:  # fields are missing, or __post_init__ rejects the placeholders
             texts = {name: f"${name}" for name in field_names(kind)}
             instances[kind] = texts if is_typed_dict(kind) else _with_attributes(kind, texts)
     return instances
@@ -153,24 +153,24 @@ def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds tools whose descriptions are missing or too long."""
+    """Finds tools with missing or too long descriptions."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
         if tool is not None and tool.description == name:
             message = f"its tool `{name}` has no description, so the model sees only its name"
             remedy = "give the handler a docstring, or pass description="
             yield _finding("description-missing", path, message, remedy)
-        # who takes a JSON Schema from others takes their description with it
+        # an external JSON Schema keeps its descriptions
         length = 0 if tool is None or tool.schema is not None else len(tool.description)
         if length > _LONG_DESCRIPTION:
-            size = f"{length:,} characters, which every request sends"
+            size = f"{length:,} characters, which every request contains"
             message = f"the description of its tool `{name}` has {size}"
-            remedy = f"say it in {_LONG_DESCRIPTION}, and the rest in the section's text"
+            remedy = f"shorten it to {_LONG_DESCRIPTION}, and move the rest to the section's text"
             yield _finding("description-too-long", path, message, remedy)
 
 
 def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterator[Finding]:
-    """Finds handlers that run before an approval and use a resource that has no fork."""
+    """Finds handlers that run before their approval and use a resource without a fork."""
     unforkable = [it.protocol for it in resources.bindings if not hasattr(it.protocol, "fork")]
     remedy = "use approval='arguments', or give it fork() and merge()"
     for name, path in registry.tool_paths.items():
@@ -182,13 +182,13 @@ def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterat
         values = [*used.globals.values(), *used.nonlocals.values()]
         for kind in unforkable:
             if any(value is kind for value in values):
-                message = f"its tool `{name}` runs before the approval of its effects and uses "
+                message = f"its tool `{name}` runs before its effects are approved, and uses "
                 message += f"{kind_name(kind)}, which has no fork()"
                 yield _finding("effects-not-isolated", path, message, remedy)
 
 
 def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds fields of params in braces, which nothing fills, and fields that no text uses."""
+    """Finds params fields in braces, which are not replaced, and fields that no text uses."""
     unused = {kind: set(field_names(kind)) for kind in registry.params_types}
     all_names = set[str]().union(*unused.values())
     first: dict[ParamsType, SectionPath] = {}
@@ -199,7 +199,7 @@ def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
         texts = () if node.section.literal else texts
         for name in dict.fromkeys(_BRACES.findall("\n".join(filter(None, texts)))):
             if name in names:
-                message = f"its text has {{{name}}}, which the model reads as it is"
+                message = f"its text has {{{name}}}, which is not replaced"
                 remedy = f"write ${name}" if kind else f"write ${name} in a section with the params"
                 yield _finding("param-in-braces", node.path, message, remedy)
         if kind is not None:
@@ -215,7 +215,7 @@ def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 
 def _code_reads_params(node: SectionNode) -> bool:
-    """Whether a condition or a rendering method may use the params of a section."""
+    """Returns whether a condition or rendering method may read a section's params."""
     kind = type(node.section)
     return (
         kind.render_body is not MarkdownSection.render_body
@@ -237,7 +237,7 @@ def _stale_overrides(prompt: AnyPrompt) -> Iterator[Finding]:
 
 
 def _failures(view: PromptView, placeholders: ParamsByType) -> Iterator[Finding]:
-    """Finds sections whose conditions or texts fail."""
+    """Finds sections whose condition or text raises an error."""
     for node in view.registry.sections:
         try:
             if view.is_enabled(node):
@@ -250,17 +250,17 @@ def _failures(view: PromptView, placeholders: ParamsByType) -> Iterator[Finding]
                 reason = error.message.rstrip(".")
                 message = f"it cannot be checked, so the prompt was not checked: {reason}"
                 kind = failed.params_type.__name__ if failed.params_type else ""
-                remedy = f"analyze a prompt that has a {kind} bound"
+                remedy = f"analyze a prompt to which a {kind} is bound"
                 yield _finding("cannot-check", failed.path, message, remedy)
             else:
-                remedy = "correct the section, or bind params that it can take"
+                remedy = "correct the section, or bind params that it accepts"
                 yield _finding("cannot-render", failed.path, str(error), remedy)
 
 
 def _tool_names(
     view: PromptView, states: list[VisibleSections], texts: _Texts
 ) -> Iterator[Finding]:
-    """Finds texts that name a tool which the model cannot call while it reads them."""
+    """Finds texts that name a tool which the model cannot call at that point."""
     paths = view.registry.tool_paths
     seen: set[tuple[SectionPath, SectionVisibility]] = set()
     for sections in states:
@@ -279,7 +279,7 @@ def _tool_names(
                 if owner is None or name in callable_tools:
                     continue
                 if visibility is _SUMMARY and owner[: len(path)] == path:
-                    continue  # a summary may name the tools that it hides
+                    continue  # a summary can name the tools of its section
                 subject = f"its {visibility.value} text names the tool `{name}` of section"
                 message = f"{subject} {'.'.join(owner)!r}, which "
                 if owner in texts:
@@ -299,17 +299,17 @@ def _summaries(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
         own_code = type(node.section).render_summary is not Section.render_summary
         if node.section.summary is None and not own_code:
             message = "it can be summarized but has no summary"
-            remedy = "say in summary= when the section is needed"
+            remedy = "describe in summary= when the section is needed"
             yield _finding("summary-missing", node.path, message, remedy)
         elif len(section.summary) >= section.expanded_size:
-            summary = f"its summary and the line that opens it take {len(section.summary):,}"
-            message = f"{summary} characters, and what it hides takes {section.expanded_size:,}"
+            summary = f"its summary and the line on opening it have {len(section.summary):,}"
+            message = f"{summary} characters, and the hidden text has {section.expanded_size:,}"
             remedy = "shorten it, or show the section in full"
             yield _finding("summary-too-long", node.path, message, remedy)
 
 
 def _prefix(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
-    """Finds text that changes with the session before text that does not.
+    """Finds text that depends on the session before text that does not.
 
     A provider's cache reuses a prompt only up to the first change.
     """
@@ -326,8 +326,8 @@ def _prefix(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
     after = [node for node in nodes if node.index > changing.index and not _reads_session(node)]
     stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
     if stable:
-        message = f"it depends on the session and stands before {stable:,} characters that do not"
-        remedy = f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
+        message = f"it depends on the session and precedes {stable:,} characters that do not"
+        remedy = f"move it after {after[-1].key!r}, so that the provider can reuse its cache"
         yield _finding("session-first", changing.path, message, remedy)
 
 

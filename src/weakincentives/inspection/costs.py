@@ -1,8 +1,8 @@
-"""What each section and tool of a prompt cost over logged runs, and how to show a section for less.
+"""Calculates the cost of each section and tool in logged runs, and cheaper ways to show a section.
 
-The costs follow from the records of `event_log` alone; all sizes are characters. Every request
-sends the sections that are shown. What the model read of a section stays in the conversation, so
-every later request sends that too.
+The costs are derived only from the records of `event_log`; all sizes are in characters. Every
+request sends the visible sections. A section that the model has read stays in the conversation, so
+every later request sends it again.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ from .run_timeline import RunEvaluation, RunTurn, is_inside, read_run
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
 
-_ASSUMED_SUMMARY = 200  # characters, with the line that says how to open the section
+_ASSUMED_SUMMARY = 200  # characters, including the line on how to open the section
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCost:
-    """One tool: the number of `requests` with it, its characters `sent` in them, and its calls."""
+    """The cost of one tool: `requests` that included it, characters `sent`, and its calls."""
 
     name: str
     requests: int
@@ -31,7 +31,7 @@ class ToolCost:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The visibility that would have cost less over the same requests, and the arithmetic."""
+    """The visibility that would have cost less for the same requests, and the calculation."""
 
     visibility: Literal["FULL", "SUMMARY"]
     arithmetic: str
@@ -39,11 +39,11 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class SectionCost:
-    """One section of one prompt: the `requests` with it, characters `sent`, how often `opened`.
+    """The cost of one section: `requests` that included it, characters `sent`, times `opened`.
 
-    `advice` is `None` where every run began with the section shown in the best way, and where a log
-    cannot tell: it does not show whether the model needed a text without tools, or how the author
-    shows a section inside a summarized one.
+    `advice` is `None` if every run started with the cheapest visibility, or if the log does not
+    contain enough information: it does not show whether the model needed a text without tools, or
+    how the author shows a section inside a summarized one.
     """
 
     prompt: str
@@ -56,13 +56,13 @@ class SectionCost:
 
 
 def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
-    """Adds up the cost of every section over logged runs, in order of appearance.
+    """Adds up the cost of every section in logged runs, in order of appearance.
 
     Runs of different sessions may overlap.
     """
     totals: dict[tuple[str, str], _Total] = {}
     counted: dict[RunEvaluation, _Evaluation] = {}
-    for evaluation in _with_inner_ones(read_run(records).evaluations):
+    for evaluation in _with_nested(read_run(records).evaluations):
         record, restarted = evaluation.prompt.record, evaluation.restarted
         if isinstance(record.get("sections"), list):
             before = counted.get(restarted) if restarted else None
@@ -72,25 +72,25 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
     return tuple(total.cost() for total in totals.values())
 
 
-def _with_inner_ones(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
-    """Yields evaluations and those that ran inside their calls, in order of appearance."""
+def _with_nested(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
+    """Yields evaluations, each followed by its nested ones, in order of appearance."""
     for evaluation in evaluations:
         yield evaluation
         for step in evaluation.all_steps:
-            yield from _with_inner_ones(step.evaluations)
-        yield from _with_inner_ones(evaluation.unfinished)
+            yield from _with_nested(step.evaluations)
+        yield from _with_nested(evaluation.unfinished)
 
 
 @dataclass(slots=True)
 class _Total:
-    """The sums of one section; `request_sizes` adds up the whole of the requests that sent it."""
+    """The totals of one section; `request_sizes` is the total size of requests that sent it."""
 
     prompt: str
     path: str
     expanded_size: int = 0
     summary: int | None = None
-    need_shows: bool = False  # in the log: the model opens the section or calls its tools
-    initial: set[str] = field(default_factory=set[str])  # visibilities that evaluations began with
+    is_need_logged: bool = False  # by opening the section or calling its tools
+    initial: set[str] = field(default_factory=set[str])  # initial visibilities of evaluations
     requests: int = 0
     sent: int = 0
     request_sizes: int = 0
@@ -110,7 +110,7 @@ class _Total:
         return SectionCost(self.prompt, self.path, *sums, tools, self._advice())
 
     def _advice(self) -> Advice | None:
-        if not (self.requests and self.need_shows and self.initial):
+        if not (self.requests and self.is_need_logged and self.initial):
             return None
         request = self.request_sizes // self.requests
         size = _ASSUMED_SUMMARY if self.summary is None else self.summary
@@ -131,7 +131,7 @@ class _Total:
 
 
 class _Evaluation:
-    """One evaluation in a log; one that starts again continues the one `before`."""
+    """One evaluation in a log; after a restart, it continues the evaluation `before`."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Evaluation:
             if before is None and visibility != "hidden":
                 total.initial.add(visibility)
             total.expanded_size, total.summary = section["expanded_size"], section["summary"]
-            total.need_shows |= visibility == "summary" or any(row["tools"] for row in subtree)
+            total.is_need_logged |= visibility == "summary" or any(row["tools"] for row in subtree)
 
     def add(self, turn: RunTurn) -> None:
         """Adds the costs of the requests and calls of one turn."""
@@ -186,15 +186,15 @@ class _Evaluation:
         for path, row in self._sections.items():
             if opens and path in record["requested_sections"]:
                 self._totals[path].opened += 1
-                self._add_need(path)
+                self._mark_needed(path)
                 if name == "read_section":
                     self._read[path] += len(record["content"])
             elif name in row["tools"]:
                 self._totals[path].tool_calls[name] += 1
-                self._add_need(path)
+                self._mark_needed(path)
 
-    def _add_need(self, path: str) -> None:
-        """From here on the model needs the section and those around it."""
+    def _mark_needed(self, path: str) -> None:
+        """Marks the section and its parents as needed from this point on."""
         for around in self._sections.keys() - self.needed:
             if is_inside(path, around):
                 self.needed.add(around)

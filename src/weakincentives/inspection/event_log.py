@@ -1,4 +1,4 @@
-"""Events as lines of JSON: a run writes them, and readers need none of the types in them."""
+"""Writes events as lines of JSON, which can be read without the types of the events."""
 
 import json
 import re
@@ -39,7 +39,7 @@ _SURROGATE = re.compile(_LONE.pattern + r"|\\u[dD][89a-fA-F]")
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
-    """Writes each later `Event` on `bus` to `file` as a line; returns a function that stops it."""
+    """Writes each future `Event` on `bus` to `file` as a line; returns a function that stops it."""
 
     def write(line: str) -> None:
         file.write(line)
@@ -49,10 +49,10 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
 
 
 def write_lines(bus: EventBus, write: Callable[[str], object]) -> Callable[[], None]:
-    """Passes a log to `write`, line by line, as `write_events` writes it; returns how to stop.
+    """Passes the same lines as `write_events` to `write`; returns a function that stops it.
 
-    The first line is `LOG_START`. Evaluations that begin later also record what each tool call
-    changes.
+    The first line is `LOG_START`. While this is active, new evaluations also record the changes of
+    each tool call.
     """
     write(LOG_START)
 
@@ -74,11 +74,11 @@ def _record_changes(operation: Operation) -> None:
 
 
 def event_record(event: object) -> Record:
-    """Returns the event as JSON values; a value that JSON cannot hold becomes `{"$repr": …}`.
+    """Returns the event as JSON; a value that JSON cannot represent becomes `{"$repr": …}`.
 
-    `PromptRendered` gets `sections`: for each enabled section its `path`, `visibility`, and sizes
-    in characters: of the text as it is `shown`, of its `summary`, of its `tools`, and, as
-    `expanded_size`, of all texts and tools that opening it shows.
+    A `PromptRendered` record also has `sections`: for each enabled section, its `path` and
+    `visibility`, and the sizes in characters of its current text (`shown`), its `summary`, its
+    `tools`, and of all texts and tools that are visible after opening it (`expanded_size`).
     """
     name = _name_of(type(event))
     if not is_dataclass(event):
@@ -88,23 +88,23 @@ def event_record(event: object) -> Record:
         del values["visibility"], values["measure"]
         values["sections"] = [_sizes(texts) for texts in event.measure()]
     record = {key: _to_json(value) for key, value in values.items()}
-    if "event" in record:  # a field of an application's event
+    if "event" in record:  # a field of a custom event
         record["event_field"] = record.pop("event")
     return {"event": name, **record}
 
 
 def _name_of(event_type: type[object]) -> str:
-    """Returns the name of an event in logs; an application's type never takes a library's name."""
+    """Returns an event's name in logs; custom types cannot have the name of a library event."""
     name = event_type.__name__
     is_own = event_type.__module__.partition(".")[0] == __name__.partition(".")[0]
     return name if is_own or name not in _OWN_NAMES else type_name(event_type)
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
-    """Yields the events that `write_events` wrote, maybe of several logs one after the other.
+    """Yields the events that `write_events` wrote, even from several concatenated logs.
 
-    Lone surrogates, which nothing can print, become escapes. Raises `ValueError` with the number of
-    a line that is no event, and for a log of another version.
+    Lone surrogates, which cannot be printed, become escapes. Raises `ValueError` with the line
+    number for a line that is not an event, and for a log of another version.
     """
     for number, line in enumerate(lines, start=1):
         record = _read_event(line)
@@ -131,7 +131,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _read_event(line: str) -> Record | None:
-    """Returns the event in a line, whose texts UTF-8 can encode; `None` if there is none."""
+    """Returns the event in a line, with texts that can be encoded as UTF-8, or `None`."""
     try:
         record = json.loads(line)
         if _SURROGATE.search(line):
@@ -144,11 +144,11 @@ def _read_event(line: str) -> Record | None:
 
 
 def _to_json(value: object, depth: int = 0) -> Json:
-    """Converts a value as a whole where `serde` can, else its parts."""
+    """Converts a value with `serde` if possible, otherwise its parts."""
     if isinstance(value, str):
         return sendable(value)
     try:
-        if not isinstance(value, Mapping):  # its keys may be section paths
+        if not isinstance(value, Mapping):  # section paths can be the keys
             return serde.dump(value)
     except SerdeError:
         pass
@@ -158,19 +158,19 @@ def _to_json(value: object, depth: int = 0) -> Json:
         if isinstance(value, list | tuple | set | frozenset):
             return [_to_json(item, depth + 1) for item in value]
         if is_dataclass(value) and not isinstance(value, type):
-            # as in JSON, which has no bytes of media
+            # like in JSON, which does not include the bytes of media
             names = [field.name for field in fields(value) if field.init]
             return {name: _to_json(getattr(value, name, None), depth + 1) for name in names}
     try:
         return {"$repr": sendable(repr(value))}
-    except Exception as error:  # a foreign type's own repr
+    except Exception as error:  # raised by a custom repr
         return {"$repr": f"<{type(value).__name__}: its repr raised {type(error).__name__}>"}
 
 
 def _to_key(key: object) -> str:
     try:
         return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
-    except Exception as error:  # a foreign type's own str
+    except Exception as error:  # raised by a custom str
         return f"<{type(key).__name__}: its str raised {type(error).__name__}>"
 
 

@@ -1,7 +1,7 @@
-"""The log of a stored run as events, so that one reader serves them and the logs of events.
+"""Converts the log of a stored run to events, so that one reader supports both kinds of logs.
 
-A run that waits for people and a durable run are their entries. These tell what was said and done,
-but neither when nor how long it took, nor how much of a prompt each section was.
+Suspended and durable runs store their entries. The entries contain messages and calls, but no
+times, no durations and no sizes of sections.
 """
 
 import json
@@ -48,10 +48,10 @@ __all__ = ["read_records", "records_of"]
 
 
 def read_records(lines: Iterable[str], clean: Callable[[str], str] | None = None) -> list[Record]:
-    """Returns the events of a log, or those that a `Suspension` in JSON tells of.
+    """Returns the events of an event log, or of a `Suspension` in JSON.
 
-    `clean` changes each line of a log, and what is shown of a suspension. Raises `ValueError` as
-    `read_events` and `Suspension.from_json` do.
+    `clean` is applied to each line of a log, and to each event of a suspension. Raises `ValueError`
+    like `read_events` and `Suspension.from_json`.
     """
     lines = iter(lines)
     if not (first := next(lines, "")).startswith('{"version":'):
@@ -63,30 +63,31 @@ def read_records(lines: Iterable[str], clean: Callable[[str], str] | None = None
 
 
 def records_of(log: LoggedRun, run_id: str) -> list[Record]:
-    """Returns the events that a run published by its log, with those of runs inside its calls.
+    """Returns the events that a run published, according to its log, including nested runs.
 
-    They have no `created_at` and no `sections`; seconds and the numbers of `Compacted` are 0.
+    The records do not have `created_at` and `sections`; durations and the numbers of `Compacted`
+    are 0.
     """
     begun = [entry.conversation for entry in log.entries if isinstance(entry, Rendered)]
     last = next((known for known in reversed(begun) if known is not None), None)
     ns, key = (last.ns, last.key) if last else ("", "")
     ids = EventIds(session_id=None, run_id=run_id, run_path="")
-    return [_untimed(event_record(event)) for event in _Reading(ns, key, ids).events(log)]
+    return [_untimed(event_record(event)) for event in _EntryReader(ns, key, ids).events(log)]
 
 
 def _untimed(record: Record) -> Record:
     return {name: value for name, value in record.items() if name != "created_at"}
 
 
-class _Reading:
-    """Reads the entries of one run, and makes the events that they tell of."""
+class _EntryReader:
+    """Reads the entries of one run, and creates the events that they represent."""
 
     def __init__(self, ns: str, key: str, ids: EventIds) -> None:
         self._ns, self._key, self._ids = ns, key, ids
-        self._turn = self._turns = 0  # of the run, and of its present evaluation
+        self._turn = self._turns = 0  # of the run, and of its current evaluation
         self._usage = TokenUsage()
         self._shown: dict[CallKey, Preview] = {}
-        self._last: AssistantMessage | None = None  # an answer that is final unless it is rejected
+        self._last: AssistantMessage | None = None  # a final answer unless it is rejected
 
     def events(self, log: LoggedRun) -> Iterator[Event]:
         seen = set[CallKey]()
@@ -153,7 +154,7 @@ class _Reading:
         else:
             failure, message, arrived = None, reply, reply
         number = self._turns + 1
-        if not (failure and failure.fell_back):  # it was sent again
+        if not (failure and failure.fell_back):  # if it fell back, the same request was sent again
             self._turns = number
         self._turn += 1
         self._usage += reply.usage
@@ -203,7 +204,7 @@ class _Reading:
         for number, run in enumerate(log.inside[key].runs, 1):
             path = f"{self._ids['run_path']}{key}/{number}:"
             ids = EventIds(session_id=None, run_id=self._ids["run_id"], run_path=path)
-            yield from _Reading(run.ns, run.key, ids).events(run.log)
+            yield from _EntryReader(run.ns, run.key, ids).events(run.log)
             self._usage += usage_of(run.log).usage
 
     def _end(self, log: LoggedRun) -> Iterator[Event]:

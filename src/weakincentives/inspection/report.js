@@ -1,12 +1,12 @@
-// Shows the runs whose data stands in script tags. Texts reach the page as text nodes alone.
+// Shows the runs whose data is in script tags. Texts are added only as text nodes, never as HTML.
 
 const data = (id) => JSON.parse(document.getElementById(id).textContent);
 const {runs, comparison} = data("index");
-const ROWS = 6; // of calls that run at the same time
-const LONGEST = 20000; // characters of a text that are shown at once
-const CHUNK = 200; // turns or evaluations that come onto the page together, when they are near
-const WINDOW = 400; // bars of the timeline
-const NARROW = "(max-width: 1000px)"; // as in report.css
+const ROWS = 6; // for calls that run concurrently
+const LONGEST = 20000; // characters of a text that are shown initially
+const CHUNK = 200; // turns or evaluations that are added together when scrolled near
+const WINDOW = 400; // bars shown in the timeline
+const NARROW = "(max-width: 1000px)"; // the same as in report.css
 const MARKS = {full: "●", summary: "◐", closed: "○", hidden: "·"};
 const DECISIONS = {approve: "approved", deny: "denied", replace: "other arguments"};
 const ENDS = {
@@ -14,11 +14,11 @@ const ENDS = {
   failed: "Failed",
   cancelled: "Cancelled",
   suspended: "Waiting for approval",
-  cut: "The log has no end of this evaluation",
+  cut: "The log ends before this evaluation does",
 };
 const STATES = {full: "full", summary: "summarized", closed: "closed", hidden: "hidden"};
 
-/** Makes an element: attributes, then children, which are elements or texts. */
+/** Creates an element with attributes and children, which are elements or texts. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -37,7 +37,7 @@ const dollars = (number) => (number === null ? "" : `$${number.toFixed(4)}`);
 const sum = (items, name) => items.reduce((total, item) => total + item[name], 0);
 const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
-/** A text of any length: the beginning, and a button for all of it. */
+/** A text; a long one is truncated and has a button to show all of it. */
 function block(text, kind = "") {
   const pre = make("pre", {class: kind}, text.slice(0, LONGEST));
   if (text.length <= LONGEST) return pre;
@@ -57,7 +57,7 @@ function pretty(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }
 
-/** JSON, indented and coloured, with every digit as it was written; any other text as it is. */
+/** JSON, indented and coloured, with numbers as written; any other text is unchanged. */
 function jsonBlock(text, kind = "") {
   try {
     if (!/^\s*[[{]/.test(text) || text.length > LONGEST) throw new SyntaxError();
@@ -90,11 +90,11 @@ function jsonBlock(text, kind = "") {
 
 // ------------------------------------------------------------ turns
 
-const turns = new Map(); // by key, those that are on the page: {run, number, entry, details}
+const turns = new Map(); // turns on the page, by key: {run, number, entry, details}
 const key = (run, number) => `${run}-${number}`;
 let chosen = null;
 
-const shows = new Map(); // by "t" or "e" and key: brings the turn or evaluation onto the page
+const shows = new Map(); // by "t" or "e" and key: adds the turn or evaluation to the page
 const observer = new IntersectionObserver(
   (entries) => {
     for (const {isIntersecting, target} of entries) if (isIntersecting) target.show();
@@ -102,7 +102,7 @@ const observer = new IntersectionObserver(
   {rootMargin: "1000px"},
 );
 
-/** Views of many turns or evaluations: the first of them now, others when they come near. */
+/** Views of many turns or evaluations: the first chunk immediately, others when scrolled near. */
 function chunked(kind, run, numbers, view) {
   const chunks = [];
   for (let start = 0; start < numbers.length; start += CHUNK) {
@@ -124,7 +124,7 @@ function chunked(kind, run, numbers, view) {
   return chunks;
 }
 
-/** A run that has waited goes on with the calls of an earlier request. */
+/** A resumed run starts with the calls of an earlier request, in a turn without a number. */
 function nameOf(entry) {
   return entry.number ? `Turn ${entry.number}` : "Turn before the first request";
 }
@@ -171,12 +171,12 @@ function turnRow(run, number) {
   return details;
 }
 
-/** The view, or a word on a record that `wink` has not written; the rest of the page stands. */
+/** The view, or a note if the record was not written by `wink`, so that the page still works. */
 function safely(view) {
   try {
     return view();
   } catch (error) {
-    const words = `The log has here what wink does not write: ${error.message}`;
+    const words = `This record was not written by wink: ${error.message}`;
     return make("p", {class: "quiet"}, words);
   }
 }
@@ -199,7 +199,7 @@ function turnView(turn) {
   );
 }
 
-/** The model of a request and how it ended, if not as expected; the row above has the numbers. */
+/** The model of a request and any unusual end; the row above shows the numbers. */
 function requestLine({line, model, adapter, error, finish}) {
   const name = model || adapter;
   if (error) return [line, name].filter(Boolean).join(" · ");
@@ -209,7 +209,7 @@ function requestLine({line, model, adapter, error, finish}) {
 
 function openAll() {
   for (const turn of turns.values()) {
-    // which grows by the turns inside
+    // opening a turn adds its nested turns
     turn.details.open = true;
     fill(turn);
   }
@@ -222,7 +222,7 @@ function stepView(run, step) {
   if (step.event === "ApprovalDecided") return decisionView(step);
   if (step.event !== "ToolInvoked") {
     const previews = step.previews.map((preview) =>
-      make("section", {class: "call", "aria-label": "call that waits"}, diffView(preview)),
+      make("section", {class: "call", "aria-label": "pending call"}, diffView(preview)),
     );
     const line = step.event === "PromptExecuted" ? step.line.split(":")[0] : step.line.trim();
     return make("div", {}, block(line, "quiet said"), previews, inner);
@@ -255,7 +255,7 @@ function stepView(run, step) {
   );
 }
 
-/** The pictures whose data are on the page, and what is known of other media. */
+/** The pictures on the page, and facts about other media. */
 function mediaView(media) {
   if (!media.length) return null;
   return make(
@@ -305,7 +305,7 @@ function evaluationView(run, number) {
     entry.message
       ? make("div", {class: "message"}, make("small", {}, "User"), make("br"), entry.message)
       : null,
-    entry.message.length > 2000 ? folded("Whole message", body("message")) : null,
+    entry.message.length > 2000 ? folded("Full message", body("message")) : null,
     mediaView(entry.media),
     entry.steps.map((line) => make("p", {class: "quiet"}, line)),
     chunked("t", run, entry.turns, turnRow),
@@ -315,7 +315,7 @@ function evaluationView(run, number) {
 
 // ------------------------------------------------------------ choosing
 
-/** Opens the turn and those around it, so that it is on the page; returns it. */
+/** Opens the parent turns, so that the turn is on the page; returns the turn. */
 function reach(run, number) {
   const outer = runs[run].evaluations[runs[run].turns[number].evaluation].turn;
   if (outer !== null) {
@@ -328,7 +328,7 @@ function reach(run, number) {
   return turns.get(key(run, number));
 }
 
-/** Marks the row and the bar of a turn as those of the chosen one, or no longer. */
+/** Marks or unmarks the row and the bar of a turn as chosen. */
 function mark(turn, isChosen) {
   const bar = barOf(turn, isChosen);
   if (bar) bar.tabIndex = isChosen ? 0 : -1;
@@ -338,7 +338,7 @@ function mark(turn, isChosen) {
   }
 }
 
-/** Shows the section tree, the changes and the times of a turn. */
+/** Chooses a turn: shows its section tree, changes and times. */
 function choose(turn, focus = true) {
   if (chosen) mark(chosen, false);
   mark(turn, true);
@@ -360,7 +360,7 @@ function choose(turn, focus = true) {
     make("h2", {}, `Changes in ${where}`),
     ...(changed.length
       ? changed
-      : [make("p", {class: "quiet"}, "Its calls changed nothing that the log knows.")]),
+      : [make("p", {class: "quiet"}, "The log shows no changes by its calls.")]),
     make("h2", {}, "Time"),
     safely(() => timeViews(body)),
   );
@@ -414,7 +414,7 @@ const strips = runs.map((run) => ({
   spans: make("div", {class: "spans"}),
 }));
 
-/** The bar of a turn; draws the part of the timeline around it if that part is not on the page. */
+/** The bar of a turn; if it is not on the page, draws that part of the timeline first. */
 function barOf(turn, draw = true) {
   const strip = strips[turn.run];
   const isThere = () =>
@@ -461,7 +461,7 @@ function drawBars(number, first) {
   );
 }
 
-/** When each request and call of the bars ran, on one scale; calls that overlap share rows. */
+/** The time spans of requests and calls on one scale; overlapping calls use different rows. */
 function drawSpans(number, first, last) {
   const {turns: all} = runs[number];
   const spans = all
@@ -471,7 +471,7 @@ function drawSpans(number, first, last) {
   const end = spans.reduce((most, [, , , from, time]) => Math.max(most, from + time), start);
   const whole = end - start;
   if (!(whole > 0)) return;
-  const ends = []; // of the rows, so that a span takes the first row that is free
+  const ends = []; // of the rows; a span is placed in the first free row
   const lanes = make("div", {class: "lanes"});
   for (const [turn, kind, name, from, time] of spans.sort((one, other) => one[3] - other[3])) {
     const free = ends.findIndex((until) => until <= from);

@@ -1,7 +1,7 @@
-"""A run as one HTML file that asks nobody for anything: what `wink show` prints, to look at.
+"""Writes a run as one self-contained HTML file, a visual version of the output of `wink show`.
 
-The data of each turn stands in a script tag of its own, as JSON, and `report.js` shows it when its
-reader opens the turn. Without JavaScript the page has the texts of messages and calls.
+The data of each turn is JSON in its own script tag, and `report.js` shows it when the turn is
+opened. Without JavaScript, the page shows the texts of messages and calls.
 """
 
 import json
@@ -27,20 +27,20 @@ from .secrets import mask_secrets
 __all__ = ["ReportedRun", "readable", "write_report"]
 
 type Price = Callable[[Record], float | None]
-"""Returns the dollars of the request in a record of `ProviderCalled`; `None` if unknown."""
+"""Returns the dollars of the request in a `ProviderCalled` record, or `None` if unknown."""
 
 _FILES = Path(__file__).parent
 _SHOWN_WITHOUT_SCRIPT = 4_000  # characters of each text
-_LARGEST_DIFF = 200_000  # characters of a prompt; comparing takes more than linear time
+_LARGEST_DIFF = 200_000  # characters of a prompt; diffs take more than linear time
 _LARGEST_PICTURE = 1_000_000  # bytes
 _PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRun:
-    """One run for the page: its name, the log, and `notes` such as the line of its cost.
+    """One run on the page: its name, its log, and `notes` such as the line about its cost.
 
-    `content` has the bytes of the run's media, of which the page shows pictures up to 1 MB.
+    `content` contains the bytes of the run's media; the page shows pictures of up to 1 MB.
     """
 
     name: str
@@ -51,9 +51,9 @@ class ReportedRun:
 
 
 def readable(value: AnyJson, *, name: str = "", secrets: bool = False) -> AnyJson:
-    """Returns JSON with visible escapes for characters that steer, and without secrets.
+    """Returns JSON with control characters escaped and secrets masked.
 
-    `name` is the field that has the value; `secrets=True` leaves secrets as they are.
+    `name` is the name of the field with this value; `secrets=True` keeps secrets.
     """
     match value:
         case str():
@@ -65,14 +65,14 @@ def readable(value: AnyJson, *, name: str = "", secrets: bool = False) -> AnyJso
             }
         case list():
             return [readable(item, secrets=secrets) for item in value]
-        case float() if not isfinite(value):  # Python reads what JSON does not have
+        case float() if not isfinite(value):  # Python accepts numbers that JSON does not have
             return str(value)
         case _:
             return value
 
 
 def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) -> None:
-    """Passes the page of one run, or of two beside each other, to `write` in pieces."""
+    """Passes the page of one run, or of two side by side, to `write` in chunks."""
     pages = [_Page(number, run) for number, run in enumerate(runs)]
     head, _, tail = _asset("report.html").partition("{{body}}")
     style, script = _asset("report.css"), _asset("report_views.js") + _asset("report.js")
@@ -114,10 +114,10 @@ def _data(name: str, value: object) -> str:
 
 @dataclass(slots=True)
 class _Page:
-    """One run as JSON: an index of what the page shows at once, and bodies of what it opens.
+    """One run as JSON: an index of the initial page, and bodies that are shown on demand.
 
-    Evaluations, turns and section trees have numbers, by which the index refers to them. Pictures
-    are bodies too, as URLs that hold their data.
+    The index refers to evaluations, turns and section trees by number. Pictures are bodies too, in
+    the form of data URLs.
     """
 
     number: int
@@ -215,13 +215,13 @@ class _Page:
         return shown
 
     def _media(self, record: Record) -> list[Record]:
-        """Returns the media of a message or a result, and adds their pictures to the page."""
+        """Returns the media of a message or a result, and adds the pictures to the page."""
         media: list[Record] = record.get("media") or []
         store = self.run.content
         for item in media:
             if store and item["mime"] in _PICTURES and 0 < item["size"] <= _LARGEST_PICTURE:
                 names = ("mime", "name", "digest", "size")
-                try:  # the log may name what is no digest, and the store may lack the bytes
+                try:  # the digest may be invalid, or the bytes missing
                     data = store.load(Image(**{name: item[name] for name in names}))
                 except ContentError:
                     continue
@@ -231,14 +231,14 @@ class _Page:
 
 
 def _title(page: _Page) -> str:
-    """Returns the prompts of a run, or its file where the log names no prompt."""
+    """Returns the prompts of a run, or its file name if the log does not name a prompt."""
     return ", ".join(page.index["head"]["prompts"][:3]) or page.run.name
 
 
 def _end(evaluation: RunEvaluation) -> str:
-    """Returns why an evaluation has no answer, as one word; empty if the log says how it went on.
+    """Returns why an evaluation has no answer, as one word, or `""` if it was continued.
 
-    `cut` stands for a log without its end.
+    `cut` means that the log is incomplete.
     """
     if evaluation.stop is None:
         return "" if evaluation.has_end else "cut"
@@ -261,7 +261,7 @@ def _head(evaluations: Sequence[RunEvaluation]) -> Record:
 
 
 def _span(kind: str, record: Record) -> list[object] | None:
-    """Returns kind, name, start in seconds since 1970, and seconds of a request or call."""
+    """Returns the kind, name, start in Unix time, and duration in seconds of a request or call."""
     try:
         end = datetime.fromisoformat(str(record.get("created_at"))).timestamp()
     except ValueError:  # a suspended run does not record times
@@ -272,7 +272,7 @@ def _span(kind: str, record: Record) -> list[object] | None:
 
 
 def _clock(record: Record) -> str:
-    """The time of day, in UTC."""
+    """Returns the time of day in UTC."""
     return str(record.get("created_at", "")).partition("T")[2][:8]
 
 
@@ -290,7 +290,7 @@ def _cut(text: str, size: int = 2_000) -> str:
 
 
 def _comparison(pages: Sequence[_Page]) -> Record:
-    """Returns the sums of two runs side by side, and how their first prompts differ."""
+    """Returns the totals of two runs side by side, and the differences of their first prompts."""
     names = {
         "input tokens": "input",
         "of them cached": "cached",
@@ -318,7 +318,7 @@ def _comparison(pages: Sequence[_Page]) -> Record:
 
 
 def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
-    """Yields an evaluation as HTML that needs no script."""
+    """Yields an evaluation as HTML that does not need JavaScript."""
     record = evaluation.prompt.record
     yield f"<article><h3>{_text(evaluation.prompt.line)}</h3>\n"
     for name, title in {"text": "prompt", "changes": "changed", "message": "user"}.items():
@@ -355,7 +355,7 @@ def _static_steps(steps: Iterable[RunStep]) -> Iterator[str]:
 
 
 def _previews(record: Record) -> list[object]:
-    """Returns what a person was shown to decide on, as text."""
+    """Returns the previews that the approver saw, as text."""
     shown: str | list[object] = record.get("preview") or record.get("pending") or []
     return [shown] if isinstance(shown, str) else list(shown)
 

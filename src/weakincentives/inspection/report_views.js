@@ -1,10 +1,10 @@
 "use strict";
-// The views of one turn: approvals, section tree, changes, times. `report.js` shows them.
+// The views of one turn, shown by `report.js`: approvals, section tree, changes and times.
 
-// The line of a preview that names a change; one of a diff that removes this text looks the same.
+// A preview's line that names a change; a diff line that removes this text looks the same.
 const CHANGE = /^- (create|change|remove) (state|file|directory|resource) /;
 
-/** What a person was shown before a call counted, and the decision. */
+/** The preview of a call that needed approval, and the decision. */
 function decisionView(step) {
   const denied = step.decision === "deny";
   const facts = [seconds(step.seconds || 0), step.reason].filter(Boolean).join(" · ");
@@ -66,7 +66,7 @@ function treeView(turn) {
   });
 }
 
-/** A unified diff, or the preview of a call with such diffs in it. */
+/** A unified diff, or a call's preview that contains diffs. */
 function diffView(text) {
   const pre = make("pre", {class: "diff"});
   const kinds = {"+": "added", "-": "removed"};
@@ -124,7 +124,7 @@ function changeView({name, success, changes: {state, files, ...others}}) {
   );
 }
 
-/** What the calls of a turn changed, for print and for windows without room beside the turns. */
+/** The changes of a turn's calls, for printing and for windows without a side column. */
 function inlineChanges(steps) {
   const changed = changeViews(steps);
   return changed.length

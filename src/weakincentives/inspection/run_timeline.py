@@ -1,7 +1,7 @@
-"""A run as its log tells it: evaluations, their turns, and the steps of each turn.
+"""A run as described by its log: evaluations, their turns, and the steps of each turn.
 
-`wink show` and the report are two views of this model. Texts are as the log has them: a view makes
-them safe for its reader.
+`wink show` and the report are two views of this model. Texts are unmodified; each view makes them
+safe for its output.
 """
 
 import json
@@ -26,12 +26,12 @@ __all__ = [
     "read_run",
 ]
 
-NO_END = "the log has no end of this evaluation"
-_STOPS = {"limit": "stopped by a limit", "suspended": "waits for approval"}
+NO_END = "the log ends before this evaluation does"
+_STOPS = {"limit": "stopped by a limit", "suspended": "suspended for approval"}
 
 
 class Line(NamedTuple):
-    """One line of a timeline; `depth` counts the evaluations around the one that it is of."""
+    """One line of a timeline; `depth` is the number of evaluations around it."""
 
     depth: int
     text: str
@@ -39,10 +39,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSection:
-    """A section in one turn: `full`, `summary`, `closed` again or `hidden`.
+    """A section in one turn; `visibility` is `full`, `summary`, `closed` (again) or `hidden`.
 
-    `size` is the number of characters that requests carry of it, `tool_size` that of its tools.
-    `opened_by` says what opened it, if its author did not.
+    `size` is the number of its characters in requests, and `tool_size` that of its tools.
+    `opened_by` describes what opened it, unless its author did.
     """
 
     path: str
@@ -54,7 +54,7 @@ class RunSection:
 
 @dataclass(slots=True, eq=False)
 class RunStep:
-    """One event of a run in one line, with the evaluations that ran inside a tool call."""
+    """One event of a run as a line, with the evaluations that were nested in a tool call."""
 
     record: Record
     line: str
@@ -68,11 +68,11 @@ class RunStep:
 
 @dataclass(slots=True, eq=False)
 class RunTurn:
-    """A request and what followed until the next one.
+    """A request and all steps up to the next one.
 
-    `requests` has several steps when adapters fell back, and none where a run that has waited goes
-    on with the calls that it waited for. `tools` are those that the model could call, `text` is
-    what it wrote.
+    `requests` has several steps if adapters fell back. It is empty if a resumed run starts with the
+    calls that were pending. `tools` are the tools that the model could call, and `text` is the
+    model's text.
     """
 
     requests: list[RunStep]
@@ -84,17 +84,18 @@ class RunTurn:
 
     @property
     def number(self) -> int:
-        """The number of its request, 0 without one."""
+        """The number of the turn's request, or 0 if it has no request."""
         return int(self.requests[0].record["turn"]) if self.requests else 0
 
 
 @dataclass(slots=True, eq=False)
 class RunEvaluation:
-    """One evaluation; `steps` come before its first turn.
+    """One evaluation; `steps` contains the steps before its first turn.
 
-    It ends with an `answer`, a `stop` or a `restart`; a log that was cut off has none of these.
-    `depth` counts the evaluations around it. `unfinished` has evaluations inside a call that has
-    not ended. `restarted` is the one that it continues with other sections open.
+    It ends with an `answer`, a `stop` or a `restart`; in an incomplete log, it has none of these.
+    `depth` is the number of evaluations around it. `unfinished` has the evaluations nested in a
+    call that has not ended. `restarted` is the evaluation that this one continues with other
+    sections open.
     """
 
     prompt: RunStep
@@ -113,7 +114,7 @@ class RunEvaluation:
 
     @property
     def has_end(self) -> bool:
-        """Whether the log says how the evaluation ended."""
+        """Whether the log contains the end of the evaluation."""
         steps = self.turns[-1].steps if self.turns else self.steps
         compacted = bool(steps) and steps[-1].event == "Compacted"
         return compacted or any((self.answer, self.stop, self.restart))
@@ -127,12 +128,12 @@ class RunEvaluation:
 
     @property
     def text(self) -> str:
-        """What the model wrote last."""
+        """The model's last text."""
         return self.turns[-1].text if self.turns else ""
 
     @property
     def all_steps(self) -> Iterator[RunStep]:
-        """The steps before its first turn, then the requests and steps of each turn."""
+        """Yields the steps before the first turn, then the requests and steps of each turn."""
         yield from self.steps
         for turn in self.turns:
             yield from turn.requests
@@ -140,22 +141,22 @@ class RunEvaluation:
 
 
 class LoggedRun:
-    """Reads a log record by record; `evaluations` has those that no tool call runs.
+    """Reads a log record by record; `evaluations` has the evaluations that are not nested.
 
-    The ids of a record name its run, which has one evaluation at a time. Runs may overlap. Records
-    without the id of a run are those of their session.
+    The ids of a record identify its run, which has one evaluation at a time. Runs may overlap.
+    Records without a run id belong to their session.
     """
 
     def __init__(self) -> None:
         self.evaluations: list[RunEvaluation] = []
-        # those without an end, by the id of their run, and by the path of a run inside it
+        # evaluations without an end, by the id of their run and the path of a nested run
         self._open: defaultdict[Json, dict[str, RunEvaluation]] = defaultdict(dict)
         self._opened_by: defaultdict[tuple[Json, ...], dict[str, str]] = defaultdict(dict)
 
     def add(self, record: Record) -> list[Line]:
-        """Adds the next record and returns its lines, with the answers that it settles.
+        """Adds the next record; returns its lines, and answers that are now known to be final.
 
-        Raises `LookupError`, `TypeError` or `AttributeError` for a record that lacks fields.
+        Raises `LookupError`, `TypeError` or `AttributeError` for a record with missing fields.
         """
         step, lines = RunStep(record, headline(record)), list[Line]()
         run = record.get("run_id") or record.get("session_id")
@@ -165,7 +166,7 @@ class LoggedRun:
             if evaluation:
                 lines += _unjudged_answers([evaluation])
             evaluation = self._begin(step, by_path, path)
-        elif evaluation is None:  # of no evaluation
+        elif evaluation is None:  # outside any evaluation
             if not self.evaluations:
                 self.evaluations.append(RunEvaluation(step))
             evaluation = self.evaluations[-1]
@@ -191,14 +192,14 @@ class LoggedRun:
         return lines
 
     def end(self) -> list[Line]:
-        """Returns the lines that are left when no record follows."""
+        """Returns the remaining lines after the last record."""
         evaluations = [each for by_path in self._open.values() for each in by_path.values()]
         self._open.clear()
         open_ones = [Line(each.depth, NO_END) for each in evaluations if not each.has_end]
         return [*_unjudged_answers(evaluations), *open_ones]
 
     def _begin(self, step: RunStep, by_path: dict[str, RunEvaluation], path: str) -> RunEvaluation:
-        """Returns a new evaluation, in place of the one that its run has had so far."""
+        """Returns a new evaluation, which replaces the previous one of its run."""
         before = by_path.pop(path, None)
         around = [each for each in by_path if path.startswith(each)]
         outer = by_path[max(around, key=len)] if around else None
@@ -212,7 +213,7 @@ class LoggedRun:
 
 
 def read_run(records: Iterable[Record]) -> LoggedRun:
-    """Reads a whole log."""
+    """Reads a complete log."""
     run = LoggedRun()
     for record in records:
         run.add(record)
@@ -224,7 +225,7 @@ def _unjudged_answers(evaluations: Iterable[RunEvaluation]) -> list[Line]:
 
 
 def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
-    """Files a step in the evaluation's turns and applies it to the section tree."""
+    """Adds a step to the evaluation's turns and applies it to the section tree."""
     record = step.record
     turn = _last_turn(evaluation, record)
     match record["event"]:
@@ -237,7 +238,7 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             return
         case "ProviderCalled":
             if turn and turn.requests and turn.number == record["turn"]:
-                turn.requests.append(step)  # another adapter is asked
+                turn.requests.append(step)  # another adapter was tried
             else:
                 turn = RunTurn([step], evaluation.sections, evaluation.tools)
                 evaluation.turns.append(turn)
@@ -269,7 +270,7 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
 
 
 def _last_turn(evaluation: RunEvaluation, record: Record) -> RunTurn | None:
-    """Returns the last turn; calls and decisions before any request begin one without it."""
+    """Returns the last turn; a call or decision before any request starts a turn without one."""
     if not evaluation.turns and record["event"] in ("ToolInvoked", "ApprovalDecided"):
         evaluation.turns.append(RunTurn([], evaluation.sections, evaluation.tools))
     return evaluation.turns[-1] if evaluation.turns else None
@@ -284,7 +285,7 @@ def _section(row: Record, opened_by: Mapping[str, str]) -> RunSection:
 def _with_tools(
     evaluation: RunEvaluation, sections: Iterable[RunSection]
 ) -> tuple[RunSection, ...]:
-    """Returns the sections with the sizes of those tools that the model can call."""
+    """Returns the sections with the sizes of the tools that the model can call."""
     sizes, tools = evaluation.tool_sizes, evaluation.tools
     return tuple(
         replace(section, tool_size=sum(sizes[section.path].get(name, 0) for name in tools))
@@ -327,12 +328,12 @@ def _apply_disclosure(evaluation: RunEvaluation, record: Record, turn: int) -> N
 
 
 def is_inside(path: str, around: str) -> bool:
-    """Whether the section at `path`, its keys joined by dots, is `around` or inside of it."""
+    """Returns whether the section at `path` (keys joined by dots) is `around` or inside it."""
     return f"{path}.".startswith(f"{around}.")
 
 
 def headline(record: Record) -> str:
-    """Returns what happened in one line; two leading blanks mark a part of a turn."""
+    """Returns a one-line description of an event; two leading spaces indent a step of a turn."""
     match record["event"]:
         case "PromptRendered":
             size = f"{len(record['text']):,} characters"
@@ -345,7 +346,7 @@ def headline(record: Record) -> str:
         case "ToolInvoked":
             outcome = "ok" if record["result"]["success"] else "failed"
             params = json.dumps(record["params"], ensure_ascii=False)
-            if record["params"] is None:  # the call was refused before its handler ran
+            if record["params"] is None:  # the call was rejected before its handler ran
                 params = record.get("arguments", "")
             return f"  {record['name']} {params} {outcome}: {record['content']}"
         case "AnswerRejected":
@@ -361,7 +362,7 @@ def headline(record: Record) -> str:
 
 
 def _headline_of_change(record: Record) -> str:
-    """Returns the line of a change of the prompt, its tools or the conversation."""
+    """Returns the line for a change of the prompt, its tools or the conversation."""
     match record["event"]:
         case "ToolsInjected":
             return f"  new tools: {', '.join(record['tool_names'])}"
@@ -371,12 +372,12 @@ def _headline_of_change(record: Record) -> str:
             return f"restarts with {', '.join(record['section_keys'])} open: {record['reason']}"
         case "ApprovalDecided":
             reason = f": {record['reason']}" if record["reason"] else ""
-            return f"  {record['name']} was asked about, decision {record['decision']}{reason}"
+            return f"  approval of {record['name']}: {record['decision']}{reason}"
         case "Compacted":
-            if not record["tokens_before"]:  # of a stored run, which does not tell
-                return "shorter conversation"
+            if not record["tokens_before"]:  # a stored run does not record the tokens
+                return "compacted conversation"
             sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
-            return f"shorter conversation: {sizes}"
+            return f"compacted conversation: {sizes}"
         case "OverridesDropped":
             return f"stale overrides: {', '.join(record['texts'])}"
         case "ParamsMissing":

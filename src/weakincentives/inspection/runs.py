@@ -1,4 +1,4 @@
-"""The former name of `run_timeline`; importing it warns."""
+"""The former name of `run_timeline`; importing it issues a warning."""
 
 from warnings import warn
 

@@ -1,4 +1,4 @@
-"""Masks what looks like a secret in a log, which may hold anything that a tool read or wrote."""
+"""Masks apparent secrets in a log, which can contain anything that a tool read or wrote."""
 
 import re
 from itertools import pairwise
@@ -8,8 +8,8 @@ from ..redaction import MASK, SECRET_NAMES
 __all__ = ["mask_secrets"]
 
 _SECRET_NAME = re.compile("|".join(SECRET_NAMES).replace("token", "token(?!s)"), re.IGNORECASE)
-# After such a name, in JSON, headers and shell scripts: what leads to the value, and the value.
-# Bounded, since a log of others may repeat the name a million times without a value.
+# Matches the separator and the value after a secret's name, in JSON, headers and shell scripts. The
+# length is limited, because an untrusted log could repeat the name a million times without a value.
 _TO_VALUE = (
     r"""(?!s\b)[\w-]{0,64}+\\?["']?\s{0,64}+[:=]\s*+\\?["']?(?:(?:[Bb]earer|[Bb]asic)\s+)?"""
 )
@@ -17,7 +17,7 @@ _VALUE = r"""(?!\d+\b)[^\s"',;&\\]{6,}"""
 
 
 def _shapes() -> dict[str, str]:
-    """Returns patterns of secrets by the text with which each begins; group 1 stays readable."""
+    """Returns patterns of secrets by the text that they start with; group 1 is not masked."""
     spellings = {spell(name) for name in SECRET_NAMES for spell in (str, str.upper, str.title)}
     keys = {
         r"[\w-]{16,}": ("sk-", "sk_", "pk_", "rk_", "glpat-", "AIza"),
@@ -34,17 +34,17 @@ def _shapes() -> dict[str, str]:
     }
 
 
-# Python searches a hundred times faster for a pattern that begins with a literal.
+# Python finds a pattern that starts with a literal a hundred times faster.
 _SECRETS = {start: re.compile(pattern, re.DOTALL) for start, pattern in _shapes().items()}
 _JWT_START, _JWT_PART = "eyJ", 10
 _DOTTED = re.compile(rf"{_JWT_START}[\w-]*+(?:\.[\w-]++)*+")
 
 
 def mask_secrets(text: str, name: str = "") -> str:
-    """Replaces what looks like a secret in `text` by `***`; `name` is the field that has it.
+    """Replaces apparent secrets in `text` by `***`; `name` is the name of its field.
 
-    It knows passwords, tokens and keys by the names before them, and the keys of common services by
-    their shapes. It can miss others.
+    Recognizes passwords, tokens and keys by the names before them, and the keys of common services
+    by their format. Other secrets can be missed.
     """
     if name and _SECRET_NAME.search(name):
         return MASK
@@ -55,7 +55,7 @@ def mask_secrets(text: str, name: str = "") -> str:
 
 
 def _mask_jwt(match: re.Match[str]) -> str:
-    """Returns dotted words without the JSON web token among them."""
+    """Returns dotted words without any JSON web token among them."""
     sizes = [min(len(part), _JWT_PART) for part in match[0].split(".")]
     is_token = (_JWT_PART, _JWT_PART) in pairwise(sizes[:-1])
     return f"{_JWT_START}{MASK}" if is_token else match[0]

@@ -1,4 +1,4 @@
-"""Renders a prompt in every state that a model can bring it to by opening sections."""
+"""Renders a prompt in every state that a model can reach by opening sections."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,10 +19,11 @@ type _Paths = tuple[SectionPath, ...]
 
 @dataclass(frozen=True, slots=True)
 class PromptState:
-    """A prompt whose model has opened the sections at `opened`, which are sorted.
+    """A prompt after its model has opened the sections at `opened`, which are sorted.
 
-    `name` is `closed` while nothing is open, else the keys of the open sections, as in
-    `guide+guide.deep`. The state with all sections open is `all`, unless it is a smallest one.
+    `name` is `closed` if no section is open, and otherwise lists the open sections' keys, such as
+    `guide+guide.deep`. The state with all sections open is called `all`, unless it is one of the
+    smallest states.
     """
 
     name: str
@@ -36,12 +37,12 @@ class PromptState:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools that the model can call, as every adapter describes them."""
+        """The tools that the model can call, in the form that every adapter uses."""
         return rendered_tools(self.rendered)
 
     @property
     def output(self) -> OutputSpec | None:
-        """The answer that the model must give; `None` for text."""
+        """The type of answer that the model must give; `None` for text."""
         declared = self.rendered.structured_output
         return None if declared is None else output_to_spec(declared)
 
@@ -49,14 +50,15 @@ class PromptState:
 def render_states(
     target: AnyTemplate | AnyPrompt, *, session: Session | None = None, limit: int = 64
 ) -> tuple[PromptState, ...]:
-    """Renders the prompt in each state that a model can bring it to, `closed` first.
+    """Renders the prompt in each state that a model can reach, `closed` first.
 
-    Each section that can be opened alone doubles the number of states. Above `limit`, the result
-    has only the smallest states, one for each summarized section with those around it, and the one
-    where all is open. Together they show every text and tool, unless a selector reads which
-    sections are open. `limit=0` always returns these. `session`, by default a fresh one, feeds the
-    selectors; its open sections are open from the start. Raises `PromptRenderError` with the path
-    of a section that cannot be rendered, also of a hidden one.
+    Each section that can be opened independently doubles the number of states. If there are more
+    than `limit`, the result contains only the smallest states, one for each summarized section with
+    its parents, and the state in which everything is open. These states show every text and tool,
+    unless a selector depends on the open sections. `limit=0` always returns these states.
+    `session`, by default a new one, is passed to the selectors; sections that are open in it are
+    open from the start. Raises `PromptRenderError` with the path of a section that cannot be
+    rendered, even if it is hidden.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     start = Session() if session is None else session
@@ -89,7 +91,7 @@ def _reachable(
     """Renders all states, those with the fewest open sections first."""
     queue: list[_Paths] = [()]
     seen: set[_Paths] = set()
-    for opened in queue:  # which grows meanwhile
+    for opened in queue:  # grows during the loop
         rendered = render(opened)
         yield opened, rendered
         for path, visibility in rendered.visibility.items():

@@ -1,7 +1,7 @@
-"""Hypothesis strategies of tool arguments: ones that fit a JSON schema, and ones that do not.
+"""Hypothesis strategies for tool arguments that do or do not match a JSON schema.
 
-This is the only module that imports hypothesis; nothing imports it before it is needed. Schemas are
-those that `serde` makes.
+This is the only module that imports hypothesis, and it is imported only when needed. It supports
+the schemas that `serde` generates.
 """
 
 import json
@@ -20,7 +20,7 @@ from ..serde.json_schemas import resolved, target_name
 
 __all__ = ["AnyStrategy", "argument_strategies", "to_json"]
 
-type AnyStrategy = SearchStrategy[Any]  # Any: params, and JSON of every shape
+type AnyStrategy = SearchStrategy[Any]  # Any: params, and JSON of any shape
 type _Replacement = AnyStrategy | Mapping[str, AnyStrategy] | None
 
 _LONG = 20_000
@@ -29,12 +29,13 @@ _LONG = 20_000
 def argument_strategies(
     schema: JsonSchema, replacement: _Replacement = None
 ) -> tuple[AnyStrategy, AnyStrategy]:
-    """Returns strategies of dicts that fit the schema of an object, and of dicts that do not.
+    """Returns strategies for dicts that match an object's schema, and for dicts that do not.
 
-    `replacement` takes the place of all generated values, or of the properties that it names. Few
-    of the latter dicts fit: most have a param too many, too few or of another type.
+    `replacement` replaces all generated values, or those of the properties that it names. Most
+    dicts of the second strategy have an unknown, a missing or a mistyped param, but a few of them
+    match.
     """
-    if "$ref" in schema:  # a type that holds itself
+    if "$ref" in schema:  # a type that contains itself
         schema = {**resolved(schema, schema), "$defs": schema["$defs"]}
     fitting = _fitting(schema, replacement)
     names = st.sampled_from([*schema.get("properties", {}), "no_such_param"])
@@ -66,7 +67,7 @@ def _fitting(schema: JsonSchema, replacement: _Replacement) -> AnyStrategy:
 def _values_later(
     schema: JsonSchema, definitions: Mapping[str, AnyStrategy]
 ) -> Callable[[], AnyStrategy]:
-    # not a partial: hypothesis would print all of its arguments
+    # not a partial, because hypothesis would print all of its arguments
     return lambda: _values(schema, definitions)
 
 
@@ -75,7 +76,7 @@ def _merged(first: AnyStrategy, second: AnyStrategy) -> AnyStrategy:
 
 
 def _values(schema: JsonSchema, definitions: Mapping[str, AnyStrategy]) -> AnyStrategy:
-    """Returns values that fit the keywords known here; the parser refuses the other misfits."""
+    """Returns values that match the keywords known here; the parser rejects any other mismatch."""
     values = partial(_values, definitions=definitions)
     match schema:
         case {"$ref": reference}:

@@ -1,9 +1,9 @@
 """The conformance suite plays scenarios with any `ProviderAdapter` and compares the outcomes.
 
-Each scenario says what it expects. Besides, every adapter must reach the outcome of
-`ScriptedAdapter`, whether it injects tools or restarts. It plays each scenario with the prompt
-alone, with a message of the user, and in a conversation that another adapter began. An adapter's
-author writes a `Harness`.
+Each scenario defines its expected outcome. In addition, every adapter must reach the same outcome
+as `ScriptedAdapter`, whether it injects tools or restarts. Each scenario is played with only the
+prompt, with a user message, and in a conversation that another adapter started. The author of an
+adapter implements a `Harness`.
 """
 
 import asyncio
@@ -50,22 +50,23 @@ type Way = Literal[
     "execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async"
 ]
 type Beginning = Literal["prompt", "message", "conversation"]
-"""How a scenario begins: with the prompt alone, with a message, or as a later turn."""
+"""How a scenario starts: with only the prompt, with a message, or as a later turn."""
 
-type _Any = Any  # Any: results, events and adapters of every kind
+type _Any = Any  # Any: results, events and adapters of any type
 
 
 class ConformanceError(AssertionError):
-    """An adapter departed from a scenario."""
+    """An adapter's outcome differs from the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """One request as the model saw it.
+    """One request from the model's point of view.
 
-    `texts` are the instructions and the user's texts, `tools` the names of the tools. An answer of
-    a tool is a call id and a text. `media` are the digests of all images and documents, in order.
-    `replies` are the model's own earlier texts, `calls` the ids of its earlier calls, in order.
+    `texts` are the instructions and the user's texts, and `tools` the names of the tools. `answers`
+    are the tool results, as pairs of call id and text. `media` are the digests of all images and
+    documents, in order. `replies` are the model's own earlier texts, and `calls` the ids of its
+    earlier calls, in order.
     """
 
     texts: tuple[str, ...]
@@ -78,14 +79,14 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """An adapter with a script behind it, and all requests so far."""
+    """An adapter with a scripted provider, and all requests so far."""
 
     adapter: ProviderAdapter
     sent: Callable[[], Sequence[SentRequest]]
 
 
 class Harness(Protocol):
-    """Puts a script behind an adapter; `capabilities` says which scenarios it can play."""
+    """Provides adapters with a scripted provider; `capabilities` selects the scenarios to play."""
 
     capabilities: Capability
 
@@ -97,7 +98,7 @@ class Harness(Protocol):
 
 
 class ScriptedHarness:
-    """The harness of `ScriptedAdapter`, the reference for all others, or of a subclass."""
+    """The harness of `ScriptedAdapter`, which is the reference for others, or of a subclass."""
 
     def __init__(
         self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True
@@ -146,12 +147,13 @@ def _error(fault: ProviderFault) -> PromptEvaluationError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The outcome of a run, as plain values.
+    """The outcome of a run as plain values.
 
-    `error` has phase, code, status and seconds to wait. `notes`, `book` and `opened` are the state
-    of session and resource afterwards, `visible` and `tools` what the prompt then shows. `events`
-    has a letter for each event, `log` their fields that are the same in every run. `answers` are
-    the tools' texts, `sent` is what the model saw.
+    `error` contains the phase, code, status and seconds to wait. `notes`, `book` and `opened` are
+    the final state of the session and the resource, and `visible` and `tools` are the sections and
+    tools that the prompt then shows. `events` has a letter for each event, and `log` those of its
+    fields that are the same in every run. `answers` are the texts of tool results, and `sent` are
+    the requests from the model's point of view.
     """
 
     text: str | None
@@ -179,7 +181,7 @@ _LETTERS = {
     "VisibilityExpanded": "V",
     "PromptExecuted": "X",
 }
-# fields of events that differ from run to run, or from adapter to adapter
+# event fields that differ between runs or adapters
 _INCIDENTAL = (
     "event_id created_at session_id run_id run_path seconds timestamp adapter measure error model"
 )
@@ -188,7 +190,7 @@ _INCIDENTAL = (
 def run(
     scenario: Scenario, harness: Harness, way: Way = "execute", beginning: Beginning = "prompt"
 ) -> RunOutcome:
-    """Plays a scenario with `MainLoop` or the adapter alone; raises all but evaluation errors."""
+    """Plays a scenario with `MainLoop` or only the adapter; catches only evaluation errors."""
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
     options: dict[str, _Any] = (
@@ -237,23 +239,23 @@ def run(
 
 
 def _earlier_turn(prompt: AnyPrompt) -> tuple[Conversation, dict[str, str]]:
-    """Returns the conversation of an earlier turn after its JSON, and its answers by call id."""
+    """Returns an earlier turn's conversation, restored from JSON, and its results by call id."""
     output = prompt.template.structured_output
     answer = "[]" if output is not None and output.container == "array" else '{"count": 1}'
     replies = [call(("peek", {}), ("peek", {"last": 1})), say(answer)]
     prompt.bind(resources={World: World()})
     response = ScriptedAdapter(replies).evaluate(prompt, session=Session(), message="Look first.")
-    assert response.conversation is not None  # a loop adapter's
+    assert response.conversation is not None  # set by every loop adapter
     conversation = Conversation.from_json(response.conversation.to_json())
     answers = [message for message in conversation.messages if isinstance(message, ToolMessage)]
     return conversation, {message.call_id: message.content for message in answers}
 
 
 def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRequest:
-    """Returns a request of the later turn without the calls and answers of the earlier one.
+    """Returns a request of the later turn without the earlier turn's calls and results.
 
-    Adapters may send these under new call ids. Raises `ConformanceError` if an answer is missing. A
-    nested evaluation has a conversation of its own.
+    Adapters can send those with new call ids. Raises `ConformanceError` if a result is missing. The
+    conversation of a nested evaluation is unrelated, so it is returned unchanged.
     """
     if not earlier or not any("Look first." in text for text in request.texts):
         return request
@@ -265,13 +267,13 @@ def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRe
         raise ConformanceError(
             f"the request has the wrong answers for the previous turn: {answers!r}"
         )
-    # an adapter that drops the earlier calls loses later ones here, which is found out below
+    # if an adapter drops the earlier calls, later calls are removed here, which is detected below
     number = len(earlier)
     return replace(request, answers=request.answers[number:], calls=request.calls[number:])
 
 
 def _result(running: _Any, way: Way) -> _Any:
-    """Awaits a call or reads a stream to its end, and checks that its pieces make up the text."""
+    """Awaits a call or reads a stream, and checks that the chunks add up to the text."""
     if "stream" not in way:
         return asyncio.run(running) if way.endswith("async") else running
     events = asyncio.run(_collect(running)) if way.endswith("async") else list(running)
@@ -311,12 +313,12 @@ def _constant_fields(event: _Any) -> list[object]:
         for field in fields(event)
         if field.compare and field.name not in _INCIDENTAL.split()
     ]
-    # some APIs have arguments as objects, so that empty ones come as an empty object
+    # some APIs use objects as arguments, so that empty arguments become an empty object
     return ["{}" if name == "arguments" and value == "" else value for name, value in values]
 
 
 def scenarios(harness: Harness) -> tuple[Scenario, ...]:
-    """Returns the scenarios of `SCENARIOS` that `harness` can play."""
+    """Returns the scenarios in `SCENARIOS` that `harness` can play."""
     return tuple([scenario for scenario in SCENARIOS if scenario.needs in harness.capabilities])
 
 
@@ -326,10 +328,10 @@ def check(
     *ways: Way,
     beginnings: Sequence[Beginning] = ("prompt", "message", "conversation"),
 ) -> None:
-    """Plays a scenario in these ways, by default in all that make sense, and checks the outcome.
+    """Plays a scenario in these ways, by default in all applicable ones, and checks the outcome.
 
-    It plays the first of `beginnings` in all ways, the others in the first way, and the last one in
-    the last way too. Raises `ConformanceError` with all that differs.
+    The first of `beginnings` is played in all ways, the others in the first way, and the last one
+    also in the last way. Raises `ConformanceError` with all differences.
     """
     if not ways:
         ways = "execute", "execute_async"
@@ -346,7 +348,7 @@ def check(
         try:
             outcome = run(scenario, harness, way, beginning)
             differences = list(_differences(scenario, harness.capabilities, outcome, beginning))
-        except AssertionError as error:  # a harness raises it for requests outside of its script
+        except AssertionError as error:  # raised by a harness for requests outside its script
             differences = [str(error)]
         if differences:
             play = way if beginning == "prompt" else f"{way} with a {beginning}"
@@ -368,7 +370,7 @@ def _differences(
     if Capability.INJECT not in scenario.needs:
         references.append(_reference(scenario, inject=not inject, beginning=beginning))
     for other in references:
-        # an adapter may write the JSON of typed output differently
+        # an adapter can write the JSON of typed output differently
         for name in _END if other.output is None else _END[1:]:
             value, expected = getattr(outcome, name), getattr(other, name)
             if value != expected:
@@ -394,7 +396,7 @@ def _unmet_expectations(
 ) -> Iterator[str]:
     is_usage_known = Capability.USAGE in capabilities
     if outcome.error and Capability.OWN_LOOP not in capabilities:
-        is_usage_known = False  # a vendor's loop may have asked again
+        is_usage_known = False  # a vendor's loop may have repeated a request
     for name, expected in scenario.expect.items():
         value = getattr(outcome, name)
         if name == "usage" and not is_usage_known:
@@ -423,7 +425,7 @@ def _fits(name: str, value: _Any, expected: _Any, capabilities: Capability) -> b
 def _request_differences(
     requests: Sequence[SentRequest], expected: Sequence[SentRequest]
 ) -> Iterator[str]:
-    """Yields how requests differ from what they must hold; there may be more words around it."""
+    """Yields the differences between requests and expected ones; additional text is allowed."""
     if len(requests) != len(expected):
         yield f"{len(requests)} requests instead of {len(expected)}"
     for number, (request, other) in enumerate(zip(requests, expected, strict=False), 1):

@@ -1,6 +1,6 @@
-"""Counts in how many tests the model could read each section in full.
+"""Counts the tests in which the model could read each section in full.
 
-Counts are plain values, which pytest-xdist's workers can send.
+Counts are plain values that pytest-xdist's workers can send.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from ..visibility import SectionPath, SectionVisibility
 __all__ = ["Counts", "add_counts", "count_sections", "report"]
 
 type Counts = dict[str, dict[str, list[int]]]
-"""By prompt and dotted path: characters in full, and tests that saw them; "" counts all tests."""
+"""Characters in full and number of tests, by prompt and dotted path; "" counts all tests."""
 
 _FULL = SectionVisibility.FULL
 
@@ -46,7 +46,7 @@ def count_sections(events: Iterable[object]) -> Counts:
 def _texts(rendered: PromptRendered) -> tuple[SectionTexts, ...]:
     try:
         return rendered.measure()
-    except Exception:  # a section that no test showed may fail
+    except Exception:  # a section that no test shows may raise
         return ()
 
 
@@ -59,7 +59,7 @@ def _rows(rendered: PromptRendered, full_paths: set[SectionPath]) -> dict[str, l
 
 
 def add_counts(total: Counts, more: Counts) -> None:
-    """Adds `more` to `total`, in place."""
+    """Adds `more` to `total` in place."""
     for prompt, rows in more.items():
         total_rows = total.setdefault(prompt, {})
         for path, (size, tests) in rows.items():
@@ -68,7 +68,7 @@ def add_counts(total: Counts, more: Counts) -> None:
 
 
 def report(total: Counts) -> Iterator[str]:
-    """Yields a line for each prompt and each section."""
+    """Yields a line for each prompt and section."""
     for prompt, rows in sorted(total.items()):
         _, all_tests = rows.pop("")
         table = [(path, -(-size // 4), tests) for path, (size, tests) in rows.items()]

@@ -1,4 +1,4 @@
-"""Values of the pytest plugin's fixtures: factories of adapters and of prompts with overrides."""
+"""The values of the pytest plugin's fixtures: factories of adapters and overridden prompts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from .scripted import Reply, ScriptedAdapter, SeenRequest
 
 __all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
 
-_MAX_LEFTOVERS = 20
+_MAX_DESCRIBED = 20
 _REASONS = {
     "changed": "the code's text has changed",
     "gone": "the code has no such text",
@@ -27,7 +27,7 @@ _REASONS = {
 
 
 class _RecordedAdapter(ScriptedAdapter):
-    """Records the events of every session that it evaluates with."""
+    """Records the events of every session in which it evaluates a prompt."""
 
     events: RecordedEvents
 
@@ -40,7 +40,7 @@ class _RecordedAdapter(ScriptedAdapter):
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAdapters:
-    """Makes adapters whose replies a script lists or a function decides; see the fixtures."""
+    """Creates adapters whose replies come from a script or a function; see the fixtures."""
 
     events: RecordedEvents = field(repr=False)
     _scripts: list[_RecordedAdapter] = field(default_factory=list[_RecordedAdapter], repr=False)
@@ -65,19 +65,19 @@ class ScriptedAdapters:
             self._scripts.append(adapter)
         return adapter
 
-    def leftovers(self) -> str | None:
-        """Describes the replies that are left in a script, and removes them from it."""
+    def remaining_replies(self) -> str | None:
+        """Consumes and describes the replies that are left in a script, if any."""
         for adapter in self._scripts:
-            if lines := [event_line(reply) for reply in islice(adapter.replies, _MAX_LEFTOVERS)]:
+            if lines := [event_line(reply) for reply in islice(adapter.replies, _MAX_DESCRIBED)]:
                 return (
                     f"the script has replies left after request {len(adapter.requests)}, "
-                    "which was the last; shorten it. Left over:\n  " + "\n  ".join(lines)
+                    "which was the last; shorten it. Remaining:\n  " + "\n  ".join(lines)
                 )
         return None
 
 
 class _StrictStore(LocalPromptOverridesStore):
-    """Fails for stale overrides, whoever asks for them."""
+    """Raises for stale overrides, whoever requests them."""
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
         override = super().resolve(descriptor, tag)
@@ -92,7 +92,7 @@ class _StrictStore(LocalPromptOverridesStore):
 
 
 class PromptsWithOverrides:
-    """Makes prompts with the overrides that `store` holds under `tag`; stale ones fail."""
+    """Creates prompts with the overrides in `store` under `tag`; stale overrides raise."""
 
     def __init__(self, root: PathLike[str], tag: str = "latest", *, needed: bool = False) -> None:
         self.store = _StrictStore(root)
@@ -102,7 +102,7 @@ class PromptsWithOverrides:
     def __call__[Out](self, source: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
         """Returns a new prompt with the params and resources of `source`.
 
-        Raises `AssertionError` for stale overrides and, where they are `needed`, for none.
+        Raises `AssertionError` for stale overrides, and for missing ones if they are `needed`.
         """
         template = source.template if isinstance(source, Prompt) else source
         prompt = Prompt(template, overrides_store=self.store, overrides_tag=self.tag)

@@ -1,7 +1,7 @@
-"""Golden files of prompts, on syrupy: the text of a file, and the report of a change.
+"""Snapshot files of prompts, based on syrupy: the text of a file, and the report of a change.
 
-`inspection/states.py` makes the states of a file; syrupy decides when to compare and write files,
-and which ones are unused.
+`inspection/states.py` creates the states in a file; syrupy determines when files are compared and
+written, and which files are unused.
 """
 
 import json
@@ -22,7 +22,7 @@ from ..visibility import SectionVisibility
 
 __all__ = ["PromptExtension"]
 
-type _Data = Any  # Any: syrupy takes data of every kind
+type _Data = Any  # Any: syrupy accepts data of any type
 
 _SUFFIXES = {SectionVisibility.SUMMARY: " (summary)", SectionVisibility.FULL: ""}
 _PREFACE = (
@@ -33,8 +33,9 @@ _PREFACE = (
 class PromptExtension(SingleFileSnapshotExtension):
     """Writes a prompt, a template or the result of `render_states` to one Markdown file.
 
-    The file holds each text and each tool once, so a change of one is a change of one place. Of a
-    prompt or template it holds the smallest states, which show all of them.
+    The file contains each text and each tool once, so changing one of them changes only one place.
+    For a prompt or template, it contains the smallest states, which together show all texts and
+    tools.
     """
 
     _write_mode = WriteMode.TEXT
@@ -43,7 +44,7 @@ class PromptExtension(SingleFileSnapshotExtension):
     def serialize(self, data: _Data, **_filters: object) -> str:
         """Returns the file's content.
 
-        Raises `TypeError` for what is no prompt, and what `render_states` raises.
+        Raises `TypeError` for a value that is not a prompt, and the errors of `render_states`.
         """
         if isinstance(data, Prompt | PromptTemplate):
             data = render_states(data, limit=0)
@@ -57,7 +58,7 @@ class PromptExtension(SingleFileSnapshotExtension):
                 )
 
     def diff_lines(self, serialized_data: _Data, snapshot_data: _Data) -> Iterator[str]:
-        """Yields the names of all that changed, and then a diff of each."""
+        """Yields the names of all changed parts, and then a diff of each."""
         if not snapshot_data:
             yield "run pytest with --snapshot-update to write it"
             return
@@ -75,16 +76,16 @@ class PromptExtension(SingleFileSnapshotExtension):
         for name in changed:
             yield f"{name}:"
             diff = unified_diff(old.get(name, []), new.get(name, []), lineterm="", n=2)
-            for line in islice(diff, 3, None):  # without its head
+            for line in islice(diff, 3, None):  # without its header
                 yield styles.get(line[:1], context_style)(line)
 
 
 def _golden(states: Sequence[PromptState]) -> str:
-    """Returns the file: each state's outline, then each section, tool and the output once."""
+    """Returns the file: each state's outline, then each section, each tool and the output once."""
     blocks: dict[str, str] = {}
 
     def add(heading: str, body: str, state: PromptState) -> None:
-        # an author's section can differ from state to state
+        # an author's section can differ between states
         if blocks.setdefault(heading, body) != body:
             blocks[f"{heading} in state `{state.name}`"] = body
 
@@ -117,16 +118,16 @@ def _golden(states: Sequence[PromptState]) -> str:
 
 
 def _outline(state: PromptState) -> dict[str, str]:
-    """Returns the visible sections, each with its visibility, and the tools."""
+    """Returns the visible sections with their visibility, and the tools."""
     visibility = state.rendered.visibility.items()
     sections = {f"section `{'.'.join(path)}`": _SUFFIXES[value] for path, value in visibility}
     return sections | {f"tool `{tool.name}`": "" for tool in state.rendered.tools}
 
 
 def _fenced(text: str, language: str = "text") -> str:
-    """Puts `text` into a block that nothing in it ends; a carriage return becomes a visible sign.
+    """Returns `text` in a fenced block that it cannot end; a carriage return becomes visible.
 
-    A file may lose carriage returns.
+    Files can lose carriage returns.
     """
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.replace('\r', '␍')}\n{fence}"
@@ -137,7 +138,7 @@ def _json(schema: JsonSchema) -> str:
 
 
 def _blocks(golden: str) -> dict[str, list[str]]:
-    """Returns the lines under each heading, without fences and the blank lines around them."""
+    """Returns the lines under each heading, without fences and surrounding blank lines."""
     lines: list[str] = []
     blocks, fence = {"": lines}, ""
     for line in golden.split("\n"):

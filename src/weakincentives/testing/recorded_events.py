@@ -1,4 +1,4 @@
-"""Records the events of a test, in order; filters them by type and describes each in a line."""
+"""Records the events of a test in order, filters them by type, and describes each in a line."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ _short = Repr(maxlevel=3, maxstring=40, maxother=90)
 
 
 def event_line(event: object) -> str:
-    """Describes an event in one line: its type, and its fields that differ from their defaults."""
+    """Returns a one-line description of an event: its type, and fields with non-default values."""
     words = [type(event).__name__]
     if getattr(event, "success", True) is False:
         words.append("failed")
@@ -28,7 +28,7 @@ def event_line(event: object) -> str:
         words.append(_short.repr(event))
     for field in fields(event) if is_dataclass(event) else ():
         factory = field.default_factory
-        # compared as text: an array's == returns no bool
+        # compared as text, because an array's == does not return a bool
         default = _short.repr(field.default if factory is MISSING else factory())
         value = _short.repr(getattr(event, field.name, None))
         if field.repr and field.name not in _NOISE and value not in {"None", default}:
@@ -37,7 +37,10 @@ def event_line(event: object) -> str:
 
 
 class Events[E](Sequence[E]):
-    """Events in order of their publishing: `events[0]`, `events[ToolInvoked]`, `len(events)`."""
+    """Events in the order in which they were published.
+
+    Supports `events[0]`, `events[ToolInvoked]` and `len(events)`.
+    """
 
     def __init__(self, events: Iterable[E] = ()) -> None:
         self._events = list(events)
@@ -56,7 +59,7 @@ class Events[E](Sequence[E]):
     def where(
         self, predicate: Callable[[E], bool] | None = None, /, **values: object
     ) -> "Events[E]":
-        """Returns the events that `predicate` accepts and whose fields have these `values`."""
+        """Returns the events that match `predicate` and whose fields have these `values`."""
         accepted = [event for event in self._events if predicate is None or predicate(event)]
         for name, value in values.items():
             accepted = [event for event in accepted if getattr(event, name) == value]
@@ -74,16 +77,19 @@ class Events[E](Sequence[E]):
 
 
 class RecordedEvents(Events[object]):
-    """Records every event of the buses that it watches, except `Operation`, which is no record."""
+    """Records every event on the buses that it watches, except `Operation`.
+
+    An `Operation` is not a record of something that happened.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._buses: list[EventBus] = []
         self._subscriptions = ExitStack()
-        self._lock = Lock()  # threads may evaluate with one session
+        self._lock = Lock()  # several threads can evaluate in one session
 
     def watch[B: EventBus](self, bus: B, /) -> B:
-        """Records the events of `bus` from now on; returns the bus."""
+        """Records all future events of `bus`; returns the bus."""
         with self._lock:
             if all(known is not bus for known in self._buses):
                 self._buses.append(bus)
@@ -91,7 +97,7 @@ class RecordedEvents(Events[object]):
         return bus
 
     def stop(self) -> None:
-        """Ends all watching."""
+        """Stops recording on all buses."""
         self._subscriptions.close()
 
     def _record(self, event: object) -> None:

@@ -1,6 +1,6 @@
-"""The scenarios of the conformance suite, as data: a prompt, the model's turns, and the outcome.
+"""The scenarios of the conformance suite as data: a prompt, the model's turns, and the outcome.
 
-All scenarios share one prompt, whose tools do what the arguments of a call say.
+All scenarios share one prompt, whose tools do what a call's arguments ask for.
 """
 
 from binascii import a2b_base64
@@ -27,20 +27,20 @@ __all__ = ["SCENARIOS", "Capability", "Note", "ProviderFault", "Scenario", "Step
 
 
 class Capability(Flag):
-    """What an adapter and its harness are capable of; scenarios that need more are left out."""
+    """The capabilities of an adapter and its harness; scenarios that require more are skipped."""
 
-    INJECT = auto()  # takes further tools while a conversation runs: `supports_dynamic_tools`
+    INJECT = auto()  # can add tools to a running conversation: `supports_dynamic_tools`
     STREAM = auto()  # has `stream` and `stream_async`
-    USAGE = auto()  # reports the tokens of each request, cached ones too
-    STATUS = auto()  # tells failures apart by HTTP status
-    CODES = auto()  # and by the provider's own codes; knows how long to wait
-    TRANSPORT = auto()  # its harness can cut connections and send what is no reply
-    LENGTH = auto()  # its provider says that an answer was cut off,
-    FILTER = auto()  # that it was filtered,
-    REFUSAL = auto()  # that the model refused
-    MEDIA = auto()  # shows images (PNG) and documents (PDF)
-    ARGUMENTS = auto()  # arguments come as the model wrote them, broken JSON too
-    # one request a step, each answer in our words; no vendor's loop stands between
+    USAGE = auto()  # reports the tokens of each request, including cached ones
+    STATUS = auto()  # distinguishes failures by HTTP status
+    CODES = auto()  # also by the provider's own codes, and knows how long to wait
+    TRANSPORT = auto()  # its harness can drop connections and send invalid replies
+    LENGTH = auto()  # its provider reports that an answer was truncated
+    FILTER = auto()  # its provider reports that an answer was filtered
+    REFUSAL = auto()  # its provider reports that the model refused
+    MEDIA = auto()  # supports images (PNG) and documents (PDF)
+    ARGUMENTS = auto()  # passes on arguments as the model wrote them, even invalid JSON
+    # sends one request for each step, and results in our words, without a vendor's loop in between
     OWN_LOOP = auto()
 
 
@@ -48,9 +48,9 @@ class Capability(Flag):
 class ProviderFault:
     """A failure of the provider, which the adapter must report as `code`.
 
-    With a `status` it is an HTTP failure, with the provider's own code in `kind` and a
-    `retry-after` in seconds. Without one, `"connection"` stands for a connection that is cut, and
-    `"malformed"` for a reply that no adapter can read.
+    With a `status`, it is an HTTP failure, with the provider's own code in `kind` and a
+    `retry-after` in seconds. Without a status, `"connection"` means a dropped connection, and
+    `"malformed"` a reply that no adapter can read.
     """
 
     code: str
@@ -59,11 +59,11 @@ class ProviderFault:
     retry_after: int | None = None
 
 
-# Any: options of scenarios, each with a type of its own
+# Any: options of scenarios, each with its own type
 type _Option = Any
 
 type Step = AssistantMessage | ProviderFault
-"""The provider's side of one turn. Tool calls have ids, unique in their scenario."""
+"""The provider's side of one turn. Tool calls have ids that are unique in their scenario."""
 
 
 _NO_NEEDS = Capability(0)
@@ -72,12 +72,13 @@ _DEFAULT_CONFIG = RunConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
-    """A script and its outcome: `expect` holds values by field of `RunOutcome`.
+    """A script and its outcome: `expect` has the expected values by field of `RunOutcome`.
 
-    Of answers and errors it holds a part. An evaluation gets `config`, a deadline in `seconds` and
-    `budget`. Injection and restart must reach the same outcome, unless the scenario needs
-    injection. `message` is what the user says in plays with a message, else a text of the suite.
-    `earlier` is the prompt of the earlier turn in plays with a conversation, if it had other texts.
+    Expected answers and errors are parts of the actual ones. An evaluation gets `config`, a
+    deadline in `seconds` and `budget`. Injection and restart must reach the same outcome, unless
+    the scenario requires injection. `message` is the user's message in plays with a message, by
+    default the suite's own. `earlier` is the prompt of the earlier turn in plays with a
+    conversation, if its texts were different.
     """
 
     name: str
@@ -95,7 +96,7 @@ class Scenario:
         return self.name
 
 
-# --- The world in which all scenarios play
+# --- The environment of all scenarios
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Note:
 
 
 class World:
-    """A resource: a book that can be put back, and a clock that only tools move."""
+    """A resource: a book that can be restored, and a clock that only tools advance."""
 
     def __init__(self) -> None:
         self.book: tuple[str, ...] = ()
@@ -181,7 +182,7 @@ def _world(
     closable: bool = False,
     task: str = "Do it: 100 %, für 1 €.",
 ) -> AnyPrompt:
-    """Builds the prompt: a task, `more` with tools and children, `lore` with neither, `off`."""
+    """Builds the prompt: a task, `more` with tools and children, `lore` without either, `off`."""
     worker = partial(
         Tool[_Work, _Tally], description="Writes a note.", handler=_work, effect="repeatable"
     )
@@ -216,7 +217,7 @@ _PIXEL = (
 )
 _PAPER = Document.from_bytes(b"%PDF-1.4\n%%EOF\n", name="paper.pdf")
 _PHOTO, _OTHER = [
-    # a decoder ignores what follows the picture
+    # a decoder ignores everything after the picture
     Image.from_bytes(a2b_base64(_PIXEL) + name.encode(), name=name)
     for name in ("photo.png", "other.png")
 ]
@@ -229,12 +230,12 @@ class _Pictures:
 
 
 def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: ARG001
-    """Shows a picture and a paper."""
+    """Returns a picture and a document."""
     return ToolResult("shown", media=[_OTHER, _PAPER])
 
 
 def _gallery() -> AnyPrompt:
-    """Builds a prompt with a picture, another one in a section to open, and a tool with both."""
+    """Builds a prompt with a picture, another one in a closed section, and a tool with both."""
     show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show, effect="pure")
     peek = Tool[_Peek, _Tally](
         name="peek", description="Reads the notes.", handler=_peek, effect="pure"
@@ -253,21 +254,21 @@ def _gallery() -> AnyPrompt:
 
 
 # --- The table. Events: prompt Rendered, provider Called, Tool invoked, tools Injected (or
-# Visibility expanded and rendered again), tools Withdrawn, prompt eXecuted. A list holds the calls
-# of one turn.
+# Visibility expanded and rendered again), tools Withdrawn, prompt eXecuted. A list contains the
+# calls of one turn.
 
 type _Call = tuple[str, object]
 
 
 class _script:  # noqa: N801 - called like a function, for each row of the table
-    """A script; `expect` adds the outcome and makes a scenario of it."""
+    """A script; `expect` adds the outcome and turns it into a scenario."""
 
     def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: _Option) -> None:
         self._name, self._steps = name, script
         self._options: dict[str, _Option] = {"prompt": _world, **options}
 
     def expect(self, **outcome: object) -> Scenario:
-        """Adds a last reply, `done`, to a script that ends with calls and not with an error."""
+        """Returns the scenario; a script that ends with calls, not with an error, gets `done`."""
         script = self._steps
         if "error" not in outcome and script and not isinstance(script[-1], AssistantMessage):
             script += (say("done"),)
@@ -328,13 +329,13 @@ SCENARIOS = (
     _script("three calls of one turn", [_w("a"), _w("b"), _w("c")]).expect(
         notes="a b c", events="RCTTTCX"
     ),
-    _script("one call sees what another wrote", [_w("a"), ("peek", {})]).expect(
+    _script("a call sees an earlier write", [_w("a"), ("peek", {})]).expect(
         answers=("noted", "notes: a")
     ),
-    _script("words beside a call", replace(call(_w("a")), text="Let me see."), say("Seen.")).expect(
+    _script("text with a call", replace(call(_w("a")), text="Let me see."), say("Seen.")).expect(
         notes="a", text="Seen."
     ),
-    _script("a value is shown below the message", _w("a", "count")).expect(
+    _script("a value follows the message", _w("a", "count")).expect(
         answers=('noted\n\n{"count":1.0,"unit":"notes"}',)
     ),
     _script("no arguments mean the defaults", ("peek", ""), needs=Capability.ARGUMENTS).expect(
@@ -349,9 +350,7 @@ SCENARIOS = (
         replace(call(_w("a")), usage=TokenUsage(20, 8, 5, 3, 2)),
         say("Oh", usage=TokenUsage(9, 4, 6, 1)),
     ).expect(),
-    _script("a section has changed", _w("a"), earlier=partial(_world, task="Wait.")).expect(
-        notes="a"
-    ),
+    _script("a changed section", _w("a"), earlier=partial(_world, task="Wait.")).expect(notes="a"),
     _script("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh")).expect(
         answers=("Aye.",)
     ),
@@ -365,21 +364,21 @@ SCENARIOS = (
         message=["Compare", _OTHER, "and", _PAPER],
         needs=Capability.MEDIA,
     ).expect(answers=("shown", "And here: "), events="RCTTCX"),
-    # What fails is undone.
-    _script("a tool refuses", _w("a", "refuse")).expect(
+    # Failed calls are undone.
+    _script("a tool fails", _w("a", "refuse")).expect(
         notes="", book="", answers=("refused",), events="RCTCX"
     ),
     _script("a tool raises", _w("a", "raise")).expect(
         notes="", book="", answers=("no luck",), events="RCTCX"
     ),
-    _script("a tool gives what is no JSON", _w("a", "nan")).expect(notes="", book=""),
-    _script("what stands beside stays", [_w("a", "book"), _w("b", "raise"), _w("c")]).expect(
+    _script("a value that is not JSON", _w("a", "nan")).expect(notes="", book=""),
+    _script("parallel calls are kept", [_w("a", "book"), _w("b", "raise"), _w("c")]).expect(
         notes="a c", book="a"
     ),
     _script("a second try", _w("a", "refuse"), _w("a")).expect(
         notes="a", answers=("refused", "noted")
     ),
-    # The model's mistakes are answers to it.
+    # The model's mistakes are returned to it.
     _own("an unknown tool", [("nix", {}), _w("a")]).expect(
         answers=("Unknown tool 'nix'. Available", "noted"), notes="a"
     ),
@@ -392,41 +391,41 @@ SCENARIOS = (
     _script("broken JSON", [("work", '{"note": "'), _w("a")], needs=Capability.ARGUMENTS).expect(
         answers=("Invalid JSON", "noted")
     ),
-    _script("a number for a text", ("work", {"note": 7})).expect(answers=("note: ",), notes=""),
-    _script("a text for a number", ("peek", {"last": "all"})).expect(answers=("last: ",)),
-    _script("a field too many", ("work", {"note": "x", "more": 1})).expect(
+    _script("a number for a string", ("work", {"note": 7})).expect(answers=("note: ",), notes=""),
+    _script("a string for a number", ("peek", {"last": "all"})).expect(answers=("last: ",)),
+    _script("an unknown field", ("work", {"note": "x", "more": 1})).expect(
         answers=("more: ",), notes=""
     ),
-    _own("nothing to be closed", _close).expect(answers=("Unknown tool 'close_section'",)),
-    # Sections open by injection or by a new start, and come to the same.
+    _own("nothing to close", _close).expect(answers=("Unknown tool 'close_section'",)),
+    # Sections open by injection or by a restart, with the same outcome.
     _script("a section without tools", _read("lore")).expect(
         opened="", answers=("Long ago.",), events="RCTCX"
     ),
     _script("a section with tools", _read("more"), _to("more", "a"), _to("side", "b")).expect(
         notes="a b", events="RCTICTCTCX"
     ),
-    _script("below what is hidden", _read("more.deep"), _to("deep", "a")).expect(
+    _script("inside a hidden section", _read("more.deep"), _to("deep", "a")).expect(
         opened="more more.deep more.side", notes="a"
     ),
     _script("step by step", _read("more"), _read("more.deep"), _to("deep", "a")).expect(
         notes="a", events="RCTICTICTCX"
     ),
-    _script("what is open already", _read("more"), _read("more")).expect(events="RCTICTCX"),
+    _script("an open section", _read("more"), _read("more")).expect(events="RCTICTCX"),
     _script("a disabled section", _read("off")).expect(
         answers=("Unknown section key: 'off'",), opened=""
     ),
-    _script("state stays", _w("a", "book"), _read("more"), _to("more", "b", "book")).expect(
+    _script("state is kept", _w("a", "book"), _read("more"), _to("more", "b", "book")).expect(
         notes="a b", book="a b"
     ),
-    _script("calls before an opening one", [_w("a"), _read("more")], _to("more", "b")).expect(
+    _script("calls before opening a section", [_w("a"), _read("more")], _to("more", "b")).expect(
         notes="a b", events="RCTTICTCX"
     ),
     _script("a new tool is undone too", _read("more"), _to("more", "a", "raise")).expect(
         notes="", opened="more more.side"
     ),
-    _script("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_object).expect(
-        output=_Tally(2)
-    ),
+    _script(
+        "typed output after opening a section", _read("more"), say(_Tally(2)), prompt=_object
+    ).expect(output=_Tally(2)),
     _script("twice in one turn", [_read("more"), _read("more")], needs=Capability.INJECT).expect(
         events="RCTTICX"
     ),
@@ -449,7 +448,7 @@ SCENARIOS = (
         notes=""
     ),
     _own(
-        "opening again", _read("more"), _close, _read("more"), _to("more", "a"), prompt=_closing
+        "reopening", _read("more"), _close, _read("more"), _to("more", "a"), prompt=_closing
     ).expect(notes="a"),
     # Typed output.
     _script("an object", say(_Tally(3, "apples")), prompt=_object).expect(
@@ -497,16 +496,20 @@ SCENARIOS = (
     _script("tool calls", [_w("a"), _w("b")], budget=Budget(max_tool_calls=1)).expect(
         error=_budget, notes="a", events="RCT"
     ),
-    _script("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1)).expect(
+    _script("an answer after the last call", _w("a"), budget=Budget(max_tool_calls=1)).expect(
         notes="a"
     ),
     _usage("tokens", _w("a"), _w("b"), budget=Budget(max_tokens=30)).expect(
         error=_budget, notes="a", events="RCTC"
     ),
     _script(
-        "and a start", _open("more"), _w("a"), prompt=_opening, budget=Budget(max_calls=2)
+        "requests with a restart",
+        _open("more"),
+        _w("a"),
+        prompt=_opening,
+        budget=Budget(max_calls=2),
     ).expect(error=_budget, notes="a"),
-    # The provider fails.
+    # Provider failures.
     *[
         _script(f"a failure: {error}", _w("a"), fault, needs=needs).expect(
             notes="a", events="RCTC", error=f"request/{error}"
@@ -531,15 +534,18 @@ SCENARIOS = (
     _script("no reply", _w("a"), ProviderFault("malformed"), needs=Capability.TRANSPORT).expect(
         error="response/malformed", notes="a"
     ),
-    _script("a failure at once", ProviderFault("bad_request", 400), needs=Capability.STATUS).expect(
-        error="request/bad", events="RC"
-    ),
     _script(
-        "and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Capability.STATUS
+        "an immediate failure", ProviderFault("bad_request", 400), needs=Capability.STATUS
+    ).expect(error="request/bad", events="RC"),
+    _script(
+        "a failure after opening a section",
+        _read("more"),
+        ProviderFault("bad_request", 400),
+        needs=Capability.STATUS,
     ).expect(error="request/bad"),
-    _script(
-        "an answer that was cut off", replace(_half, finish="length"), needs=Capability.LENGTH
-    ).expect(error="response/truncated"),
+    _script("a truncated answer", replace(_half, finish="length"), needs=Capability.LENGTH).expect(
+        error="response/truncated"
+    ),
     _script(
         "a filtered answer", replace(_half, finish="content_filter"), needs=Capability.FILTER
     ).expect(error="response/content"),
@@ -547,7 +553,7 @@ SCENARIOS = (
         error="response/refused", events="RC"
     ),
     _script(
-        "a turn that was cut off",
+        "a truncated turn",
         replace(call(_w("a")), finish="length"),
         needs=Capability.OWN_LOOP | Capability.LENGTH,
     ).expect(notes="", error="response/truncated"),

@@ -1,4 +1,4 @@
-"""An adapter whose model follows a script, with the loop, executor and events of a real adapter."""
+"""An adapter with a scripted model, and the loop, executor and events of real adapters."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -27,20 +27,20 @@ __all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "c
 
 
 class ScriptExhaustedError(AssertionError):
-    """The adapter got more requests than its script has replies."""
+    """The adapter received more requests than its script has replies."""
 
 
 def say(output: object = "done", *, usage: TokenUsage | None = None) -> AssistantMessage:
-    """Returns the model's last reply: a text, or the JSON of a value."""
+    """Returns the model's last reply: a text, or a value as JSON."""
     text = output if isinstance(output, str) else serde.dump_json(output)
     return AssistantMessage(text=text, usage=usage or TokenUsage(10, 5))
 
 
 def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
-    """Returns a reply that calls tools: pairs of a name and arguments.
+    """Returns a reply with tool calls, each a pair of name and arguments.
 
     Arguments are a dict, a params dataclass or JSON text. The adapter adds call ids when it plays
-    the reply. Raises `TypeError` for what is no pair.
+    the reply. Raises `TypeError` for anything that is not a pair.
     """
     for pair in calls:
         match pair:
@@ -66,7 +66,7 @@ def _json(arguments: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """What the model saw: the evaluation's transcript up to the end of this request."""
+    """A request as the model saw it: the evaluation's transcript up to this point."""
 
     request: ProviderRequest
     length: int
@@ -78,7 +78,7 @@ class SeenRequest:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """Every tool that the model could call; one that was added twice stands there twice."""
+        """All tools that the model could call; a tool that was added twice is listed twice."""
         tools = list(self.request.tools)
         for message in self.messages:
             match message:
@@ -92,15 +92,15 @@ class SeenRequest:
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        """Names of the tools, in the order in which they became available."""
+        """The names of the tools, in the order in which they became available."""
         return tuple(tool.name for tool in self.tools)
 
 
 type Reply = AssistantMessage | Exception | Callable[[SeenRequest], AssistantMessage | Exception]
-"""One step of a script: a message, an error to raise, or a function that decides by the request."""
+"""One step of a script: a message, an error to raise, or a function of the request."""
 
 
-_END = AssistantMessage()  # stands behind the last reply
+_END = AssistantMessage()  # marks the end of the replies
 
 
 def _check_reply(number: int, reply: object) -> AssistantMessage:
@@ -114,10 +114,10 @@ def _check_reply(number: int, reply: object) -> AssistantMessage:
 class ScriptedAdapter(LoopAdapter, Connection):
     """Plays `replies` in order and records every request; evaluations share one script.
 
-    `replies` holds the rest of the script, and `requests` what the model saw. With
-    `dynamic_tools=False`, opening a section with tools starts the evaluation again. Raises
-    `ScriptExhaustedError` when the script has no reply left, and `TypeError` for an invalid reply:
-    at once when `replies` is a list or a tuple.
+    `replies` contains the rest of the script, and `requests` the requests that the model saw. With
+    `dynamic_tools=False`, opening a section with tools restarts the evaluation. Raises
+    `ScriptExhaustedError` if the script has no reply left. Raises `TypeError` for an invalid reply;
+    for a list or a tuple of replies, already in the constructor.
     """
 
     name = "scripted"
@@ -153,7 +153,7 @@ class ScriptedAdapter(LoopAdapter, Connection):
         return self._dynamic_tools
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> "ScriptedAdapter":
-        """Returns this adapter, so that the script goes on over evaluations."""
+        """Returns this adapter, so that all evaluations continue the same script."""
         return self
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -177,7 +177,7 @@ class ScriptedAdapter(LoopAdapter, Connection):
         return replace(message, tool_calls=tuple(calls))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        """Does what `ask` does."""
+        """Like `ask`."""
         return self.ask(request)
 
 

@@ -58,7 +58,7 @@ class AnthropicHarness(HttpHarness):
 
 HARNESSES = {way: AnthropicHarness(way) for way in WAYS}
 # A tool that was loaded by reference cannot be taken away: the loop refuses its calls.
-NEVER_CLOSED = {"closing", "a closed tool", "opening again"}
+NEVER_CLOSED = {"closing", "a closed tool", "reopening"}
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,10 @@ def harness(*, inject: bool) -> HttpHarness:
 RESTARTS, INJECTS = harness(inject=False), harness(inject=True)
 INJECTING = {
     "a section with tools",
-    "below what is hidden",
+    "inside a hidden section",
     "step by step",
     "twice in one turn",
-    "state stays",
+    "state is kept",
 }
 
 
@@ -85,7 +85,7 @@ CHATTING = {
     "three calls of one turn",
     "a section with tools",
     "a tool raises",
-    "typed output after an opening",
+    "typed output after opening a section",
     "turns",
 }
 
@@ -117,11 +117,11 @@ def test_only_scenarios_decided_by_the_cli_are_skipped() -> None:
         "an unknown tool",
         "a tool of a hidden section",
         "broken JSON",
-        "nothing to be closed",
+        "nothing to close",
         "too early",
         "closing",
         "a closed tool",
-        "opening again",
+        "reopening",
         "an object with a null",
         "an object in a fence",
         "a bare list",
@@ -133,7 +133,7 @@ def test_only_scenarios_decided_by_the_cli_are_skipped() -> None:
         "a failure: context_length 400",
         "a failure: quota 429",
         "a filtered answer",
-        "a turn that was cut off",
+        "a truncated turn",
     ]
 
 

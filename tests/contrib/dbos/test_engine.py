@@ -145,7 +145,7 @@ def test_process_of_another_version_does_not_take_a_run(new_store: NewRunStore) 
     with_runs_of_another_version(store, look)
     version = (store.folder / "version").read_text()
     warning = (
-        r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep"
+        r"Run 'run' is waiting for a process of version (\w+), but this one has version (\w+): keep"
     )
     warnings = re.findall(warning, store.log.read_text())
     assert len(warnings) == 2

@@ -74,7 +74,7 @@ def test_new_attempt_sees_rows_that_the_older_one_is_committing(postgres: Postgr
         table.append("run", older.number, [row], first=True)
     newer.join()
     assert [(attempt.number, attempt.rows) for attempt in attempts] == [(2, [row])]
-    with pytest.raises(StoppedAttempt, match="goes on in a newer attempt"):
+    with pytest.raises(StoppedAttempt, match="continues in a newer attempt"):
         table.append("run", older.number, [row], first=False)
     engine.dispose()
     other.dispose()

@@ -120,7 +120,7 @@ def test_wink_runs_lists_cancels_deletes_and_cleans_runs_of_each_status(
     assert {run["agent"] for run in runs.values()} == {"agent"}
     shown = {run_id: wink("runs", "show", store.url, run_id).stdout for run_id in runs}
     assert shown["running"] == ""  # it has not begun
-    assert "waits for approval after" in shown["waiting"].splitlines()[-1]
+    assert "suspended for approval after" in shown["waiting"].splitlines()[-1]
     assert "answer after" in shown["ended"].splitlines()[-1]
     assert shown["ended"].count("decision approve") > 1
     assert "cannot show run 'other' because" in wink("runs", "show", store.url, "other").stderr

@@ -278,7 +278,7 @@ def test_worker_runs_its_claims_whose_commit_was_not_confirmed(store: RunStore) 
     run_ids = [f"run-{number}" for number in range(8)]
     with processes(store, ["deaf"], run_ids) as (asking, _):
         finish(store, asking, run_ids)
-        assert "Taking up a lost run" in (store.folder / "deaf.log").read_text()
+        assert "Recovering a lost run" in (store.folder / "deaf.log").read_text()
         gather(store, "deaf")
         assert sum(check(store, run_id) for run_id in run_ids) == 0
 

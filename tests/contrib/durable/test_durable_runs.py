@@ -765,7 +765,7 @@ def test_newer_attempt_stops_the_older_one_at_its_next_entry(
 
     stopped: list[int] = []
     whole, undisturbed = attempt(agent(Facts(Path("/dev/null"))))
-    with pytest.raises(StoppedAttempt, match="run 'run' goes on in a newer attempt") as caught:
+    with pytest.raises(StoppedAttempt, match="run 'run' continues in a newer attempt") as caught:
         perform(agent(facts, hook=hook), table, face=face)
     assert not caught.value.cancelled
     assert stopped == [len(table.held)]  # nothing was stored any more

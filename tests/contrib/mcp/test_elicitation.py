@@ -256,7 +256,7 @@ def nested(schema: object) -> dict[str, object]:
     [
         (
             {"mode": "url", "message": "Log in.", "url": "http://x.example", "elicitationId": "1"},
-            "it wants a person to visit a URL",
+            "it asks the user to visit a URL",
         ),
         ({"message": "?", "requestedSchema": nested(FLAT)}, "its form is not flat"),
     ],

@@ -119,7 +119,7 @@ def test_overridden_summary_is_exported_as_the_description(source: str, text: st
         read = read_skill(Path(place, "pdf"))
         if "description" not in section.skill.fields:
             assert export.notes == [
-                "pdf: the summary is left out, since SKILL.md has no place for it"
+                "pdf: the summary is omitted because SKILL.md has no field for it"
             ]
         elif text.strip():
             assert read.text("description") == " ".join(text.split())
@@ -134,10 +134,10 @@ def test_content_a_skill_cannot_contain_is_noted(tmp_path: Path) -> None:
     [export] = export_skills(
         overridden(template(section), {TextId("summary", "pdf.a"): "When."}, tmp_path)
     )
-    assert [note.partition(",")[0] for note in export.notes] == [
-        "pdf.a: the summary is left out",
-        "pdf: its tools are left out",
-        "pdf.tip: it is left out",
+    assert [note.partition(" because")[0] for note in export.notes] == [
+        "pdf.a: the summary is omitted",
+        "pdf: its tools are omitted",
+        "pdf.tip: it is omitted",
     ]
 
 
@@ -189,7 +189,7 @@ def test_prompt_is_exported_as_a_skill_with_a_file_per_summarized_section(tmp_pa
         ),
         "references/known.deep.md": "# Deep\n\nDeep text.\n",
     }
-    assert export.notes == ["role: its tools are left out (look)"]
+    assert export.notes == ["role: its tools are omitted (look)"]
     export.write(tmp_path)
     assert refusals(tmp_path / "the-guide-2") == []
 

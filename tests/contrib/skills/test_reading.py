@@ -51,11 +51,11 @@ FAULTS = [
     (front_matter(more="allowed-tools: [Read, Grep]\n"), 4, "a list in brackets"),
     (front_matter(more="metadata: {a: b}\n"), 4, "a mapping in braces"),
     (front_matter(more="metadata: &a\n  b: c\n"), 4, "an anchor"),
-    (front_matter(more="name: pdf\n"), 4, "field 'name' is there twice"),
+    (front_matter(more="name: pdf\n"), 4, "field 'name' occurs twice"),
     ("\ufeff" + front_matter(), 1, "must start with front matter"),
     ("# PDF\n\nNo front matter.", 1, "must start with front matter"),
     ("---\nname: pdf\n", 1, "must start with front matter"),
-    ("---\njust text\n---\n", 2, "no mapping"),
+    ("---\njust text\n---\n", 2, "not a mapping"),
 ]  # fmt: skip
 
 

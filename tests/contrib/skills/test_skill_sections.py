@@ -364,9 +364,9 @@ def test_skipped_skills_are_named_in_warnings(tmp_path: Path) -> None:
     assert [text.partition(": ")[0] for text in warnings] == [
         f"{folder}/{path}:1" for path in ("binary/SKILL.md", "linked", "more/good")
     ]
-    assert "it is a link, so it is left out; give the folder that it leads to" in warnings[1]
-    assert f"{str(folder / 'good')!r} has the name 'good' too; rename or exclude" in warnings[2]
-    with pytest.raises(SkillError, match="left out") as error:
+    assert "it is a link, so it is skipped; pass the folder that it leads to" in warnings[1]
+    assert f"{str(folder / 'good')!r} also has the name 'good'; rename or exclude" in warnings[2]
+    with pytest.raises(SkillError, match="skipped") as error:
         skills(folder, strict=True)
     assert len(error.value.findings) == 3
     quiet = skills(folder, exclude=["binary", "linked", "more/**"], strict=True)

@@ -1,7 +1,7 @@
-"""Anthropic's Messages API, natively.
+"""Support for Anthropic's Messages API.
 
-Needs the extra `anthropic`. In these modules the word UNVERIFIED marks what follows the
-documentation, or others' notes, and was never seen on the live API.
+Needs the `anthropic` extra. In these modules, UNVERIFIED marks behaviour that is taken from the
+documentation or from other projects' notes, and was never tried on the live API.
 """
 
 from .adapter import AnthropicAdapter

@@ -1,4 +1,4 @@
-"""`AnthropicAdapter`: Anthropic's Messages API through the `anthropic` SDK."""
+"""`AnthropicAdapter` calls Anthropic's Messages API through the `anthropic` SDK."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
 from ...prompt.renderer import AnyRenderedPrompt
 from ..claude_media import CLOUD_MEDIA
-from ..codec import Codec, Wire
+from ..codec import Codec, JsonObject
 from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..provider_errors import error_from_reply, error_from_request
 from ..sdk_adapter import AnySDK, SDKAdapter
@@ -24,32 +24,33 @@ __all__ = ["AnthropicAdapter"]
 
 _VERSION = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _BETA = re.compile(r"[\w.-]+", re.ASCII)
-# The first versions that can do it. UNVERIFIED: models that are not out yet count as the newest.
+# The first versions with each feature. UNVERIFIED: unreleased models are assumed to have them all.
 _DEFERS_SINCE = _STRICT_SINCE = (4, 5)
 _INLINE_SINCE = {"fable": (5, 0), "mythos": (5, 0), "opus": (4, 8)}
 _OTHERS_INLINE_SINCE = (5, 5)
 
 
 class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
-    """Evaluates prompts on Claude, or on a server at `base_url` that speaks the Messages API.
+    """Evaluates prompts on Claude, or on a server at `base_url` that implements the Messages API.
 
-    `api_key` is by default `ANTHROPIC_API_KEY`. `max_tokens` bounds an answer, thinking included.
-    `tool_changes` says how the tools of a section that opens reach the model: `"inline"` writes
-    them into the conversation, `"deferred"` declares all tools in the first request and loads them
-    by reference, `"list"` lets the list of tools grow, which loses the cache. `structured_output`
-    requests typed output by the API's own means or in words, and `strict_tools` asks for arguments
-    that fit the schemas. These three are by default what `model` can do; a server of another model
-    gets `"list"`, words and no strict tools. `cache` is how long the provider stores the beginning
-    of a request for the next one; `None` stores nothing.
+    `api_key` defaults to `ANTHROPIC_API_KEY`. `max_tokens` limits an answer, including its
+    thinking. `tool_changes` determines how the model gets the tools of a newly opened section:
+    `"inline"` adds them to the conversation, `"deferred"` declares all tools in the first request
+    and loads them by reference, and `"list"` extends the list of tools, which invalidates the
+    cache. `structured_output` determines whether typed output is requested with the API's own
+    parameter or with instructions in the prompt, and `strict_tools` requires arguments to match the
+    schemas. These three default to the capabilities of `model`; for a model that is not Claude, to
+    `"list"`, instructions in the prompt and no strict tools. `cache` is how long the provider
+    caches the beginning of a request for the next request; `None` turns caching off.
 
-    `client` and `async_client` may be of any class of the SDK, such as `AnthropicBedrock` and
-    `AnthropicVertex`; they keep their own key, timeout, retries and base URL. `options` go into
-    every request, such as `{"thinking": {"type": "adaptive"}}`; `betas` among them become the
-    header `anthropic-beta`. `media` says what the model can see, by default all that the platform
-    takes. `timeout`, `max_retries` and `max_reply_bytes` are as for
-    `OpenAIAdapter`.
+    `client` and `async_client` can be any of the SDK's clients, such as `AnthropicBedrock` and
+    `AnthropicVertex`; they keep their own key, timeout, retries and base URL. `options` are added
+    to every request, for example `{"thinking": {"type": "adaptive"}}`; its `betas` become the
+    `anthropic-beta` header. `media` describes the images and documents that the model accepts, by
+    default all that the platform accepts. `timeout`, `max_retries` and `max_reply_bytes` are the
+    same as for `OpenAIAdapter`.
 
-    Raises `ImportError` without the extra `anthropic`.
+    Raises `ImportError` without the `anthropic` extra.
     """
 
     name = "anthropic"
@@ -82,10 +83,11 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
         if client is None and async_client is None:
-            # read now, as `origin`: the client is made later, when the variable may have changed
+            # read early, like `origin`, because the variable may change before the client is
+            # created
             base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
         family, version = _family_and_version(model)
-        # Foundry and Anthropic's own platform on AWS take what Anthropic's API takes
+        # Foundry and Anthropic's own platform on AWS accept the same requests as Anthropic's API
         is_cloud = any(re.search("Bedrock|Vertex|GoogleCloud", name) for name in clients)
         is_strict = version >= _STRICT_SINCE
         is_own_api = _is_own(client) and _is_own(async_client)
@@ -129,21 +131,21 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         specs = [tool_to_spec(tool, texts.get(tool.name)) for tool in tools]
         return MessagesCodec(self._settings, self.name, specs)
 
-    def headers(self, body: Wire) -> Wire:
-        # SDKs before 2.0 add `?beta=true` to the path, which the documented requests do not have
+    def headers(self, body: JsonObject) -> JsonObject:
+        # SDKs before 2.0 add `?beta=true` to the path; the documented requests do not have it
         betas = body.pop("betas", ())
         return {"anthropic-beta": ",".join(betas)} if betas else {}
 
     def translate(self, error: Exception) -> PromptEvaluationError:
-        if "ParserError" in _class_names(error):  # botocore's, of Bedrock's streams
+        if "ParserError" in _class_names(error):  # raised by botocore for Bedrock's streams
             return error_from_reply(self.name, "its stream is broken")
         if isinstance(error, ValueError) and "Bad response code" in str(error):
-            # SDKs before 1.0 raise this for an exception in a stream of Bedrock's
+            # SDKs before 1.0 raise this for an exception in a Bedrock stream
             return error_from_request(self.name, "provider_failed", str(error))
         return super().translate(error)
 
     def is_key_missing(self, error: Exception) -> bool:
-        if type(error).__name__ == "CredentialsError":  # of a profile; SDKs before 1.0 have none
+        if type(error).__name__ == "CredentialsError":  # of a profile; not defined before SDK 1.0
             return True
         return isinstance(error, TypeError) and "authentication method" in str(error)
 
@@ -153,8 +155,8 @@ def _class_names(value: object) -> set[str]:
 
 
 def _is_own(client: AnySDK | None) -> bool:
-    """Whether requests go to Anthropic's own API."""
-    # UNVERIFIED: inline tools are documented for that API alone
+    """Returns whether requests are sent to Anthropic's own API."""
+    # UNVERIFIED: inline tools are documented only for that API
     return type(client).__name__ in ("NoneType", "Anthropic", "AsyncAnthropic")
 
 
@@ -177,7 +179,10 @@ def _check_betas(betas: object) -> None:
 
 
 def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
-    """Reads a name such as `us.anthropic.claude-sonnet-4-5-20250929-v1:0`; 0 for other names."""
+    """Returns the family and the version of `model`; the version is (0, 0) for an unknown name.
+
+    A name can look like `us.anthropic.claude-sonnet-4-5-20250929-v1:0`.
+    """
     if (match := _VERSION.search(model)) is None:
         return "", (0, 0)
     family, major, minor = match.groups()

@@ -1,7 +1,7 @@
-"""The Messages codec: a conversation as Anthropic's API and its prompt cache want it.
+"""The Messages codec writes conversations for Anthropic's API and its prompt cache.
 
-Requests only grow: each one begins with the one before, cache marks apart. Newer models refuse any
-other request, since their thinking blocks are bound to everything that stands before them.
+Each request begins with the previous one, apart from cache marks. Newer models reject any other
+request, because their thinking blocks are tied to everything that precedes them.
 """
 
 import json
@@ -20,7 +20,7 @@ from ..codec import (
     AnyJson,
     Codec,
     CodecOptions,
-    Wire,
+    JsonObject,
     read_call,
     read_count,
     read_counts,
@@ -40,13 +40,13 @@ from .strict_schemas import ANTHROPIC, StrictLimits
 __all__ = ["MessagesCodec", "MessagesOptions", "ToolChanges"]
 
 type ToolChanges = Literal["inline", "deferred", "list"]
-"""How tools reach a model in a running conversation; see `AnthropicAdapter`."""
+"""How new tools are added to a conversation; see `AnthropicAdapter`."""
 
 _INLINE_BETA = "inline-tools-2026-09-15"
-_MAX_MARKS = 4  # of the cache in one request
-# UNVERIFIED: clients saw the first change of tools miss the whole cache unless the first request
-# declared a deferred tool. The model never sees this one.
-_PLACEHOLDER: Wire = {
+_MAX_MARKS = 4  # cache marks in one request
+# UNVERIFIED: clients reported that the first change of tools misses the whole cache unless the
+# first request declared a deferred tool. The model never sees this one.
+_PLACEHOLDER: JsonObject = {
     "name": "unused_placeholder",
     "description": "Not for use.",
     "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
@@ -66,14 +66,14 @@ class MessagesOptions(CodecOptions):
 
 
 class MessagesCodec(Codec):
-    """One conversation as Messages; `deferred` are the tools of its prompt, open or not.
+    """One conversation in the Messages format; `deferred` has all tools of its prompt, open or not.
 
-    The model's own blocks go back as they came, thinking included.
+    The model's own blocks, including thinking, are sent back unchanged.
     """
 
     wire_format = "messages"
     instructions_role = "system"
-    stream_options: ClassVar[Wire] = {"stream": True}
+    stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
 
@@ -85,12 +85,12 @@ class MessagesCodec(Codec):
         self._deferred = deferred
         self._discloses = False
         self._limits = StrictLimits()
-        self._output_schema: Wire | None = None
-        self._system: list[Wire] = []
-        self._specs: dict[str, tuple[ToolSpec, Wire]] = {}
+        self._output_schema: JsonObject | None = None
+        self._system: list[JsonObject] = []
+        self._specs: dict[str, tuple[ToolSpec, JsonObject]] = {}
         self._disclosure_calls: set[str] = set()
         self._loaded: set[str] = set()
-        self._marked: list[Wire] = []
+        self._marked: list[JsonObject] = []
         self._images = self._media_chars = 0
 
     def begin(self, request: ProviderRequest) -> None:
@@ -108,10 +108,10 @@ class MessagesCodec(Codec):
                 self.tools.setdefault(spec.name, tool)
 
     def continues(self, request: ProviderRequest, count: int) -> bool:
-        # the output's schema has its share of the limits for all schemas
+        # the output schema uses up a part of the limit for all schemas
         return super().continues(request, count) and request.output == self._output
 
-    def encode(self, request: ProviderRequest) -> Wire:
+    def encode(self, request: ProviderRequest) -> JsonObject:
         written = len(self.items)
         body = super().encode(request)
         items = self.items[written:]
@@ -123,20 +123,20 @@ class MessagesCodec(Codec):
         if self._discloses and self._settings.tool_changes == "inline":
             body["betas"] = [*body.get("betas", ()), _INLINE_BETA]
         if self._settings.cache is not None:
-            # not every server knows `ttl`, whose default is five minutes
+            # not every server supports `ttl`, whose default is five minutes
             ttl = {"ttl": "1h"} if self._settings.cache == "1h" else {}
             self._mark_cache(body, {"type": "ephemeral", **ttl})
         return body
 
-    def encode_items(self, output: OutputSpec | None) -> Wire:
-        body: Wire = {"max_tokens": self._settings.max_tokens, "messages": self.items}
+    def encode_items(self, output: OutputSpec | None) -> JsonObject:
+        body: JsonObject = {"max_tokens": self._settings.max_tokens, "messages": self.items}
         if output is not None:
             form = {"type": "json_schema", "schema": self._output_schema}
             body["output_config"] = {"format": form}
         return body
 
-    def encode_tool(self, spec: ToolSpec) -> Wire:
-        """Returns the same entry for the same tool: its section may close and open again."""
+    def encode_tool(self, spec: ToolSpec) -> JsonObject:
+        """Returns the cached entry for a known tool, because a section can close and reopen."""
         known, tool = self._specs.get(spec.name, (None, {}))
         if known != spec:
             schema = encode_schema(spec.parameters, ANTHROPIC).plain
@@ -146,16 +146,16 @@ class MessagesCodec(Codec):
             self._specs[spec.name] = spec, tool
         return tool
 
-    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+    def encode_assistant(self, message: AssistantMessage) -> list[JsonObject]:
         self._disclosure_calls.update(
             [call.call_id for call in message.tool_calls if call.name in RESERVED_TOOL_NAMES]
         )
-        blocks: list[Wire] = []
+        blocks: list[JsonObject] = []
         calls = iter(message.tool_calls)
-        block: AnyJson  # which `match` would narrow to a mapping of objects
+        block: AnyJson  # `match` would narrow it to a mapping of objects
         for block in message.wire:
             match block:
-                # the API may send blank texts and unsigned thinking, but takes none
+                # the API can return blank texts and unsigned thinking, but does not accept them
                 case {"type": "text"} if not (block.get("text") or "").strip():
                     pass
                 case {"type": "thinking"} if not block.get("signature"):
@@ -167,20 +167,26 @@ class MessagesCodec(Codec):
         if not message.wire and message.text:
             blocks.append({"type": "text", "text": message.text})
         blocks += [_encode_call(call) for call in calls]
-        return [{"role": "assistant", "content": _closed(blocks), "finish": message.finish}]
+        return [
+            {
+                "role": "assistant",
+                "content": _without_final_thinking(blocks),
+                "finish": message.finish,
+            }
+        ]
 
-    def encode_answer(self, message: ToolMessage) -> Wire:
-        block: Wire = {"type": "tool_result", "tool_use_id": message.call_id}
+    def encode_answer(self, message: ToolMessage) -> JsonObject:
+        block: JsonObject = {"type": "tool_result", "tool_use_id": message.call_id}
         if message.content:
             block["content"] = message.content
         if not message.success:
-            return {**block, "is_error": True}  # and the API takes text alone
+            return {**block, "is_error": True}  # an error can contain only text
         if message.media:
             parts: list[Part] = [message.content, *message.media]
             block["content"] = [self.encode_part(part) for part in parts if part != ""]
         return block
 
-    def encode_media(self, media: Media) -> Wire:
+    def encode_media(self, media: Media) -> JsonObject:
         base64 = "" if media.url else self.base64(media)
         self._images += isinstance(media, Image)
         self._media_chars += len(base64)
@@ -191,7 +197,7 @@ class MessagesCodec(Codec):
             )
         return encode_claude_media(media, base64)
 
-    def add_tools(self, added: Mapping[str, Wire]) -> None:
+    def add_tools(self, added: Mapping[str, JsonObject]) -> None:
         match self._settings.tool_changes:
             case "inline":
                 self._discloses = True
@@ -201,7 +207,7 @@ class MessagesCodec(Codec):
             case "deferred":
                 for name, tool in added.items():
                     if self.tools.get(name) != {**tool, "defer_loading": True}:
-                        self.tools[name] = tool  # its text has changed, or it is a new one
+                        self.tools[name] = tool  # it is new, or its description has changed
                     elif name not in self._loaded:
                         self._loaded.add(name)
                         self.items.append({"type": "tool_reference", "tool_name": name})
@@ -215,23 +221,23 @@ class MessagesCodec(Codec):
                     reference = {"type": "tool_reference", "name": name}
                     self.items.append({"type": "tool_removal", "tool": reference})
             case "deferred":
-                pass  # nothing takes a loaded tool away; the loop refuses its calls
+                pass  # a loaded tool cannot be unloaded; the loop rejects its calls
             case "list":
                 super().remove_tools(names)
 
-    def _join_messages(self, items: list[Wire]) -> list[Wire]:
-        """Joins new items to messages, in the order that the API demands.
+    def _join_messages(self, items: list[JsonObject]) -> list[JsonObject]:
+        """Joins new items into messages in the order that the API requires.
 
-        After a message of the model comes one of the user, with the results of all calls and then
-        the texts, and after it one of the system, with the changes of tools. Only the rest of a
-        paused answer follows it directly.
+        A model's message is followed by a user message, which contains the results of all calls and
+        then the texts, and by a system message, which contains the tool changes. Only the rest of a
+        paused answer directly follows the model's message.
         """
-        messages: list[Wire] = []
+        messages: list[JsonObject] = []
         finish = ""
-        results: list[Wire] = []
-        texts: list[Wire] = []
-        changes: list[Wire] = []
-        references: list[Wire] = []
+        results: list[JsonObject] = []
+        texts: list[JsonObject] = []
+        changes: list[JsonObject] = []
+        references: list[JsonObject] = []
         for item in [*items, {"role": "assistant"}]:
             match item:
                 case {"type": "tool_result"}:
@@ -241,13 +247,14 @@ class MessagesCodec(Codec):
                 case {"type": "tool_addition" | "tool_removal"}:
                     changes.append(item)
                 case {"role": "system", "content": text} if self._settings.tool_changes == "inline":
-                    # the models that take tools there take texts too, and those without a beta
+                    # models that accept tool changes in system messages also accept texts there,
+                    # without a beta
                     changes.append({"type": "text", "text": text})
                 case {"role": "user" | "system", "content": content}:
                     texts += self._blocks(content)
                 case _:
                     content = [*results, *self._place_references(references, results), *texts]
-                    if finish == "pause" and content:  # the user interrupts the model
+                    if finish == "pause" and content:  # the user interrupts the paused answer
                         messages[-1]["content"] = _without_open_calls(messages[-1]["content"])
                     messages += [{"role": "user", "content": content}] if content else []
                     messages += [{"role": "system", "content": changes}] if changes else []
@@ -256,34 +263,36 @@ class MessagesCodec(Codec):
                     results, texts, changes, references = [], [], [], []
         return messages[:-1]
 
-    def _blocks(self, content: str | list[Wire]) -> list[Wire]:
+    def _blocks(self, content: str | list[JsonObject]) -> list[JsonObject]:
         return [self.encode_text(content)] if isinstance(content, str) else content
 
-    def _place_references(self, references: list[Wire], results: list[Wire]) -> list[Wire]:
-        """Puts references to deferred tools into the result of the call that opened them.
+    def _place_references(
+        self, references: list[JsonObject], results: list[JsonObject]
+    ) -> list[JsonObject]:
+        """Moves references to deferred tools into the result of the call that opened them.
 
-        Returns the blocks of that result, which go behind all results. Without such a result the
-        tools stand in the list like any others from here on.
+        Returns that result's own blocks, which must follow all results. Without such a result, the
+        tools are listed like any others from then on.
         """
         if not references:
             return []
         for result in reversed(results):
             opened = result["tool_use_id"] in self._disclosure_calls and "is_error" not in result
             if opened and (content := result.get("content")):
-                # UNVERIFIED: whether a text may stand beside references in one result
+                # UNVERIFIED: whether one result can contain both text and references
                 result["content"] = references
                 return self._blocks(content)
         for reference in references:
             self.tools[reference["tool_name"]].pop("defer_loading")
         return []
 
-    def _mark_cache(self, body: Wire, mark: Wire) -> None:
-        """Marks the ends of the tools, of the last request and of this one.
+    def _mark_cache(self, body: JsonObject, mark: JsonObject) -> None:
+        """Marks the ends of the tools, of the previous request and of this one.
 
-        The provider stores the prefix up to a mark, and looks for a stored one at most 20 blocks
-        before a mark, which may be fewer than one turn adds. It takes four marks.
+        The provider caches the prefix up to a mark. It looks for a cached prefix at most 20 blocks
+        before a mark, and one turn can add more blocks than that. It accepts four marks.
         """
-        tools: list[Wire] = body.get("tools", [])
+        tools: list[JsonObject] = body.get("tools", [])
         for index in range(len(tools) - 1, -1, -1):
             if "defer_loading" not in tools[index]:
                 tools[index] = {**tools[index], "cache_control": mark}
@@ -295,7 +304,7 @@ class MessagesCodec(Codec):
             role = item["role"]
             if role != "assistant" and after == "assistant":
                 ends.append(item["content"])
-                if len(ends) == _MAX_MARKS - 1:  # the tools have one
+                if len(ends) == _MAX_MARKS - 1:  # the fourth mark is for the tools
                     break
             after = role
         self._marked = [blocks[-1] for blocks in ends if blocks]
@@ -326,7 +335,7 @@ class MessagesCodec(Codec):
                     fallback_id = f"c{len(self.items):05}{index:03}"
                     calls.append(read_call(*fields, fallback_id=fallback_id))
                 case {"type": _}:
-                    pass  # thinking, and blocks of the provider's own tools, go back as they are
+                    pass  # thinking and blocks of the provider's own tools are sent back unchanged
                 case _:
                     raise error_from_reply(self.provider, "a block has no type")
         finish = read_finish(self.provider, reason, calls)
@@ -353,19 +362,19 @@ class MessagesCodec(Codec):
                 return ""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        reply: Wire | None = None
-        blocks: dict[int, Wire] = {}
-        pieces: dict[int, dict[str, list[AnyJson]]] = {}
-        event: AnyJson = None  # which `match` would narrow to a mapping of objects
+        reply: JsonObject | None = None
+        blocks: dict[int, JsonObject] = {}
+        deltas: dict[int, dict[str, list[AnyJson]]] = {}
+        event: AnyJson = None  # `match` would narrow it to a mapping of objects
         for event in events:
             match event:
                 case {"type": "message_start", "message": dict() as message}:
                     reply = {"stop_reason": None, **message}
                 case {"type": "content_block_start", "index": int() as index}:
-                    blocks[index], pieces[index] = {**event["content_block"]}, {}
+                    blocks[index], deltas[index] = {**event["content_block"]}, {}
                 case {"type": "content_block_delta", "index": int() as index}:
-                    for key, piece in event["delta"].items():
-                        pieces[index].setdefault(key, []).append(piece)
+                    for key, value in event["delta"].items():
+                        deltas[index].setdefault(key, []).append(value)
                 case {"type": "message_delta", "delta": dict() as delta} if reply:
                     reply |= delta
                 case {"type": "content_block_start" | "content_block_delta"}:
@@ -373,19 +382,19 @@ class MessagesCodec(Codec):
                 case _:
                     pass
         if reply is None:
-            return event  # a whole reply, or another server's
+            return event  # a complete reply, or an event of another API
         if reply["stop_reason"] is None:
             raise unfinished_reply(self.provider, "the stop_reason")
-        content = [_join_block(blocks[index], pieces[index]) for index in sorted(blocks)]
+        content = [_join_block(blocks[index], deltas[index]) for index in sorted(blocks)]
         return {**reply, "content": content, "usage": read_counts(events)}
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
         return _read_usage(read_counts(events))
 
 
-def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
-    """Returns a block with the pieces of its deltas: texts, citations, and what is new there."""
-    for key, values in pieces.items():
+def _join_block(block: JsonObject, deltas: Mapping[str, list[AnyJson]]) -> JsonObject:
+    """Returns a block with its deltas applied: texts, citations, and any unknown keys."""
+    for key, values in deltas.items():
         match key:
             case "type":
                 pass
@@ -404,7 +413,7 @@ def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
     return block
 
 
-def _encode_call(call: ToolCall) -> Wire:
+def _encode_call(call: ToolCall) -> JsonObject:
     arguments = json.loads(call.arguments)
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
 
@@ -417,19 +426,19 @@ def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
         for block in blocks
         if block["type"] not in ("server_tool_use", "mcp_tool_use") or block.get("id") in answered
     ]
-    return _closed(blocks)
+    return _without_final_thinking(blocks)
 
 
-def _closed(blocks: list[Wire]) -> list[Wire]:
-    """Returns blocks that can end a message of the model; thinking cannot."""
+def _without_final_thinking(blocks: list[JsonObject]) -> list[JsonObject]:
+    """Returns blocks that can end a model's message, which thinking cannot."""
     while blocks and blocks[-1]["type"] in _THINKING:
         del blocks[-1]
     return blocks or [{"type": "text", "text": NO_TEXT}]
 
 
 def _read_usage(usage: AnyJson) -> TokenUsage:
-    """Reads the usage; Anthropic's `input_tokens` are only those outside of the cache."""
-    counts: Wire = usage if isinstance(usage, dict) else {}
+    """Reads the usage; Anthropic's `input_tokens` do not include cached tokens."""
+    counts: JsonObject = usage if isinstance(usage, dict) else {}
     cached = read_count(counts.get("cache_read_input_tokens"))
     written = read_count(counts.get("cache_creation_input_tokens"))
     details = counts.get("output_tokens_details")

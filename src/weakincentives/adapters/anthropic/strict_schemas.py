@@ -1,4 +1,4 @@
-"""The dialect of strict JSON schemas that Anthropic's API accepts, and its limits per request."""
+"""The strict JSON Schemas that Anthropic's API accepts, and its limits per request."""
 
 import re
 from dataclasses import dataclass
@@ -32,7 +32,8 @@ ANTHROPIC = Dialect(
         "uniqueItems": "unique items",
     },
     formats=OPENAI.formats | {"uri"},
-    # UNVERIFIED: which patterns the engine refuses but groups with `?`, back references and `\b`
+    # UNVERIFIED: which patterns the engine rejects, apart from groups with `?`, back references and
+    # `\b`
     hard_pattern=re.compile(r"\(\?|\\[1-9bBk]"),
     optional="absent",
     references="copied",  # `anyOf` would count as a union
@@ -43,9 +44,9 @@ ANTHROPIC = Dialect(
 
 @dataclass(slots=True)
 class StrictLimits:
-    """What is left of the API's limits over all strict schemas of one conversation.
+    """The remaining part of the API's limits on all strict schemas of one conversation.
 
-    A tool that was removed from the conversation does not give its share back.
+    Removing a tool from the conversation does not restore its share.
     """
 
     tools: int = 20
@@ -53,10 +54,10 @@ class StrictLimits:
     unions: int = 16
 
     def fit(self, schema: JsonSchema, *, tool: bool) -> JsonSchema | None:
-        """Returns the strict form of `schema` and takes its share of the limits.
+        """Returns the strict form of `schema` and subtracts its size from the limits.
 
-        Returns `None`, and takes nothing, for a schema that cannot be strict or needs more than is
-        left. An optional field stays optional. A keyword that the API refuses moves into the
+        Returns `None`, and subtracts nothing, if a schema cannot be strict or exceeds the remaining
+        limits. An optional field stays optional. A keyword that the API rejects is moved into the
         description.
         """
         encoded = encode_schema(schema, ANTHROPIC)

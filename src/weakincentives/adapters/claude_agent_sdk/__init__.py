@@ -1,6 +1,6 @@
-"""Claude models through the Claude Agent SDK and its bundled CLI.
+"""Support for Claude models through the Claude Agent SDK and its bundled CLI.
 
-Needs the extra `claude-agent-sdk`.
+Needs the `claude-agent-sdk` extra.
 """
 
 from .adapter import ClaudeAgentSDKAdapter

@@ -1,10 +1,10 @@
-"""`ClaudeAgentSDKAdapter`: Claude models through the Claude Agent SDK, whose CLI asks the model.
+"""`ClaudeAgentSDKAdapter` runs Claude models through the Claude Agent SDK and its CLI.
 
-The CLI has an agent loop of its own, and the inner loop still controls the evaluation: a tool call
-of the CLI waits until the inner loop has run it, and the model's next message answers the inner
-loop's next request. So limits, events, disclosure and repairs work as in every adapter. `bridge`
-offers the prompt's tools to the CLI, `turns` reads its messages, `session_file` writes an earlier
-conversation for it, `process` starts and ends it.
+The CLI has an agent loop of its own, but the inner loop still controls the evaluation: each tool
+call of the CLI waits until the inner loop has run it, and each request of the inner loop is
+answered by the model's next message. Limits, events, disclosure and repairs therefore work as in
+every adapter. `bridge` offers the prompt's tools to the CLI, `turns` reads the CLI's messages,
+`session_file` writes an earlier conversation for it, and `process` starts and stops it.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from ...prompt.tool import JsonParams, Tool, ToolResult
 from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError
 from ..claude_media import CLAUDE_MEDIA, encode_claude_media
-from ..codec import AnyJson, Wire
+from ..codec import AnyJson, JsonObject
 from ..core import Connection, LoopAdapter
 from ..provider_errors import error_from_request, redact_error
 from ..schema_dialects import OPENAI, encode_output
@@ -58,39 +58,40 @@ __all__ = ["ClaudeAgentSDKAdapter"]
 _log = logging.getLogger(__name__)
 
 _SYSTEM_PROMPT = "Where a text names a tool `x`, call the tool that is listed as `mcp__…__x`."
-# options of the SDK that the adapter sets
+# options of the SDK that the adapter sets itself
 _OWN_OPTIONS = "model tools mcp_servers output_format include_partial_messages env cwd resume"
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
-    "ENABLE_TOOL_SEARCH": "false",  # else the CLI keeps tools back until the model looks for them
+    "ENABLE_TOOL_SEARCH": "false",  # otherwise the CLI hides tools until searched for
 }
 _KEY = "ANTHROPIC_API_KEY"
 _SECONDS_TO_STOP = 2.0
 _SECONDS_TO_LOOK_AGAIN = 0.02
-_NO_STDERR = "\nError output: Check stderr output for details"  # a hint of the SDK's, without use
+_NO_STDERR = "\nError output: Check stderr output for details"  # an SDK hint that does not help
 
 
 class ClaudeAgentSDKAdapter(LoopAdapter):
     """Evaluates prompts on a Claude model; each evaluation runs one process of the SDK's CLI.
 
-    `api_key` is by default `ANTHROPIC_API_KEY`. `isolated` gives the CLI an empty home and
-    configuration, no settings files and of this process's variables only those for language, paths,
-    proxies and certificates; `env` adds others. `start_timeout` bounds the seconds until the CLI is
-    ready, `max_reply_bytes` each message of the model. `builtin_tools` are the CLI's own tools to
-    offer, such as `("Read", "Bash")`; they run in `cwd`, by default the root of the prompt's
-    `HostFilesystem`, else the empty home. `approval` says which calls of built-in tools a person
-    approves first, by name: `"arguments"`, or a function of the arguments as in `Tool(approval=)`.
-    Runs then need `approver=`, because a call of the CLI cannot wait for days. `dynamic_tools` adds
-    the tools of an opened section to the running conversation instead of starting it again.
-    `options` are further `ClaudeAgentOptions`; `transport` replaces the process, for tests: a
-    function from these options to the SDK's `Transport`.
+    `api_key` defaults to `ANTHROPIC_API_KEY`. If `isolated`, the CLI gets an empty home and
+    configuration, no settings files, and only those of this process's variables that set the
+    language, paths, proxies and certificates; `env` adds variables. `start_timeout` limits the
+    seconds until the CLI is ready, and `max_reply_bytes` the size of each message from the model.
+    `builtin_tools` are the CLI's own tools to offer, such as `("Read", "Bash")`; they run in `cwd`,
+    by default the root of the prompt's `HostFilesystem`, or otherwise the empty home. `approval`
+    determines, by tool name, which calls of built-in tools need approval: `"arguments"`, or a
+    function of the arguments as in `Tool(approval=)`. Such runs require `approver=`, because a call
+    of the CLI cannot wait for days. With `dynamic_tools`, the tools of an opened section are added
+    to the running conversation; otherwise the evaluation starts again. `options` are further
+    `ClaudeAgentOptions`. For tests, `transport` replaces the process: a function from these options
+    to the SDK's `Transport`.
 
-    The prompt beside a user's message is the system prompt, unless `options` has one. A
-    conversation goes on as a session that the adapter writes and the CLI resumes: with all texts,
-    calls and answers, without reasoning.
+    When the user sends a message, the prompt becomes the system prompt, unless `options` has one.
+    To continue a conversation, the adapter writes it as a session that the CLI resumes, with all
+    texts, calls and results, but without reasoning.
 
-    Raises `ImportError` without the extra `claude-agent-sdk`.
+    Raises `ImportError` without the `claude-agent-sdk` extra.
     """
 
     name = PROVIDER
@@ -132,7 +133,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             )
         check_builtin_approval(approval or {}, builtin_tools, options or {})
         self.sdk: AnySDK = import_module("claude_agent_sdk")
-        self.sdk.ClaudeAgentOptions(**(options or {}))  # a wrong name fails here
+        self.sdk.ClaudeAgentOptions(**(options or {}))  # raises early for an unknown name
         self.model = model
         self.builtin_tools = tuple(builtin_tools)
         self.approval: dict[str, Approval] = dict(approval or {})
@@ -160,12 +161,12 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         return replace(CLAUDE_MEDIA, documents_in_results=False)
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> "_CLIConnection":
-        """Returns a connection whose first request starts the CLI."""
+        """Returns a connection that starts the CLI with its first request."""
         return _CLIConnection(self, rendered)
 
-    def options(self, further: Wire, stderr: StderrTail) -> AnySDK:
-        """Returns the SDK's options for one evaluation; `further` are those of its prompt."""
-        values: Wire = {
+    def options(self, further: JsonObject, stderr: StderrTail) -> AnySDK:
+        """Returns the SDK's options for one evaluation; `further` are the options of its prompt."""
+        values: JsonObject = {
             "model": self.model,
             "tools": list(self.builtin_tools),
             "allowed_tools": [
@@ -174,7 +175,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             ],
             "permission_mode": "dontAsk",
             "system_prompt": _SYSTEM_PROMPT,
-            "include_partial_messages": True,  # they say when a message of the model is complete
+            "include_partial_messages": True,  # these show when a message of the model is complete
             "verbatim_prompts": True,
             "max_buffer_size": self._max_reply_bytes,
             **further,
@@ -189,7 +190,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
 
     @property
     def has_system_prompt(self) -> bool:
-        """Whether the adapter's options have a system prompt, which no prompt replaces."""
+        """Whether the adapter's options have a system prompt, which replaces the prompt's own."""
         return "system_prompt" in self._options
 
     @property
@@ -198,7 +199,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         return self._env.get(_KEY) or os.environ.get(_KEY)
 
     def redactor(self) -> Redactor:
-        """Returns a redactor of the key and of the values in `env` whose names mean credentials."""
+        """Returns a redactor of the key and of values in `env` whose names suggest credentials."""
         return Redactor().extend([self.api_key, *credentials_in(self._env)])
 
     def stderr_tail(self) -> StderrTail:
@@ -215,13 +216,16 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             "CLAUDE_CONFIG_DIR": f"{home}/.claude",
             "CLAUDE_CODE_ENTRYPOINT": "sdk-py",
         }
-        # files that the CLI leaves there are deleted with the home
+        # the CLI's temporary files are deleted with the home
         env["TMPDIR"] = f"{self._env.get('HOME', home)}/.claude"
         return env | {name: value for name, value in self._env.items() if name != _KEY}
 
 
 class _CLIConnection(Connection):
-    """One evaluation's CLI process, in an event loop of its own: a caller has none, or several."""
+    """The CLI process of one evaluation, in its own event loop.
+
+    The process does not use the caller's event loop, because callers can have none or several.
+    """
 
     def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: AnyRenderedPrompt) -> None:
         self._adapter = adapter
@@ -259,7 +263,7 @@ class _CLIConnection(Connection):
         self._client: AnySDK = None
         self._connecting: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
-        # the CLI's messages, `None` for each call that it makes, and at the end an exception
+        # the CLI's messages, a `None` for each call that it makes, and finally an exception
         self._messages: asyncio.Queue[AnySDK] = asyncio.Queue()
         self._transcript: Sequence[Message] = ()
         self._content: ContentStore | None = None
@@ -321,7 +325,7 @@ class _CLIConnection(Connection):
             raise redact_error(self._translate(error), redactor) from cause
 
     def _translate(self, error: Exception) -> PromptEvaluationError:
-        """Returns an error with the SDK's text and the CLI's last lines on stderr, the cause."""
+        """Returns an error with the SDK's text and the last lines of the CLI's stderr."""
         reason = f"{type(error).__name__}: {error}".replace(_NO_STDERR, "")
         if "maximum buffer size" in reason:
             return error_from_request(
@@ -333,26 +337,27 @@ class _CLIConnection(Connection):
         return error_from_request(PROVIDER, "client_error", reason, remedy)
 
     def _run_builtin(self, params: JsonParams, *, context: ToolContext) -> ToolResult[object]:
-        """Handles the CLI's own tools for our loop: the CLI runs them, and this waits for it."""
+        """Handles the CLI's own tools for the inner loop: waits while the CLI runs the call."""
         result = self._builtin_result(context.call_id, params, context.deadline)
         return run_on(self._open(), result)
 
     async def _builtin_result(
         self, call_id: str, arguments: JsonParams, deadline: Deadline | None
     ) -> ToolResult[object]:
-        if self._client is None:  # the call is of a run that has waited for a person since
+        if self._client is None:  # the run was suspended for approval after this call
             return ToolResult(message="Not run: its CLI has ended. Call it again.", success=False)
-        # the CLI runs the calls of a turn one after another, and may be waiting for one before
+        # the CLI runs a turn's calls one after another, and may still need the result of an earlier
+        # one
         self._send_answers()
         try:
             async with asyncio.timeout(self._adapter.seconds_left(deadline)):
-                self._adapter.check_deadline(deadline)  # may have passed while a person decided
+                self._adapter.check_deadline(deadline)  # approval may take longer
                 self._bridge.allow(call_id, arguments)
                 answer = await asyncio.shield(self._bridge.find_call(call_id).answer)
         except TimeoutError:
             return ToolResult(message="The deadline passed.", success=False)
-        # A tool of the CLI can read what this user can, the key in this process's environment among
-        # it.
+        # A tool of the CLI can read everything that this user can, including the key in this
+        # process's environment.
         return ToolResult(message=self._adapter.redactor()(answer.content), success=answer.success)
 
     async def _connect(self, request: ProviderRequest) -> None:
@@ -372,8 +377,8 @@ class _CLIConnection(Connection):
         options = adapter.options(further, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)
-        # The SDK shields its clean-up from a cancellation, which then would wait for a process that
-        # does not react.
+        # The SDK shields its clean-up from cancellation, so cancelling would wait for a process
+        # that does not respond.
         self._connecting = asyncio.create_task(self._client.connect())
         await asyncio.wait([self._connecting], timeout=adapter.start_timeout)
         if not self._connecting.done():
@@ -388,14 +393,14 @@ class _CLIConnection(Connection):
             )
         self._reader = asyncio.create_task(self._read())
 
-    def _write_files(self, transcript: Sequence[Message]) -> Wire:
-        """Writes instructions and earlier messages to files; returns the options that name them.
+    def _write_files(self, transcript: Sequence[Message]) -> JsonObject:
+        """Writes instructions and earlier messages to files; returns the options with their paths.
 
-        Instructions are in a file because an argument of a process has a small bound.
+        Instructions are passed in a file because the size of a process argument is limited.
         """
         folder = Path(self._home, ".wink")
         folder.mkdir()
-        options: Wire = {}
+        options: JsonObject = {}
         begin, earlier = 0, count_earlier(transcript)
         first: list[Message] = []
         if isinstance(transcript[0], Instructions) and not self._adapter.has_system_prompt:
@@ -414,21 +419,21 @@ class _CLIConnection(Connection):
         return options
 
     def _workspace(self) -> str | None:
-        """Returns where the prompt's files are, if the CLI can reach them too."""
+        """Returns the directory of the prompt's files, if the CLI can access it too."""
         prompt = self._rendered.prompt
         if prompt is None or not self._adapter.builtin_tools:
             return None
         try:
             files = prompt.resources.get(Filesystem)
-        except ResourceError:  # it has none, or one for each tool call
+        except ResourceError:  # the prompt has no filesystem, or one for each tool call
             return None
         return str(files.root) if isinstance(files, HostFilesystem) else None
 
     async def _send(self) -> None:
-        """Sends the CLI the messages that our loop has added to the transcript.
+        """Sends the CLI the messages that the inner loop has added to the transcript.
 
-        New tools go first, because the CLI may continue as soon as it has an answer. The CLI keeps
-        removed tools, and our loop refuses calls of them.
+        New tools are sent first, because the CLI can continue as soon as it has a result. The CLI
+        keeps removed tools, so the inner loop rejects calls to them.
         """
         messages = self._transcript[self._sent :]
         for message in messages:
@@ -454,7 +459,7 @@ class _CLIConnection(Connection):
             if entry["name"] == server
             for tool in entry.get("tools", ())
         }
-        # no documentation promises that the CLI reads the list again
+        # the documentation does not guarantee that the CLI reads the list again
         if not {tool.name for tool in added.tools} <= listed:
             reason = "the CLI did not take the tools of a section"
             raise error_from_request(PROVIDER, "client_error", reason, "use dynamic_tools=False")
@@ -466,13 +471,13 @@ class _CLIConnection(Connection):
                 self._bridge.answer(message, [self._encode_result(item) for item in media])
         self._sent = len(self._transcript)
 
-    def _encode_media(self, media: Media) -> Wire:
-        """Returns the block of an image or a document in a message."""
+    def _encode_media(self, media: Media) -> JsonObject:
+        """Returns an image or a document as a content block of a message."""
         return encode_claude_media(media, self._base64(media))
 
-    def _encode_result(self, media: Media) -> Wire:
-        """Returns the content of MCP for an image or a text that a tool returns."""
-        # of a PDF the CLI shows the model only that a file was saved
+    def _encode_result(self, media: Media) -> JsonObject:
+        """Returns an image or a text from a tool as MCP content."""
+        # the CLI tells the model only that a PDF was saved
         self._check(self._adapter.media.problem_in_result(media), media)
         data = self._base64(media)
         if isinstance(media, Image):
@@ -480,7 +485,7 @@ class _CLIConnection(Connection):
         return {"type": "text", "text": a2b_base64(data).decode()}
 
     def _base64(self, media: Media) -> str:
-        """Returns the bytes of `media`, empty at a URL; raises `PromptEvaluationError`."""
+        """Returns the base64 of `media`, or `""` for a URL; raises `PromptEvaluationError`."""
         self._check(self._adapter.media.problem(media), media)
         if media.url or self._content is None:
             return ""
@@ -497,7 +502,7 @@ class _CLIConnection(Connection):
         return error_from_request(PROVIDER, "content", f"{self._adapter.model}: {message}")
 
     async def _receive(self) -> AssistantMessage:
-        """Returns the model's next message that calls tools, or its last one."""
+        """Returns the model's next message with tool calls, or its final one."""
         self._turns.begin()
         while True:
             message = await self._messages.get()
@@ -509,7 +514,7 @@ class _CLIConnection(Connection):
                 return answer
 
     async def _read(self) -> None:
-        """Reads the CLI's messages as they come, since our loop may wait for a result in one."""
+        """Reads the CLI's messages as they arrive; the inner loop may be waiting for a result."""
         end: Exception = self._adapter.sdk.CLIConnectionError("the CLI ended without a result")
         try:
             async for message in self._client.receive_messages():
@@ -522,7 +527,7 @@ class _CLIConnection(Connection):
             self._messages.put_nowait(end)
 
     def _resolve_calls(self, message: AnySDK) -> None:
-        """Answers calls of built-in tools with their results, and refuses calls of subagents."""
+        """Sets the results of calls to built-in tools, and rejects calls from subagents."""
         sdk = self._adapter.sdk
         match message:
             case sdk.UserMessage(content=list() as blocks):
@@ -533,22 +538,22 @@ class _CLIConnection(Connection):
             case sdk.AssistantMessage(parent_tool_use_id=str(), content=blocks):
                 for block in blocks:
                     if isinstance(block, sdk.ToolUseBlock) and self._bridge.find_tool(block.name):
-                        refusal = "Not available to subagents."  # our loop does not know the call
+                        refusal = "Not available to subagents."  # the inner loop cannot run it
                         self._bridge.answer(ToolMessage(block.id, refusal, success=False))
             case _:
                 pass
 
     async def _end(self) -> None:
-        """Ends the CLI, and kills the processes that its tools have left running.
+        """Stops the CLI, and kills the processes that its tools have left running.
 
-        An idle CLI has up to two seconds to end by itself. A CLI with a request under way is killed
-        at once.
+        An idle CLI has up to two seconds to stop by itself. If a request is in progress, the CLI is
+        killed immediately.
         """
         if self._client is None:
             return
         process = self._process
         if process is not None:
-            # without `/proc`, descendants are found only while their parents run
+            # without `/proc`, descendants are found only while their parents are running
             process.find()
         ending = asyncio.create_task(self._disconnect())
         if process is None or not self._asking:
@@ -567,21 +572,21 @@ class _CLIConnection(Connection):
             if self._connecting is not None:
                 await asyncio.wait([self._connecting])
             await self._client.disconnect()
-        except Exception as error:  # the evaluation has its result, or a failure that matters more
+        except Exception as error:  # the evaluation has its result, or a more important failure
             text = self._adapter.redactor()(str(error))
-            _log.warning("The CLI did not end well", extra={"error": text})
+            _log.warning("Stopping the CLI failed", extra={"error": text})
         finally:
             if self._reader is not None:
                 self._reader.cancel()
 
 
 def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Logs what the SDK's tasks raise, such as writers to an ended CLI: nobody awaits them."""
+    """Logs exceptions in the SDK's tasks, such as writers to a stopped CLI, which nobody awaits."""
     _log.debug("A task of the SDK failed: %s", context.get("exception") or context["message"])
 
 
-async def _user(blocks: list[Wire]) -> AsyncIterator[Wire]:
-    """Yields one message of the user, as the SDK takes messages with several blocks."""
+async def _user(blocks: list[JsonObject]) -> AsyncIterator[JsonObject]:
+    """Yields one user message in the form that the SDK accepts for several blocks."""
     yield {
         "type": "user",
         "message": {"role": "user", "content": blocks},
@@ -590,7 +595,7 @@ async def _user(blocks: list[Wire]) -> AsyncIterator[Wire]:
 
 
 def _text(content: AnyJson) -> str:
-    """Returns the text of a tool's result: a text, or a list of blocks."""
+    """Returns the text of a tool result, which is a string or a list of blocks."""
     if isinstance(content, str):
         return content
     return "\n".join(str(part.get("text", "")) for part in content or ())

@@ -1,6 +1,7 @@
-"""A prompt's tools as in-process MCP servers, and the calls that the CLI makes of them.
+"""The bridge offers a prompt's tools to the CLI as in-process MCP servers and tracks its calls.
 
-No tool runs here. The CLI's call of a tool waits until our loop has run it and brings the answer.
+This module does not run any tools. When the CLI calls a tool, the call waits until the inner loop
+has run it and passes on the result.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Any
 from ...evaluation.messages import ToolCall, ToolMessage
 from ...evaluation.schemas import ToolSpec
 from ...prompt.tool import JsonParams
-from ..codec import AnyJson, Wire
+from ..codec import AnyJson, JsonObject
 from ..schema_dialects import OPENAI, encode_schema
 
 __all__ = ["MAX_RESULT_CHARS", "Bridge"]
@@ -23,7 +24,7 @@ __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 _SERVER = "wink"
 _CALL_ID = "claudecode/toolUseId"
 _SPARE_SERVERS = 4
-# the longest result that the CLI shows the model; of a longer one it shows 2 kB and a path
+# the longest result that the CLI sends to the model; it shortens a longer one to 2 kB and a path
 MAX_RESULT_CHARS = 500_000
 _META = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # the CLI's default is 50 kB
 
@@ -33,26 +34,27 @@ type AnyMCP = Any
 
 @dataclass(slots=True)
 class CLICall:
-    """A call of the CLI: our loop's answer, and the permission that a built-in tool needs.
+    """A call of the CLI, with its result and the permission that a built-in tool needs.
 
-    `written` are a built-in tool's arguments as the model wrote them, `media` those of the answer
-    as MCP has them. `is_waiting` says that the CLI has made the call.
+    `written` are a built-in tool's arguments as the model wrote them, and `media` are the media in
+    its result as MCP content. `is_waiting` is true once the CLI has made the call.
     """
 
     answer: asyncio.Future[ToolMessage]
     allowed: asyncio.Future[JsonParams]
     written: AnyJson = None
-    media: Sequence[Wire] = ()
+    media: Sequence[JsonObject] = ()
     is_waiting: bool = False
 
 
 class Bridge:
-    """The tools of one evaluation, by server, and the calls of the CLI under way.
+    """The tools of one evaluation by server, and the CLI's calls in progress.
 
-    The first server has the tools that the conversation begins with. Spare servers take those that
-    come later (`dynamic`): the CLI reads a server's list anew when the server is switched off and
-    on, and that must not cut off a call under way on it. `builtin_tools` run in the CLI itself; our
-    loop knows them by lower-case names. `on_call` runs when the CLI makes a call.
+    The first server has the initial tools of the conversation. If `dynamic`, spare servers take the
+    tools that are added later: the CLI reads a server's list again only when the server is switched
+    off and on, which must not interrupt a call to it. `builtin_tools` run in the CLI itself, and
+    the inner loop knows them by their lower-case names. `on_call` is called whenever the CLI makes
+    a call.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Bridge:
         self._ended = False
 
     def open(self, tools: Iterable[ToolSpec]) -> dict[str, object]:
-        """Returns the servers as the SDK takes them, the first one with `tools`."""
+        """Returns the servers in the SDK's form; the first one has `tools`."""
         self._tools[_SERVER] = {
             tool.name: tool for tool in tools if tool.name not in self.builtin_names
         }
@@ -80,21 +82,21 @@ class Bridge:
         }
 
     def add(self, tools: Iterable[ToolSpec]) -> str:
-        """Puts `tools` on a spare server, and returns its name."""
+        """Adds `tools` to a spare server, and returns the server's name."""
         name = next(self._next_spare_server)
         self._tools[name].update({tool.name: tool for tool in tools})
         return name
 
     def find_tool(self, name: str) -> str | None:
-        """Returns the prompt's name of the tool that the CLI calls `mcp__server__name`, if any."""
+        """Returns the tool name in the CLI's `mcp__server__name`, or `None` for another tool."""
         head, _, rest = name.partition("__")
         server, _, tool = rest.partition("__")
         return tool if head == "mcp" and tool in self._tools.get(server, ()) else None
 
     def read_call(self, call_id: str, name: str, arguments: AnyJson) -> ToolCall:
-        """Returns a call of the model in our loop's terms: its tool's name and JSON arguments."""
+        """Converts the model's call for the inner loop: the tool's name and JSON arguments."""
         match arguments:
-            case {"__unparsedToolInput": {"raw": str() as text}}:  # the CLI's form of broken JSON
+            case {"__unparsedToolInput": {"raw": str() as text}}:  # the CLI's form of invalid JSON
                 pass
             case _:
                 text = json.dumps(arguments, ensure_ascii=False)
@@ -103,44 +105,44 @@ class Bridge:
             return ToolCall(call_id, name.lower(), text)
         return ToolCall(call_id, self.find_tool(name) or name, text)
 
-    def encode_call(self, call: ToolCall) -> Wire:
-        """Returns name and input of an earlier, valid call as the model would write them here."""
+    def encode_call(self, call: ToolCall) -> JsonObject:
+        """Returns the name and input of an earlier, valid call as the model would write them."""
         arguments: AnyJson = json.loads(call.arguments)
         if call.name in self.builtin_names:
             return {"name": self.builtin_names[call.name], "input": arguments}
         return {"name": f"mcp__{_SERVER}__{call.name}", "input": arguments}
 
-    def answer(self, message: ToolMessage, media: Sequence[Wire] = ()) -> None:
-        """Answers a call, with `media` as MCP has them; ignores later answers of the same call."""
+    def answer(self, message: ToolMessage, media: Sequence[JsonObject] = ()) -> None:
+        """Sets the result of a call, with `media` as MCP content; ignores its later results."""
         call = self.find_call(message.call_id)
         if not call.answer.done():
             call.media = media
             call.answer.set_result(message)
 
     def allow(self, call_id: str, arguments: JsonParams) -> None:
-        """Lets the CLI run a call of a built-in tool with these arguments."""
+        """Allows the CLI to run a call of a built-in tool with these arguments."""
         allowed = self.find_call(call_id).allowed
         if not allowed.done():
             allowed.set_result(arguments)
 
     async def decision(self, call_id: str) -> JsonParams | str:
-        """Returns the arguments that the CLI may run a call with, or why it may not.
+        """Returns the arguments that the CLI can run a call with, or the reason why it cannot.
 
-        Waits until our loop has allowed the call or answered it.
+        Waits until the inner loop has allowed the call or set its result.
         """
         call = self._begin(call_id)
         await asyncio.wait((call.allowed, call.answer), return_when=asyncio.FIRST_COMPLETED)
         return call.allowed.result() if call.allowed.done() else call.answer.result().content
 
     def replacement(self, call_id: str) -> JsonParams | None:
-        """Returns the arguments that a call was allowed with, if the model wrote other ones."""
+        """Returns the arguments that a call was allowed with, if they differ from the model's."""
         call = self.find_call(call_id)
         if not call.allowed.done() or call.allowed.result() == call.written:
             return None
         return call.allowed.result()
 
     def find_call(self, call_id: str) -> CLICall:
-        """Returns the call of this id, which the CLI or our loop may name first."""
+        """Returns the call with this id, creating it if it is not known yet."""
         if call_id not in self._calls:
             loop = asyncio.get_running_loop()
             self._calls[call_id] = CLICall(loop.create_future(), loop.create_future())
@@ -149,14 +151,14 @@ class Bridge:
         return self._calls[call_id]
 
     def _begin(self, call_id: str) -> CLICall:
-        """Returns a call that the CLI has made."""
+        """Returns the call with this id and marks it as made by the CLI."""
         call = self.find_call(call_id)
         call.is_waiting = True
         self._on_call()
         return call
 
     def end(self) -> None:
-        """Answers all waiting and later calls with a failure, since the CLI has ended."""
+        """Fails all waiting and later calls, because the CLI has stopped."""
         self._ended = True
         for call_id in self._calls:
             self.answer(ToolMessage(call_id, "Not run: the CLI ended.", success=False))

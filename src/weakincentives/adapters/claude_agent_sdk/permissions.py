@@ -1,7 +1,7 @@
-"""Approval of the CLI's own tools: the CLI asks before it runs a call, and our loop decides.
+"""Approval of the CLI's own tools: the CLI asks before each call, and the inner loop decides.
 
-By its own rules the CLI runs some calls without a question, such as `ls`. So a hook makes it ask
-about every call, and the SDK's permission callback answers once our loop has decided.
+By default, the CLI runs some calls, such as `ls`, without asking. A hook makes it ask about every
+call, and the SDK's permission callback answers once the inner loop has decided.
 """
 
 import json
@@ -11,22 +11,22 @@ from ...prompt.approval_rules import Approval, ApprovalMode, approval_mode, chec
 from ...prompt.context import ToolContext
 from ...prompt.tool import JsonParams
 from ...protocols import StateView
-from ..codec import Wire
+from ..codec import JsonObject
 from .bridge import Bridge
 from .turns import OUTPUT_TOOL, AnySDK
 
 __all__ = ["approval_options", "check_builtin_approval", "selector"]
 
-# options of the SDK that decide on calls, too
+# options of the SDK that also decide about calls
 _DECIDING = "allowed_tools can_use_tool hooks permission_mode permission_prompt_tool_name"
 
 
 def check_builtin_approval(
     approval: Mapping[str, Approval], builtin_tools: Sequence[str], options: Mapping[str, object]
 ) -> None:
-    """Raises `ValueError` for tools that are not offered, for effects and for `options` beside it.
+    """Raises `ValueError` for tools that are not offered, effects, or conflicting `options`.
 
-    Raises `PromptValidationError` for what is no `Approval`.
+    Raises `PromptValidationError` for a value that is not an `Approval`.
     """
     if unknown := sorted(approval.keys() - set(builtin_tools)):
         raise ValueError(
@@ -44,7 +44,7 @@ def check_builtin_approval(
 
 
 def selector(approval: Approval | None) -> Approval | None:
-    """Returns the approval of a built-in tool, which no call runs under for its effects."""
+    """Returns the approval of a built-in tool, which never selects a call for its effects."""
     if not callable(approval):
         return approval
 
@@ -59,13 +59,13 @@ def selector(approval: Approval | None) -> Approval | None:
     return select
 
 
-def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> Wire:
-    """Returns the SDK's options by which calls of the built-in tools in `names` wait.
+def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> JsonObject:
+    """Returns the SDK's options that make calls of the built-in tools in `names` wait for approval.
 
-    Subagents cannot call these tools, because our loop does not know their calls.
+    Subagents cannot call these tools, because the inner loop does not know their calls.
     """
 
-    async def ask(call: Wire, *_: object) -> Wire:
+    async def ask(call: JsonObject, *_: object) -> JsonObject:
         name = call["tool_name"]
         if name in names and call.get("agent_id"):
             return _deny(call, "Not available to subagents: a person has to approve it.")
@@ -74,10 +74,10 @@ def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> Wire:
         if name in bridge.builtin_names.values() or bridge.find_tool(name):
             return _hook(call, permissionDecision="allow")
         if name == OUTPUT_TOOL or name.startswith("mcp__"):
-            return {}  # the CLI's rules decide
-        return _deny(call, "Not available.")  # such as an older name of a tool
+            return {}  # the CLI's own rules decide
+        return _deny(call, "Not available.")  # for example, a tool's older name
 
-    async def decide(name: str, _: Wire, context: AnySDK) -> object:
+    async def decide(name: str, _: JsonObject, context: AnySDK) -> object:
         if name not in names:
             return sdk.PermissionResultDeny(message="Not allowed.")
         decision = await bridge.decision(context.tool_use_id)
@@ -85,7 +85,7 @@ def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> Wire:
             return sdk.PermissionResultDeny(message=decision)
         return sdk.PermissionResultAllow(updated_input=dict(decision))
 
-    async def explain(call: Wire, *_: object) -> Wire:
+    async def explain(call: JsonObject, *_: object) -> JsonObject:
         arguments = bridge.replacement(call["tool_use_id"])
         if arguments is None:
             return {}
@@ -94,7 +94,7 @@ def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> Wire:
 
     after = [sdk.HookMatcher(matcher="|".join(names), hooks=[explain])]
     return {
-        "allowed_tools": [],  # the SDK warns of others beside `can_use_tool`
+        "allowed_tools": [],  # with `can_use_tool`, the SDK warns if this is not empty
         "can_use_tool": decide,
         "hooks": {
             "PreToolUse": [sdk.HookMatcher(hooks=[ask], on_failure="block")],
@@ -104,9 +104,9 @@ def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> Wire:
     }
 
 
-def _deny(call: Wire, reason: str) -> Wire:
+def _deny(call: JsonObject, reason: str) -> JsonObject:
     return _hook(call, permissionDecision="deny", permissionDecisionReason=reason)
 
 
-def _hook(call: Wire, **output: str) -> Wire:
+def _hook(call: JsonObject, **output: str) -> JsonObject:
     return {"hookSpecificOutput": {"hookEventName": call["hook_event_name"], **output}}

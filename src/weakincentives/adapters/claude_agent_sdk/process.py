@@ -1,8 +1,8 @@
 """The CLI's process: its variables, its start, and its end with all processes that it started.
 
-The SDK passes the CLI all variables of this process, and ends only the CLI itself. The event loop
-starts processes for the SDK, so `CLIProcess.loop` makes an event loop that starts the CLI by the
-rules of this module.
+The SDK passes all of this process's variables to the CLI, and stops only the CLI itself. The SDK
+starts processes through the event loop, so `CLIProcess.loop` creates an event loop that starts the
+CLI by the rules of this module.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ __all__ = ["CLIProcess"]
 _log = logging.getLogger(__name__)
 
 _MARK = "WINK_RUN"
-_KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # where the CLI reads its key, once
+_KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # the CLI reads its key from here, once
 _INHERITED = (
     "LANG LANGUAGE LOGNAME PATH SHELL TERM TZ USER"
     " ALL_PROXY HTTP_PROXY HTTPS_PROXY NO_PROXY all_proxy http_proxy https_proxy no_proxy"
@@ -36,16 +36,16 @@ _LAST_LINES = 10
 _MAX_LAST_WORDS = 300
 
 
-# Any: arguments and results of asyncio's `subprocess_exec`, which pass through
+# Any: arguments and results of asyncio's `subprocess_exec`, which are passed through
 type AnyAsyncio = Any
 
 
 class CLIProcess:
     """One process of the CLI, from its start to its end.
 
-    `env` holds the CLI's own variables. Of this process's other variables an isolated CLI gets only
-    those for language, paths, proxies and certificates. It reads `key` from a pipe, because its
-    tools could read a variable.
+    `env` contains the CLI's own variables. Of this process's other variables, an isolated CLI gets
+    only those for the language, paths, proxies and certificates. The CLI reads `key` from a pipe,
+    because its tools could read a variable.
     """
 
     def __init__(self, env: Mapping[str, str], *, key: str | None, isolated: bool) -> None:
@@ -66,7 +66,7 @@ class CLIProcess:
         return self._transport is not None
 
     async def start(self, start: Callable[..., AnyAsyncio], options: AnyAsyncio) -> AnyAsyncio:
-        """Starts the CLI by `start`, with our variables and key added to the SDK's `options`."""
+        """Calls `start` for the CLI, with our variables and key added to the SDK's `options`."""
         options |= {"env": self._variables(options["env"]), "start_new_session": True}
         if self._key is None:
             self._transport, protocol = await start(**options)
@@ -83,7 +83,7 @@ class CLIProcess:
         return self._transport, protocol
 
     def _variables(self, merged: Mapping[str, str]) -> dict[str, str]:
-        """Returns the CLI's variables; `merged` are the SDK's own and all of this process."""
+        """Returns the CLI's variables; `merged` has the SDK's and all variables of this process."""
 
         def passes(name: str, value: str) -> bool:
             inherited = name in _INHERITED.split() or name.startswith("LC_")
@@ -99,9 +99,9 @@ class CLIProcess:
     def find(self) -> set[int]:
         """Returns the ids of the CLI and of the processes that descend from it.
 
-        All inherit a mark in the environment. Where `/proc` shows no environments, as on macOS, it
-        follows the ids of parents; there it finds a process whose parent has ended only if an
-        earlier call found it.
+        All of them inherit a mark in their environment. Where `/proc` shows no environments, as on
+        macOS, the search follows parent ids. There it finds a process whose parent has ended only
+        if an earlier call found it.
         """
         parents = dict(_parents())
         mark = f"{_MARK}={self._mark}".encode()
@@ -114,9 +114,9 @@ class CLIProcess:
         return pids
 
     def kill(self) -> bool:
-        """Kills the processes that `find` finds, and tells whether there were any.
+        """Kills the processes that `find` returns, and returns whether there were any.
 
-        A process may start others meanwhile: call it until there are none.
+        A process can start others in the meantime, so call this until it returns `False`.
         """
         pids = self.find()
         for pid in pids:
@@ -125,13 +125,13 @@ class CLIProcess:
         return bool(pids)
 
     def close(self) -> None:
-        """Closes the pipes to the CLI; the SDK leaves unread ones open."""
+        """Closes the pipes to the CLI; the SDK leaves unread pipes open."""
         if self._transport is not None:
             self._transport.close()
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Starts its first process by `CLIProcess.start`."""
+    """An event loop that starts its first process with `CLIProcess.start`."""
 
     def __init__(self, process: CLIProcess) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class StderrTail:
-    """Keeps the last lines of the CLI's stderr, redacted; `listener` gets every line."""
+    """Keeps the last lines of the CLI's stderr, redacted; `listener` is called with every line."""
 
     def __init__(self, redact: Redactor, listener: Callable[[str], None] | None = None) -> None:
         self._redact = redact
@@ -166,7 +166,7 @@ class StderrTail:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Yields the id of each running process with that of its parent."""
+    """Yields the id of each running process and its parent's id."""
     if not Path("/proc/self/stat").exists():
         command = ["ps", "-A", "-o", "pid=,ppid=,stat="]
         listed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - constant
@@ -176,7 +176,7 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(pid), int(parent)
         return
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             stat = (folder / "stat").read_text(errors="replace")
             state, parent = stat.rpartition(")")[2].split()[:2]
             if state not in "ZX":
@@ -186,5 +186,5 @@ def _parents() -> Iterator[tuple[int, int]]:
 def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, is another user's, or this system does not show it
+    except OSError:  # the process has ended, belongs to another user, or is hidden by this system
         return []

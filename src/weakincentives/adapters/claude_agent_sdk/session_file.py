@@ -1,8 +1,9 @@
-"""An earlier conversation as a session of the CLI, which the CLI resumes.
+"""An earlier conversation in the form of a CLI session, which the CLI resumes.
 
-The CLI holds its sessions in files, one JSON line for each message, and resumes the file at a path.
-Text, calls and answers go into the file. Reasoning does not: its signature is valid only after the
-messages that the model has seen, and the CLI adds words of its own to these.
+The CLI keeps its sessions in files, one JSON line for each message, and resumes the file at a given
+path. The file contains texts, calls and results. It does not contain reasoning, whose signature is
+valid only after exactly the messages that the model saw, and the CLI adds words of its own to
+these.
 """
 
 import json
@@ -19,20 +20,20 @@ from ...evaluation.messages import (
     ToolMessage,
     UserMessage,
 )
-from ..codec import AnyJson, Wire
+from ..codec import AnyJson, JsonObject
 from ..valid_messages import GO_ON, ValidMessages
 
 __all__ = ["EncodeMedia", "count_earlier", "encode_new", "media_message", "write_session"]
 
-type EncodeMedia = Callable[[Media], Wire]
-"""Returns the block of an image or a document; raises `PromptEvaluationError` without one."""
+type EncodeMedia = Callable[[Media], JsonObject]
+"""Returns an image or a document as a content block, or raises `PromptEvaluationError`."""
 
 _NO_ID = "(?!)"  # matches nothing
-_STARTED = "2026-01-01T00:00:00.000Z"  # the CLI reads a time, and does not show it to the model
+_STARTED = "2026-01-01T00:00:00.000Z"  # the CLI requires a time, but does not send it to the model
 
 
 def count_earlier(transcript: Sequence[Message]) -> int:
-    """Returns the number of messages up to the model's last one and the answers to its calls."""
+    """Returns the number of messages up to the model's last one and the results of its calls."""
     for index in range(len(transcript) - 1, -1, -1):
         if isinstance(transcript[index], AssistantMessage | ToolMessage):
             return index + 1
@@ -40,16 +41,16 @@ def count_earlier(transcript: Sequence[Message]) -> int:
 
 
 def media_message(instructions: Instructions) -> list[Message]:
-    """Returns the user's message with the media of instructions, which hold text alone."""
+    """Returns a user message with the media of instructions, which can only contain text."""
     parts = _with_markers(instructions)
     return [UserMessage(parts)] if parts else []
 
 
-def encode_new(messages: Sequence[Message], encode_media: EncodeMedia) -> str | list[Wire]:
-    """Returns the content of a message of the user: changed instructions and what the user says.
+def encode_new(messages: Sequence[Message], encode_media: EncodeMedia) -> str | list[JsonObject]:
+    """Returns the content of a user message: changed instructions and the user's texts.
 
-    The CLI has a form of its own for words that are not the user's, which Claude models know. It
-    asks the model for nothing without a message, so there is always one.
+    The CLI marks words that are not the user's in its own way, which Claude models know. It sends a
+    request only for a message, so there is always one.
     """
     blocks = [block for message in messages for block in _blocks_of(message, encode_media)]
     return _content_of(blocks or [_text_block(_remind(GO_ON))])
@@ -58,10 +59,10 @@ def encode_new(messages: Sequence[Message], encode_media: EncodeMedia) -> str | 
 def write_session(
     path: Path,
     messages: Sequence[Message],
-    encode_call: Callable[[ToolCall], Wire],
+    encode_call: Callable[[ToolCall], JsonObject],
     encode_media: EncodeMedia,
 ) -> None:
-    """Writes messages to a file that the CLI can resume; `encode_call` writes name and input."""
+    """Writes messages to a file that the CLI can resume; `encode_call` returns name and input."""
     session, parent = path.stem, None
     lines: list[str] = []
     for message in _encode(messages, encode_call, encode_media):
@@ -81,12 +82,12 @@ def write_session(
 
 def _encode(
     messages: Sequence[Message],
-    encode_call: Callable[[ToolCall], Wire],
+    encode_call: Callable[[ToolCall], JsonObject],
     encode_media: EncodeMedia,
-) -> list[Wire]:
-    """Returns messages of the Messages API."""
-    encoded: list[Wire] = []
-    # With new ids: the CLI would take a later call of the same id for one that it has answered.
+) -> list[JsonObject]:
+    """Returns messages in the format of the Messages API."""
+    encoded: list[JsonObject] = []
+    # With new ids, because the CLI would mistake a later call with the same id for an answered one.
     for message in ValidMessages(call_ids=_NO_ID).read(messages, to_be_sent=False):
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
@@ -110,8 +111,8 @@ def _encode(
     return encoded
 
 
-def _blocks_of(message: Message, encode_media: EncodeMedia) -> list[Wire]:
-    """Returns what the user says, or what of the instructions has changed, in blocks."""
+def _blocks_of(message: Message, encode_media: EncodeMedia) -> list[JsonObject]:
+    """Returns the user's message, or the changes of the instructions, as content blocks."""
     match message:
         case UserMessage(str() as content):
             parts: Sequence[Part] = [content]
@@ -132,12 +133,12 @@ def _with_markers(instructions: Instructions) -> tuple[Part, ...]:
     return tuple([part for item in instructions.media for part in (str(item), item)])
 
 
-def _text_block(text: str) -> Wire:
+def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
-def _content_of(blocks: list[Wire]) -> str | list[Wire]:
-    """Returns blocks as content, a single text as it is."""
+def _content_of(blocks: list[JsonObject]) -> str | list[JsonObject]:
+    """Returns blocks as message content; a single text becomes a string."""
     match blocks:
         case [{"type": "text", "text": str() as text}]:
             return text

@@ -1,4 +1,4 @@
-"""Reads the CLI's messages: the parts of the model's messages, and the result of an evaluation."""
+"""Reads the CLI's messages: the parts of the model's messages, and an evaluation's result."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall
 from ...limits import TokenUsage
-from ..codec import AnyJson, Wire, read_count, read_hour_writes
+from ..codec import AnyJson, JsonObject, read_count, read_hour_writes
 from ..provider_errors import error_from_reply, error_from_request, error_from_status
 from .bridge import Bridge
 
@@ -19,7 +19,7 @@ type AnySDK = Any
 
 PROVIDER = "claude_agent_sdk"
 
-OUTPUT_TOOL = "StructuredOutput"  # by which the CLI takes typed output
+OUTPUT_TOOL = "StructuredOutput"  # the tool through which the CLI receives typed output
 _FIRST_BACKOFF_MS = 500
 _MOST_BACKOFF_MS = 32_000
 _JITTER = 1.25
@@ -28,10 +28,10 @@ _TOTAL_COUNTS = "inputTokens cacheCreationInputTokens cacheReadInputTokens outpu
 
 
 class TurnReader:
-    """Assembles the model's messages that our loop asks for from the CLI's messages.
+    """Builds the model's messages for the inner loop from the CLI's messages.
 
-    These are the messages that call tools, and the last one. Others, such as an answer that the CLI
-    asks the model to continue, count only in the usage.
+    The inner loop gets the messages with tool calls, and the final one. Other messages, such as an
+    answer that the CLI asks the model to continue, only contribute to the usage.
     """
 
     def __init__(self, sdk: AnySDK, bridge: Bridge) -> None:
@@ -43,15 +43,15 @@ class TurnReader:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the parts of the last message; the next part begins a new one."""
+        """Forgets the parts of the previous message; the next part starts a new one."""
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
-        self._usage: Wire = {}
+        self._usage: JsonObject = {}
         self._model = ""
         self._streaming = self._complete = False
 
     def read(self, message: AnySDK) -> AssistantMessage | None:
-        """Returns the model's message if `message` of the CLI completes it, else `None`.
+        """Returns the model's message if `message` from the CLI completes it, otherwise `None`.
 
         A `message` of `None` means that the CLI has made a call. Raises `PromptEvaluationError` for
         a result without an answer.
@@ -62,7 +62,7 @@ class TurnReader:
                 sdk.StreamEvent(parent_tool_use_id=str())
                 | sdk.AssistantMessage(parent_tool_use_id=str())
             ):
-                return None  # a subagent's
+                return None  # a subagent's message
             case sdk.StreamEvent(event=event):
                 self._read_event(event)
             case sdk.AssistantMessage(error=None):
@@ -74,7 +74,8 @@ class TurnReader:
             case sdk.ResultMessage():
                 return self._read_result(message)
             case None | sdk.UserMessage():
-                # a reply that was not streamed has no stop event, but its calls come when complete
+                # a reply that was not streamed has no stop event, but its calls arrive when it is
+                # complete
                 self._complete = True
             case _:
                 pass
@@ -94,7 +95,7 @@ class TurnReader:
                 self._usage, self._streaming = usage, True
             case {"type": "message_delta", "usage": dict() as usage}:
                 self._usage |= {name: count for name, count in usage.items() if count is not None}
-            case {"type": "message_stop"}:  # comes for a stream that broke off, too
+            case {"type": "message_stop"}:  # also sent for a stream that ended early
                 self._streaming, self._complete = False, True
             case _:
                 pass
@@ -136,7 +137,7 @@ class TurnReader:
         text = (result.result or "") if output is None else json.dumps(output, ensure_ascii=False)
         usage = TokenUsage(*(max(0, count - reported) for count, reported in pairs))
         last = _usage(self._usage, _TURN_COUNTS)
-        usage = replace(  # the total does not say these
+        usage = replace(  # the total does not include these
             usage,
             reasoning_tokens=last.reasoning_tokens,
             cache_write_1h_tokens=last.cache_write_1h_tokens,
@@ -144,7 +145,7 @@ class TurnReader:
         return AssistantMessage(text=text, finish=finish, usage=usage, model=self._model)
 
     def _failure(self, result: AnySDK) -> PromptEvaluationError:
-        """Returns the error for a failed result; its `subtype` is "success" for most failures."""
+        """Returns the error for a failed result, whose `subtype` is usually "success"."""
         message = str(result.result or "; ".join(result.errors or ()) or result.subtype)
         status: int | None = result.api_error_status
         if result.subtype == "error_max_structured_output_retries":
@@ -178,7 +179,7 @@ def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
 
 
 def _retry_after(retry: Mapping[str, AnyJson]) -> str | None:
-    """Returns the seconds that the provider asks to wait, if longer than the CLI's own delay."""
+    """Returns the provider's requested delay in seconds, if it is longer than the CLI's own."""
     match retry:
         case {
             "error_status": 429,

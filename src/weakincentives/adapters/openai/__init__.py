@@ -1,6 +1,6 @@
-"""OpenAI and every server that speaks its Responses or Chat Completions API.
+"""Support for OpenAI and servers with a compatible Responses or Chat Completions API.
 
-Needs the extra `openai`.
+Needs the `openai` extra.
 """
 
 from .adapter import OpenAIAdapter

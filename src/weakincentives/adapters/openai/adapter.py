@@ -1,4 +1,4 @@
-"""`OpenAIAdapter`: OpenAI's APIs through the `openai` SDK."""
+"""`OpenAIAdapter` calls OpenAI's APIs through the `openai` SDK."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIAdapter"]
 
-# codecs, and paths under the client's base URL
+# codecs, and paths relative to the client's base URL
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
@@ -28,9 +28,9 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
 _OPENAI = ServerProfile(strict="each", user_after_tool=True)
 
 
-# Any: what a caller without a type checker may pass
+# Any: values from a caller without a type checker
 def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
-    """Returns the API to use; raises for another name, and for what is not a profile."""
+    """Returns the API to use; raises for an unknown API or an invalid profile."""
     if not isinstance(profile, ServerProfile | None):
         raise TypeError(f"profile must be a ServerProfile, such as profiles.GROQ, got {profile!r}")
     api = api or (profile or _OPENAI).api
@@ -43,17 +43,17 @@ def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
 class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
-    `profile` says how the server differs from others, and where it is; the module
-    `weakincentives.adapters.profiles` has ready ones. `api` is `"responses"` or `"chat"` (Chat
-    Completions, which most compatible servers speak), by default the profile's. `api_key` is by
-    default the profile's variable, or `OPENAI_API_KEY`. `timeout` is in seconds for one request;
-    the SDK does the `max_retries`. Clients that you pass as `client` and `async_client` keep their
-    own key, timeout, retries and base URL. `max_reply_bytes` bounds a reply after decompression.
-    `options` go into every request, such as `{"temperature": 0}`. The other arguments are those of
-    `CodecOptions` and `LoopAdapter`.
+    `profile` describes the server's address and how it differs from other servers; the module
+    `weakincentives.adapters.profiles` has predefined profiles. `api` is `"responses"` or `"chat"`
+    (Chat Completions, which most compatible servers implement), by default the profile's. `api_key`
+    defaults to the profile's variable, or to `OPENAI_API_KEY`. `timeout` is in seconds for one
+    request; the SDK does the retries, at most `max_retries`. Clients that you pass as `client` and
+    `async_client` keep their own key, timeout, retries and base URL. `max_reply_bytes` limits a
+    reply after decompression. `options` are added to every request, such as
+    `{"temperature": 0}`. The other arguments are the same as for `CodecOptions` and `LoopAdapter`.
 
-    Raises `ImportError` without the extra `openai`, and `ValueError` if a profile's server needs a
-    base URL or a key and there is none.
+    Raises `ImportError` without the `openai` extra, and `ValueError` if the profile's server needs
+    a base URL or a key and it is missing.
     """
 
     name = "openai"
@@ -85,7 +85,8 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         codec, self.path = _APIS[api]
         ready: AnySDK = client or async_client
         if not ready:
-            # read now, as `origin`: the client is made later, when the variables may have changed
+            # read early, like `origin`, because the variables may change before the client is
+            # created
             base_url, api_key = (profile or _OPENAI).connection(base_url, api_key)
         origin = read_origin(ready.base_url if ready else base_url, "api.openai.com")
         profile = profile or (ServerProfile() if origin else _OPENAI)
@@ -94,7 +95,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             model=model,
             prompt_role=prompt_role,
             instructions_role=instructions_role,
-            # many chat templates of open models take a system message only at the beginning
+            # many chat templates of open models accept a system message only at the beginning
             changes_role="user" if origin and api == "chat" else None,
             origin=origin,
             structured_output=structured_output or profile.structured_output,
@@ -126,7 +127,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         return openai
 
     def is_key_missing(self, error: Exception) -> bool:
-        # its only plain error
+        # the SDK's other errors are translated before this is called
         return isinstance(error, self.sdk().OpenAIError)
 
     def translate(self, error: Exception) -> PromptEvaluationError:

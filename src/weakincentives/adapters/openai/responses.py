@@ -1,4 +1,4 @@
-"""The Responses codec: OpenAI's own API, whose conversations can hold tools that come later."""
+"""The Responses codec, for OpenAI's own API, which can add tools in the conversation."""
 
 from collections.abc import Collection, Mapping
 from typing import ClassVar
@@ -7,7 +7,7 @@ from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, M
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
-from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_counts, read_usage
+from ..codec import AnyJson, Codec, CodecOptions, JsonObject, read_call, read_counts, read_usage
 from ..provider_errors import (
     error_from_failure,
     error_from_reply,
@@ -22,7 +22,7 @@ __all__ = ["ResponsesCodec"]
 _ADDED_TOOLS = "additional_tools"
 _EARLY = frozenset({"response.created", "response.in_progress", "response.queued"})
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-_TEXTS = (  # of these the API extracts the text
+_TEXTS = (  # file types whose text the API extracts
     "application/json",
     "application/rtf",
     f"{_OFFICE}.wordprocessingml.document",
@@ -31,7 +31,7 @@ _TEXTS = (  # of these the API extracts the text
 )
 
 
-# items that a client must answer, of tools that `options` may have added
+# items that a client must answer, from tools that `options` may have added
 _ASKING = {
     *("custom_tool_call", "mcp_approval_request", "computer_call", "local_shell_call"),
     *("shell_call", "apply_patch_call"),
@@ -39,13 +39,13 @@ _ASKING = {
 
 
 class ResponsesCodec(Codec):
-    """One conversation as Responses input items; all output items go back, reasoning included."""
+    """One conversation as Responses items; all output items, even reasoning, are sent back."""
 
     wire_format = "responses"
     instructions_role = "developer"
-    stream_options: ClassVar[Wire] = {"stream": True}
-    # developers.openai.com/api/docs/guides/file-inputs: files, together, below 50 MB; the limit of
-    # a single image is UNVERIFIED
+    stream_options: ClassVar[JsonObject] = {"stream": True}
+    # developers.openai.com/api/docs/guides/file-inputs: all files together below 50 MB; the limit
+    # for a single image is UNVERIFIED
     media = MediaSupport(
         types=dict.fromkeys(
             (*IMAGE_TYPES, "application/pdf", "text/*", *_TEXTS), MAX_CONTENT_BYTES
@@ -66,9 +66,9 @@ class ResponsesCodec(Codec):
                 return ""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns the reply of the last event, with the items that came before if it has none."""
+        """Returns the reply in the last event; if it has no items, with those of earlier events."""
         items: list[AnyJson] = []
-        event: AnyJson = None  # which `match` would narrow to a mapping of objects
+        event: AnyJson = None  # `match` would narrow it to a mapping of objects
         for event in events:
             match event:
                 case {"type": "response.output_item.done", "item": dict() as item}:
@@ -76,14 +76,16 @@ class ResponsesCodec(Codec):
                 case {"type": str() as kind, "response": dict() as reply} if kind not in _EARLY:
                     return self._with_items(reply, items, events)
                 case {"output": list()} | {"object": "response"}:
-                    return event  # a whole reply
+                    return event  # a complete reply
                 case _:
                     pass
         if any(isinstance(event, dict) and "type" in event for event in events):
             raise unfinished_reply(self.provider, "the response.completed event")
         return event
 
-    def _with_items(self, reply: Wire, items: list[AnyJson], events: list[AnyJson]) -> Wire:
+    def _with_items(
+        self, reply: JsonObject, items: list[AnyJson], events: list[AnyJson]
+    ) -> JsonObject:
         if reply.get("output"):
             return reply
         text = "".join(map(self.read_text, events))
@@ -122,7 +124,7 @@ class ResponsesCodec(Codec):
                     remedy = "leave the tool that it belongs to out of options"
                     raise error_from_request(self.provider, "client_error", message, remedy)
                 case {"type": _}:
-                    pass  # reasoning and items of built-in tools go back as they are
+                    pass  # reasoning and items of built-in tools are sent back unchanged
                 case _:
                     raise error_from_reply(self.provider, "an output item has no type")
         return AssistantMessage(
@@ -135,7 +137,7 @@ class ResponsesCodec(Codec):
             wire_format=self.wire_format,
         )
 
-    def _finish(self, reply: Wire, calls: list[ToolCall]) -> Finish:
+    def _finish(self, reply: JsonObject, calls: list[ToolCall]) -> Finish:
         match reply:
             case {"incomplete_details": {"reason": "content_filter"}}:
                 return "content_filter"
@@ -145,7 +147,7 @@ class ResponsesCodec(Codec):
                 return "tool_calls" if calls else "stop"
 
     def _read_parts(self, parts: AnyJson, texts: list[str], refusals: list[str]) -> None:
-        """Adds the texts of a message to `texts` or `refusals`."""
+        """Adds the texts of a message to `texts`, and refusals to `refusals`."""
         if not isinstance(parts, list):
             raise error_from_reply(self.provider, "the content of a message is not a list")
         for part in parts:
@@ -159,46 +161,47 @@ class ResponsesCodec(Codec):
                 case _:
                     pass
 
-    def encode_items(self, output: OutputSpec | None) -> Wire:
-        body: Wire = {"input": self.items}
+    def encode_items(self, output: OutputSpec | None) -> JsonObject:
+        body: JsonObject = {"input": self.items}
         if output is not None:
             form = encode_output(output, self.options.profile.dialect)
             body["text"] = {"format": {"type": "json_schema", **form}}
         return body
 
-    def encode_tool(self, spec: ToolSpec) -> Wire:
+    def encode_tool(self, spec: ToolSpec) -> JsonObject:
         return {"type": "function", **self.encode_function(spec)}
 
-    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
-        items: list[Wire] = []
+    def encode_assistant(self, message: AssistantMessage) -> list[JsonObject]:
+        items: list[JsonObject] = []
         calls = iter(message.tool_calls)
-        item: AnyJson  # which `match` would narrow to a mapping of objects
+        item: AnyJson  # `match` would narrow it to a mapping of objects
         for item in message.wire:
             match item:
                 case {"type": "function_call"} if call := next(calls, None):
                     items.append({**item, **_encode_call(call)})
                 case {"type": "message"} if _is_blank(item):
-                    while items and items[-1].get("type") == "reasoning":  # which belongs to it
+                    while items and items[-1].get("type") == "reasoning":  # the blank message's own
                         del items[-1]
                 case {"type": "message", "content": list() as parts}:
                     items.append({**item, "content": list(filter(None, map(_valid_part, parts)))})
                 case _:
                     items.append(item)
         items = self._with_valid_ids(items)
-        while items and items[-1].get("type") == "reasoning":  # which needs an item after it
+        while items and items[-1].get("type") == "reasoning":  # it must be followed by an item
             del items[-1]
         if not items and message.text:
             items.append({"role": "assistant", "content": message.text})
         return items + [{"type": "function_call", **_encode_call(call)} for call in calls]
 
-    def _with_valid_ids(self, items: list[Wire]) -> list[Wire]:
-        """Returns items without ids that the request has already or that the server cannot know.
+    def _with_valid_ids(self, items: list[JsonObject]) -> list[JsonObject]:
+        """Returns items without ids that the request already contains or the server cannot know.
 
-        Reasoning must have an id. A server that does not store it must get its encrypted content;
-        what was written after such reasoning refers to it by id.
+        Reasoning must have an id. If the server does not store items, reasoning also needs its
+        encrypted content. Reasoning without that content is dropped, and later items lose their
+        ids, because they refer to it.
         """
         stateless = self.options.extra.get("store") is False
-        valid: list[Wire] = []
+        valid: list[JsonObject] = []
         is_lost = False
         for item in items:
             is_reasoning, item_id = item.get("type") == "reasoning", item.get("id")
@@ -210,26 +213,26 @@ class ResponsesCodec(Codec):
                 valid.append({key: value for key, value in item.items() if key != "id"})
         return valid
 
-    def encode_answer(self, message: ToolMessage) -> Wire:
-        item: Wire = {"type": "function_call_output", "call_id": message.call_id}
+    def encode_answer(self, message: ToolMessage) -> JsonObject:
+        item: JsonObject = {"type": "function_call_output", "call_id": message.call_id}
         if not message.media:
             return item | {"output": message.content}
         parts: list[Part] = [message.content, *message.media]
         return item | {"output": [self.encode_part(part) for part in parts if part != ""]}
 
-    def encode_text(self, text: str) -> Wire:
+    def encode_text(self, text: str) -> JsonObject:
         return {"type": "input_text", "text": text}
 
-    def encode_media(self, media: Media) -> Wire:
+    def encode_media(self, media: Media) -> JsonObject:
         if isinstance(media, Image):
             return {"type": "input_image", "image_url": self.data_url(media), "detail": "auto"}
         if media.url:
             return {"type": "input_file", "file_url": media.url}
-        # the API takes no data without a name
+        # the API requires a name for data
         name = media.name or "document"
         return {"type": "input_file", "filename": name, "file_data": self.data_url(media)}
 
-    def add_tools(self, added: Mapping[str, Wire]) -> None:
+    def add_tools(self, added: Mapping[str, JsonObject]) -> None:
         if not self.options.tools_in_conversation:
             super().add_tools(added)
             return
@@ -239,7 +242,7 @@ class ResponsesCodec(Codec):
     def remove_tools(self, names: Collection[str]) -> None:
         super().remove_tools(names)
         for item in self.items:
-            # an item that added them changes, and the cached prefix ends there
+            # removing a tool changes the item that added it, and the cached prefix ends there
             if item.get("type") == _ADDED_TOOLS:
                 item["tools"] = [tool for tool in item["tools"] if tool["name"] not in names]
         self.items[:] = [
@@ -247,12 +250,12 @@ class ResponsesCodec(Codec):
         ]
 
 
-def _encode_call(call: ToolCall) -> Wire:
+def _encode_call(call: ToolCall) -> JsonObject:
     return {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
 
 
-def _valid_part(part: AnyJson) -> Wire | None:
-    """Returns a part of a message as the API has it, `None` for what `decode` does not read."""
+def _valid_part(part: AnyJson) -> JsonObject | None:
+    """Returns a part of a message in the API's form, or `None` if `decode` does not read it."""
     match part:
         case {"type": "output_text" | "text", "text": str()}:
             return {**part, "type": "output_text"}
@@ -263,7 +266,7 @@ def _valid_part(part: AnyJson) -> Wire | None:
 
 
 def _is_blank(item: AnyJson) -> bool:
-    """Tells whether a message of the model contains no words."""
+    """Returns whether a model's message contains only blank text."""
     parts = [part for part in item.get("content") or () if isinstance(part, dict)]
     texts = [part.get("text") or part.get("refusal") for part in parts]
     return not "".join([text for text in texts if isinstance(text, str)]).strip()

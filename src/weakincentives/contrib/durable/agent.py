@@ -1,4 +1,4 @@
-"""A durable agent: a prompt, the loop that runs it, and the version of what its runs depend on."""
+"""Durable agents: a prompt, the loop that runs it, and the version that its runs depend on."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from ...runtime.session import Session
 
 __all__ = ["AnyAgent", "DurableAgent", "combined_version", "durable"]
 
-# Part of an agent's version, so that runs with logs of another format wait for their own code.
+# Part of an agent's version, so that code with another log format does not continue its runs.
 _LOG_FORMAT = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableAgent[Out]:
-    """A prompt and the loop that executes it, of which runs can start; made by `durable`."""
+    """A prompt and the loop that runs it, created by `durable`; its runs can be started."""
 
     main_loop: MainLoop
     adapter: LoopAdapter
@@ -30,7 +30,7 @@ class DurableAgent[Out]:
 
     @property
     def version(self) -> str:
-        """Changes with texts, tools and the format of logs, after which old runs cannot go on."""
+        """Changes with texts, tools and the log format; older versions' runs cannot continue."""
         return _digest(
             _LOG_FORMAT,
             self.prompt().descriptor.hash,
@@ -45,7 +45,7 @@ class DurableAgent[Out]:
         )
 
 
-type AnyAgent = DurableAgent[Any]  # Any: agents of every output
+type AnyAgent = DurableAgent[Any]  # Any: agents with any output type
 
 
 def _session(run_id: str) -> Session:
@@ -61,9 +61,10 @@ def durable[Out](
 ) -> DurableAgent[Out]:
     """Returns an agent whose runs survive a crash.
 
-    `prompt` makes the prompt of a run, such as `template.bind`; `session` makes its session, with
-    the reducers that the application registers. Session state may be of `types` and of those that
-    have reducers. Raises `TypeError` for an adapter whose runs have no log.
+    `prompt` creates the prompt of each run, for example `template.bind`. `session` creates its
+    session, with the reducers that the application registers. Session state can be of the given
+    `types` and of the types that have reducers. Raises `TypeError` for an adapter whose runs cannot
+    be logged.
     """
     adapter = main_loop.adapter
     if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:
@@ -77,12 +78,12 @@ def durable[Out](
 
 
 def combined_version(agents: Mapping[str, AnyAgent]) -> str:
-    """Returns the version of all agents of a process."""
+    """Returns the combined version of all agents in a process."""
     return _digest([(name, agent.version) for name, agent in sorted(agents.items())])
 
 
 def _approval(tool: AnyTool) -> list[str]:
-    """Returns when calls need approval, which decides about the log; nothing if they never do."""
+    """Returns when calls need approval, which affects the log; returns `[]` if they never do."""
     match tool.approval:
         case None:
             return []

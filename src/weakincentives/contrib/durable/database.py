@@ -1,4 +1,4 @@
-"""The database of durable runs as a caller names it: by a URL, whose password no error shows."""
+"""Opens the database of durable runs by its URL, without revealing its password in errors."""
 
 import sqlite3
 import time
@@ -22,14 +22,14 @@ __all__ = [
     "sqlalchemy",
 ]
 
-_POSTGRES = ("postgresql", "postgres", "cockroachdb")  # which DBOS opens in the same way
+_POSTGRES = ("postgresql", "postgres", "cockroachdb")  # DBOS opens all of these in the same way
 
 type Extra = Any
-"""A value of DBOS, SQLAlchemy or psycopg, which type checkers need not find."""
+"""A value of DBOS, SQLAlchemy or psycopg, which may not be installed for type checkers."""
 
 
 def dbos() -> Extra:
-    """Imports the package, which takes a second."""
+    """Imports and returns the package, which takes a second."""
     try:
         return import_module("dbos")
     except ModuleNotFoundError as error:
@@ -39,12 +39,12 @@ def dbos() -> Extra:
 
 
 def sqlalchemy() -> Extra:
-    """Imports the package, which comes with DBOS."""
+    """Imports and returns the package, which DBOS installs."""
     return import_module("sqlalchemy")
 
 
 class WaitingRunsError(WeakIncentivesError):
-    """The database of durable runs cannot be used."""
+    """Raised if the database of durable runs cannot be used."""
 
 
 def _unixepoch(_subsec: str) -> float:
@@ -52,9 +52,9 @@ def _unixepoch(_subsec: str) -> float:
 
 
 class SqliteConnection(sqlite3.Connection):
-    """Adds what DBOS needs to SQLite before 3.42, and saves one fsync for each step."""
+    """Adds features that DBOS needs to SQLite before 3.42, and saves one fsync for each step."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # Any: those of sqlite3.connect
+    def __init__(self, *args: Any, **options: Any) -> None:  # Any: the arguments of sqlite3.connect
         super().__init__(*args, **options)
         if sqlite3.sqlite_version_info < (3, 42):
             self.create_function("unixepoch", 1, _unixepoch)
@@ -68,7 +68,7 @@ def database_errors(
     remedy: str = "check its URL, that a worker has opened it, and that its workers have the same "
     "version of DBOS",
 ) -> Generator[None]:
-    """Raises SQLAlchemy's errors as `WaitingRunsError`."""
+    """Raises `WaitingRunsError` for SQLAlchemy's errors."""
     try:
         yield
     except sqlalchemy().exc.SQLAlchemyError as error:
@@ -79,7 +79,8 @@ def database_errors(
 def parse_url(database_url: str) -> Extra:
     """Returns SQLAlchemy's URL of an SQLite or PostgreSQL database.
 
-    Raises `WaitingRunsError` for any other text, which it does not repeat: it may have a password.
+    Raises `WaitingRunsError` for any other text, without quoting it, because it may contain a
+    password.
     """
     try:
         url = sqlalchemy().make_url(database_url)
@@ -88,7 +89,7 @@ def parse_url(database_url: str) -> Extra:
     if url is not None and url.get_backend_name() == "sqlite":
         return url
     if url is not None and url.get_backend_name() in _POSTGRES and url.database:
-        return url.set(drivername="postgresql+psycopg")  # as DBOS does
+        return url.set(drivername="postgresql+psycopg")  # the same driver that DBOS uses
     raise WaitingRunsError(
         "the database URL must be sqlite:///FILE or postgresql://USER@HOST/DATABASE, "
         f"got {'another one' if url is None else repr(url.get_backend_name() + '://…')}; correct it"
@@ -96,14 +97,14 @@ def parse_url(database_url: str) -> Extra:
 
 
 def make_engine(url: Extra) -> Extra:
-    """Returns SQLAlchemy's engine for a URL of `parse_url`."""
+    """Returns SQLAlchemy's engine for a URL from `parse_url`."""
     is_sqlite = url.get_backend_name() == "sqlite"
     options = {"factory": SqliteConnection, "timeout": 30} if is_sqlite else {}
     return sqlalchemy().create_engine(url, connect_args=options)
 
 
 def check_database_file(url: Extra) -> None:
-    """Raises `WaitingRunsError` if `url` is that of an SQLite file that does not exist."""
+    """Raises `WaitingRunsError` if `url` refers to an SQLite file that does not exist."""
     path = url.database or ":memory:"
     if url.get_backend_name() == "sqlite" and not Path(path).is_file():
         raise WaitingRunsError(

@@ -1,7 +1,7 @@
-"""Durable runs on DBOS, which stores them in SQLite or PostgreSQL.
+"""Executes durable runs with DBOS, which stores them in SQLite or PostgreSQL.
 
-The application owns DBOS; `install` registers one workflow with it, and imports DBOS only then.
-The import is in `database`, which also serves processes that do not run agents.
+The application owns DBOS. `install` registers one workflow with it, and DBOS is not imported before
+that. The import itself is in `database`, which processes that do not run agents also use.
 """
 
 import logging
@@ -34,7 +34,7 @@ from .waiting import (
     last_status,
 )
 
-if TYPE_CHECKING:  # an extra
+if TYPE_CHECKING:  # DBOS is an extra
     from dbos import DBOSConfig  # pyright: ignore[reportMissingImports]
 
 __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
@@ -43,39 +43,39 @@ _log = logging.getLogger(__name__)
 
 
 class DurableRun:
-    """One run, which may continue in another process."""
+    """One run, which can continue in another process."""
 
     def __init__(self, agent: AnyAgent, handle: Extra) -> None:
         self.run_id: str = handle.workflow_id
         self._agent = agent
         self._handle = handle
 
-    def result(self) -> Execution[Any]:  # Any: of the output that the run's agent declares
-        """Waits for the end, for people's decisions too, and returns the execution.
+    def result(self) -> Execution[Any]:  # Any: the output type that the run's agent declares
+        """Waits for the end of the run, including for approvals, and returns the execution.
 
-        Raises the `PromptEvaluationError` in which the run ended, `ValueError` if the run was
-        deleted, and what DBOS raises.
+        Raises the `PromptEvaluationError` that ended the run, `ValueError` if the run was deleted,
+        and DBOS's own errors.
         """
         return to_execution(self._agent, self._end())
 
     @property
     def status(self) -> Literal["running", "waiting", "ended"]:
-        """Whether the run goes on or is to start, waits for people, or has ended somehow."""
+        """Whether the run is running or queued, is waiting for approval, or has ended."""
         status = last_status(dbos().DBOS, self.run_id)
         if status is None:
             return "waiting"
         return "running" if status.status in UNFINISHED else "ended"
 
     def session(self) -> Session:
-        """Waits for the end and returns the session, also of a run that failed."""
+        """Waits for the end of the run and returns its session, even if the run failed."""
         session = self._agent.session(self.run_id)
         snapshot = self._end()["session"]
         session.restore(session.parse_snapshot(snapshot, types=self._agent.types))
         return session
 
     def _end(self, **options: float) -> Record:
-        """Waits for the result, of the last part of a run that has waited."""
-        last_status(dbos().DBOS, self.run_id)  # DBOS would wait forever for a run that was deleted
+        """Waits for the result of the run's last part."""
+        last_status(dbos().DBOS, self.run_id)  # otherwise DBOS would wait forever for a deleted run
         result: Record = self._handle.get_result(**options)
         while "wait_id" in result:
             rest = dbos().DBOS.retrieve_workflow(result["wait_id"], existing_workflow=False)
@@ -84,7 +84,7 @@ class DurableRun:
 
 
 class DurableRuns(WaitingRuns):
-    """Starts and finds runs of agents, and decides for those that wait; made by `install`."""
+    """Starts and finds runs, and decides about suspended runs; created by `install`."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ class DurableRuns(WaitingRuns):
         self._workflow = workflow
         self.version = combined_version(agents)
 
-    def config(  # pyright: ignore[reportUnknownParameterType]  # DBOS may be missing
+    def config(  # pyright: ignore[reportUnknownParameterType]  # DBOS may not be installed
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
     ) -> "DBOSConfig":
         """Returns the configuration for `DBOS(config=…)`.
 
-        A worker keeps its `executor_id` when it starts again, and so its runs. The process locks
-        the `executor_id` until it ends; raises `RuntimeError` when another process has locked it.
-        Pass `exclusive=False` for PostgreSQL behind a pooler that shares connections, which cannot
-        lock.
+        After a restart, a worker must use the same `executor_id` to keep its runs. The process
+        locks the `executor_id` until it ends; raises `RuntimeError` if another process holds the
+        lock. Pass `exclusive=False` for PostgreSQL behind a connection pooler, which does not
+        support this lock.
         """
         if exclusive:
             lock_executor(database_url, executor_id)
@@ -135,13 +135,14 @@ class DurableRuns(WaitingRuns):
         conversation: Conversation | None = None,
         on_change: OnChange = "append",
     ) -> DurableRun:
-        """Starts a run of the agent of that name, here or on a worker that serves `queue`.
+        """Starts a run of the named agent, in this process or on a worker that serves `queue`.
 
-        `params` are bound to the prompt. `message`, `conversation` and `on_change` are those of
-        `MainLoop.execute`. A `run_id` identifies one run: a second start returns the
-        same run, and logs a warning if it waits for another version of the code. Raises `KeyError`
-        for an agent that is not installed, and `ValueError` for a `run_id` that another agent's run
-        has, that suspended runs may take, or with unprintable characters.
+        `params` are bound to the prompt. `message`, `conversation` and `on_change` are the same as
+        for `MainLoop.execute`. A `run_id` identifies one run: starting it a second time returns the
+        same run, and logs a warning if that run is waiting for another version of the code. Raises
+        `KeyError` for an agent that is not installed, and `ValueError` for a `run_id` that belongs
+        to another agent's run, that is reserved for suspended runs, or that has unprintable
+        characters.
         """
         engine, durable_agent = dbos().DBOS, self._agents[agent]
         if run_id is not None:
@@ -157,7 +158,7 @@ class DurableRuns(WaitingRuns):
             conversation=conversation,
             on_change=on_change,
         )
-        run_input["queue"] = queue  # which the rest of the run is for, if it waits
+        run_input["queue"] = queue  # also used for the rest of the run if it is suspended
         with nullcontext() if run_id is None else dbos().SetWorkflowID(run_id):
             if queue is None:
                 handle = engine.start_workflow(self._workflow, agent, run_input)
@@ -166,10 +167,10 @@ class DurableRuns(WaitingRuns):
         return DurableRun(durable_agent, handle)
 
     def find(self, agent: str, run_id: str) -> DurableRun:
-        """Returns the run of that id; raises what DBOS raises for an unknown one.
+        """Returns the run with this id; raises DBOS's error for an unknown id.
 
-        Raises `ValueError` for the run of another agent, and for another workflow. Logs a warning
-        if the run is unfinished and waits for another version of the code.
+        Raises `ValueError` for a run of another agent, and for any other workflow. Logs a warning
+        if the run is unfinished and is waiting for another version of the code.
         """
         engine = dbos().DBOS
         run = DurableRun(self._agents[agent], engine.retrieve_workflow(run_id))
@@ -182,7 +183,7 @@ class DurableRuns(WaitingRuns):
             and status.app_version not in (None, self.version)
         ):
             _log.warning(
-                "Run %r waits for a process of version %s, and this one is of version %s: "
+                "Run %r is waiting for a process of version %s, but this one has version %s: "
                 "keep the old code running until the run is over, or cancel it",
                 run_id,
                 status.app_version,
@@ -199,12 +200,13 @@ def install(
 ) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 
-    `progress` is called with the id and the events of each run that this process performs, whose
-    answers are then streamed; after a crash the next process goes on with what was not stored.
+    `progress` is called with the run id and each event of every run that this process executes, and
+    makes these runs stream their answers. After a crash, the next process continues with the first
+    step that was not stored.
 
     `datasource` is a `SQLAlchemyDatasource` of the application's database, to which transactional
-    tools write by `datasource.sql_session()`; an agent with such a tool raises `ValueError` without
-    it.
+    tools write with `datasource.sql_session()`. Raises `ValueError` if an agent has such a tool
+    without a datasource.
     """
     for name, agent in agents.items():
         for tool in agent.tools:
@@ -219,7 +221,7 @@ def install(
     def run(agent: str, run_input: Record) -> Record:
         run_id = dbos().DBOS.workflow_id
         resumed = run_input.get("resumed")
-        first_id = resumed["run_id"] if resumed else run_id  # later parts have ids of their own
+        first_id = resumed["run_id"] if resumed else run_id  # later parts have their own ids
         tell = None if progress is None else partial(progress, first_id)
         work = partial(execute_run, agents[agent], run_input, table, run_id, progress=tell)
         result: Record | None = None
@@ -228,12 +230,13 @@ def install(
                 result = _outside_of_workflow(work)
             except StoppedAttempt as stopped:
                 if stopped.cancelled:
-                    # again, since a crash may have cut `cancel` in the middle
+                    # repeated, because a crash may have interrupted `cancel`
                     _outside_of_workflow(partial(dbos().DBOS.cancel_workflow, run_id))
                     raise dbos().error.DBOSWorkflowCancelledError(run_id) from None
-                # an older worker, frozen before it began, has begun: go on in a newer attempt
+                # an older worker that was frozen before it started has started: continue in a newer
+                # attempt
                 if not import_module("dbos._datasource")._still_owns(run_id):
-                    # DBOS then waits for the result of the other one
+                    # DBOS then waits for the other attempt's result
                     raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
             except (SystemExit, KeyboardInterrupt, GeneratorExit) as stop:
                 # otherwise DBOS would leave the run unfinished
@@ -248,7 +251,7 @@ def install(
 
 
 def _outside_of_workflow[T](work: Callable[[], T]) -> T:
-    """Does `work`, whose calls of DBOS are no steps: the next attempt would number them anew."""
+    """Calls `work` without recording its DBOS calls as steps, whose numbers would change."""
     context = copy_context()
     context.run(import_module("dbos._context")._clear_local_dbos_context)
     return context.run(work)

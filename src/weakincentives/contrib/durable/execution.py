@@ -1,4 +1,4 @@
-"""A durable run from its input to its result, both as JSON; it may wait for people on the way."""
+"""Executes a durable run, which can be suspended, from its JSON input to its JSON result."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ __all__ = [
 
 type Record = dict[str, AnyJson]
 
-# Subclasses come first, since an error is stored as the first of these that it is.
+# Subclasses come first, because an error is stored as the first matching class.
 _ERRORS: dict[str, type[PromptEvaluationError]] = {
     kind.__name__: kind
     for kind in (
@@ -66,16 +66,16 @@ _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 
 class _Part[Out](NamedTuple):
-    """A run, or the rest of it, that begins; `resumed` says how the run has waited before."""
+    """A run, or the rest of a suspended run; `resumed` describes the earlier suspensions."""
 
     run: Run[Out]
     session: Session
     deadline: Deadline | None
     resumed: Record | None
-    first_id: str  # of the run's first part
+    first_id: str  # the id of the run's first part
 
     def end(self, error: RunSuspended | PromptEvaluationError | None = None) -> Record:
-        """Returns the result, also of a run that waits or has failed."""
+        """Returns the result, even for a run that is suspended or has failed."""
         if isinstance(error, RunSuspended):
             deadline, resumed = self.deadline, self.resumed
             return {
@@ -114,11 +114,11 @@ def execute_run[Out](
     *,
     progress: Callable[[StreamEvent[Out]], object] | None = None,
 ) -> Record:
-    """Executes a run, or the rest of it, and returns its result as JSON.
+    """Executes a run, or the rest of a suspended run, and returns its result as JSON.
 
-    `run_input` is what `to_input` returned, or `to_resumed` for a run that has waited. The run goes
-    on from what `table` has of it. With `progress` the answers are streamed, and it is called with
-    what happens. The result of a run that must wait for people has its `suspension`.
+    `run_input` comes from `to_input`, or from `to_resumed` for a suspended run. The run continues
+    after the entries that `table` has. `progress`, if given, is called with each event, and makes
+    the answers stream. If the run is suspended, the result contains its `suspension`.
     """
     part = _begin(agent, run_input, table, run_id, streamed=progress is not None)
     try:
@@ -163,16 +163,16 @@ def _begin[Out](
     session = agent.session(first_id)
     if before is not None:
         session.restore(session.parse_snapshot(before, types=agent.types))
-    session.snapshot().to_json()  # fails now for state that could not be written at the end
+    session.snapshot().to_json()  # fails early for state that could not be stored at the end
     sink = StoredLog(table, run_id, agent.version, session, agent.types)
     deadline, budget = _limits(agent, run_input, sink.started)
     conversation = run_input["conversation"]
-    # Any: pyright takes no alias for the form of a type
+    # Any: pyright does not accept an alias as a type form
     message: Any = serde.parse(Content | None, run_input["message"])
     prompt, decisions = _bound_prompt(agent, run_input), dict[str, Decision]()
     if resumed is not None and suspension is not None:
         decisions = serde.parse(dict[str, Decision], resumed["decisions"])
-        for preview in suspension.pending:  # decided where nobody knew the prompt: wait again
+        for preview in suspension.pending:  # decided without the prompt: wait for another decision
             decision = decisions.get(preview.call_id)
             if decision and replacement_issue(prompt.template, preview, decision):
                 del decisions[preview.call_id]
@@ -201,7 +201,7 @@ def _begin[Out](
 
 
 def _bound_prompt[Out](agent: DurableAgent[Out], run_input: Record) -> Prompt[Out]:
-    # a copy, since several runs may share what the function returns
+    # a copy, because the function may return one prompt for several runs
     prompt, params = agent.prompt().for_run(), run_input["params"]
     types = types_by_name(params, prompt.template.registry.params_types)
     prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
@@ -211,9 +211,9 @@ def _bound_prompt[Out](agent: DurableAgent[Out], run_input: Record) -> Prompt[Ou
 def _limits(
     agent: AnyAgent, run_input: Record, now: datetime
 ) -> tuple[Deadline | None, Budget | None]:
-    """Returns deadline and budget of a run that starts or goes on `now`.
+    """Returns the deadline and budget of a run that starts or resumes `now`.
 
-    The time in which it has waited does not count.
+    Time during which the run was suspended is not counted.
     """
     budget = serde.parse(Budget | None, run_input["budget"]) or agent.adapter.budget
     deadline = serde.parse(Deadline | None, run_input["deadline"])
@@ -226,18 +226,18 @@ def _limits(
 
 
 def to_resumed(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:
-    """Returns the input of the rest of a run that has waited, with decisions by call id.
+    """Returns the input for the rest of a suspended run, with decisions by call id.
 
-    `waiting` is the result of `execute_run` for `run_input`. Raises `ValueError` for a decision on
-    a call that does not wait, and `TypeError` for what is no decision. Calls without a decision
-    wait on: the run then runs those before the first of them.
+    `waiting` is the result of `execute_run` for `run_input`. The rest of the run makes all calls
+    before the first call without a decision, which stays pending. Raises `ValueError` for a
+    decision on a call that is not pending, and `TypeError` for a value that is not a decision.
     """
     check_decisions(Suspension.from_json(waiting["suspension"]), decisions)
     return rest_of(run_input, waiting, decisions)
 
 
 def rest_of(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:
-    """Returns what `to_resumed` returns, for decisions that fit the run."""
+    """Returns the same input as `to_resumed`, for decisions that fit the run."""
     decided = serde.dump_lossless(dict[str, Decision], dict(decisions))
     return {
         **run_input,
@@ -257,8 +257,8 @@ def to_input(
 ) -> Record:
     """Returns the input of a run as JSON.
 
-    Raises `ContentError` for a message whose media still have their bytes: put them into the store
-    of the agent's sessions.
+    Raises `ContentError` for a message whose media contain their bytes; put them into the store of
+    the agent's sessions instead.
     """
     return {
         "params": {
@@ -274,10 +274,9 @@ def to_input(
 
 
 def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out]:
-    """Returns the execution of a result of `execute_run`.
+    """Returns the execution for a result of `execute_run`.
 
-    Raises the `PromptEvaluationError` in which the run ended, and `RunSuspended` for a run that
-    waits.
+    Raises the `PromptEvaluationError` that ended the run, and `RunSuspended` for a suspended run.
     """
     if "suspension" in result:
         raise RunSuspended(Suspension.from_json(result["suspension"]))
@@ -289,7 +288,7 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
         raise error.with_progress(usage=usage, turns=result["turns"], conversation=conversation)
     prompt = agent.prompt()
     declared = prompt.template.structured_output
-    # Any: Out is what the prompt declares, which the evaluation has parsed in the same way
+    # Any: `Out` is the type that the prompt declares, and the run parsed it in the same way
     output: Any = None if declared is None else parse_output(result["text"], declared)[0]
     response = PromptResponse[Out](
         prompt_name=prompt.name,
@@ -316,7 +315,7 @@ def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
 
 
 def _error_to_json(error: PromptEvaluationError) -> Record:
-    """Returns an error with the nearest of the types in `_ERRORS`."""
+    """Returns an error as JSON, with the most specific of the types in `_ERRORS`."""
     return {
         "is": next(name for name, kind in _ERRORS.items() if isinstance(error, kind)),
         **{name: getattr(error, name) for name in _ARGUMENTS},

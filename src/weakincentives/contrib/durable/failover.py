@@ -1,8 +1,9 @@
-"""Which workers live: each locks its `executor_id`, and runs of the others go back to their queue.
+"""Detects dead workers, each of which locks its `executor_id`, and requeues their runs.
 
-A lock is a byte of a file beside SQLite, or an advisory lock in PostgreSQL. The operating system or
-the server releases it when the process dies. A `WorkerFailover` returns the runs of dead and frozen
-workers, and a worker's own runs that it has claimed without hearing of it.
+A lock is a byte of a file next to the SQLite database, or an advisory lock in PostgreSQL. The
+operating system or the server releases it when the process dies. A `WorkerFailover` requeues the
+runs of dead and frozen workers, and also the runs that its own worker has claimed without being
+told.
 """
 
 import atexit
@@ -25,27 +26,27 @@ __all__ = ["WorkerFailover", "lock_executor", "release"]
 
 _log = logging.getLogger(__name__)
 
-# Checks in a row without a lock: a worker that only lost its connection has it again by then.
+# Consecutive checks without a lock; by then, a worker that only lost its connection has it again.
 _CHECKS = 3
 
-# The server sees a death a moment later, and a `WorkerFailover` that looks has the lock briefly.
+# The server notices a death with a delay, and a checking `WorkerFailover` has the lock briefly.
 _TIMEOUT_SECONDS = 2.0
 
 
-# with the id of the process, since a forked one holds no lock of its parent
+# includes the process id, because a forked process does not have its parent's locks
 type _Key = tuple[int, str, str]
 
 type _Release = Callable[[], None]
 
 _releases: dict[_Key, _Release] = {}
-_locked_by_failover: set[_Key] = set()  # on a connection of its own
+_locked_by_failover: set[_Key] = set()  # locked on a separate connection
 
 
 class _AdvisoryLocks:
     """A connection to PostgreSQL that locks executor ids until it closes.
 
-    The server closes it if it is silent for `silent` seconds, unless these are 0; then it locks
-    nothing, and the next use opens another one.
+    The server closes the connection, and releases its locks, after `silent` seconds without
+    activity, unless `silent` is 0. The next use opens a new connection.
     """
 
     def __init__(self, database_url: str, *, silent: float = 0) -> None:
@@ -55,13 +56,13 @@ class _AdvisoryLocks:
     def _connect(self) -> Extra:
         connection = import_module("psycopg").connect(self._url, autocommit=True)
         connection.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
-        # The server notices within a quarter of a minute that a machine is gone.
+        # The server notices within 15 seconds that a machine has disappeared.
         connection.execute("SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 3")
         connection.execute("SET tcp_keepalives_count = 3")
         return connection
 
     def lock(self, executor_id: str, seconds: float = 0) -> bool:
-        """Locks an id, and returns whether it could; tries for some `seconds`."""
+        """Tries to lock an id for some `seconds`, and returns whether it succeeded."""
         until = time.monotonic() + seconds
         while not self._ask("pg_try_advisory_lock", executor_id):
             if time.monotonic() >= until:
@@ -85,9 +86,9 @@ class _AdvisoryLocks:
 
 
 def lock_executor(database_url: str, executor_id: str) -> None:
-    """Locks `executor_id` until this process ends; raises `RuntimeError` when another has it.
+    """Locks `executor_id` until this process ends; raises `RuntimeError` if another one has it.
 
-    Does nothing for a database in memory, and for SQLite on Windows.
+    Does nothing for an in-memory database, and for SQLite on Windows.
     """
     key = _lock_key(database_url, executor_id)
     if key in _releases or key in _locked_by_failover:
@@ -99,7 +100,7 @@ def lock_executor(database_url: str, executor_id: str) -> None:
 
 
 def release(database_url: str, executor_id: str) -> None:
-    """Releases the lock that `lock_executor` took in this process, if any."""
+    """Releases the lock that `lock_executor` acquired in this process, if any."""
     if unlock := _releases.pop(_lock_key(database_url, executor_id), None):
         unlock()
 
@@ -109,7 +110,7 @@ def _lock_key(database_url: str, executor_id: str) -> _Key:
 
 
 def _libpq_url(database_url: str) -> str:
-    """Returns the URL without SQLAlchemy's name of the driver."""
+    """Returns the URL without SQLAlchemy's driver name."""
     return database_url.replace("postgresql+psycopg:", "postgresql:")
 
 
@@ -121,8 +122,8 @@ def _lock_file(database_url: str, executor_id: str) -> _Release | None:
     name = sqlalchemy().make_url(database_url).database
     if not name or ":memory:" in name:
         return None
-    # A POSIX lock belongs to the process, so a child that outlives it does not keep it. Each id
-    # locks a byte.
+    # A POSIX lock belongs to the process, so a surviving child process does not keep it. Each id
+    # locks one byte.
     byte = int.from_bytes(sha256(executor_id.encode()).digest()[:7])
     file = Path(f"{name.removeprefix('file:')}-executors").open("ab")  # noqa: SIM115 - it stays open
     try:
@@ -149,12 +150,12 @@ def _refusal(executor_id: str) -> RuntimeError:
 
 
 class WorkerFailover:
-    """Marks this worker as alive while entered, and recovers the runs of workers that are not.
+    """Marks this worker as alive while entered, and recovers the runs of dead workers.
 
     Enter it before `DBOS.launch()`. It checks the other workers every `every` seconds. The server
-    takes the lock from a worker that is silent for `silent` seconds, which must be more than DBOS's
-    `sys_db_idle_transaction_timeout_sec`, so that the worker locks no rows by then either. Raises
-    `RuntimeError` when another worker of this id is alive.
+    releases the lock of a worker that is silent for `silent` seconds. This must be longer than
+    DBOS's `sys_db_idle_transaction_timeout_sec`, so that by then the worker does not lock any rows
+    either. Raises `RuntimeError` if another worker with this id is alive.
     """
 
     def __init__(
@@ -162,13 +163,13 @@ class WorkerFailover:
     ) -> None:
         self._key, self._executor_id = _lock_key(database_url, executor_id), executor_id
         self._every = every
-        self._absent: Counter[str] = Counter()  # checks without a lock, by executor id
-        self._lost: Counter[str] = Counter()  # checks of own runs that do not run, by run id
+        self._absent: Counter[str] = Counter()  # consecutive checks without a lock, by executor id
+        self._lost: Counter[str] = Counter()  # consecutive checks of own runs that are not running
         self._over = Event()
         self._thread = Thread(target=self._watch, name="failover", daemon=True)
         self._locks = _AdvisoryLocks(database_url, silent=silent)
-        release(database_url, executor_id)  # the lock of `config`, which a frozen worker would keep
-        if not self._locks.lock(executor_id, _CHECKS * every):  # a peer that checks has it briefly
+        release(database_url, executor_id)  # a frozen worker would keep the lock from `config`
+        if not self._locks.lock(executor_id, _CHECKS * every):  # a peer may have it briefly
             self._locks.close()
             raise RuntimeError(
                 f"executor_id must be unique, but another running worker has {executor_id!r}; "
@@ -190,20 +191,20 @@ class WorkerFailover:
         while not self._over.wait(self._every):
             try:
                 self._check_workers()
-            # the database is away, or the launch is not over: the next check comes
+            # the database is unavailable, or DBOS is still launching; there will be another check
             except Exception:
                 _log.warning(
                     "Checking other workers failed",
                     extra={"executor_id": self._executor_id},
                     exc_info=True,
                 )
-                with suppress(Exception):  # at once, where its connection broke
+                with suppress(Exception):  # lock again immediately in case the connection broke
                     self._locks.lock(self._executor_id)
 
     def _check_workers(self) -> None:
-        self._locks.lock(self._executor_id)  # a peer may just have had it
+        self._locks.lock(self._executor_id)  # a checking peer may have had the lock
         engine = dbos().DBOS
-        version = engine.application_version  # runs of other versions wait for their own workers
+        version = engine.application_version  # runs of other versions need their own workers
         pending = engine.list_workflows(
             status="PENDING", app_version=version, load_input=False, load_output=False
         )
@@ -215,7 +216,7 @@ class WorkerFailover:
                 absent[other] = self._absent[other] + 1
                 if absent[other] >= _CHECKS:
                     _log.warning("Taking over runs", extra={"executor_id": other})
-                    # the public way forgets tries and deadline
+                    # the public function loses the number of tries and the deadline
                     engine._recover_pending_workflows([other])
             finally:
                 self._locks.unlock(other)
@@ -223,10 +224,10 @@ class WorkerFailover:
         self._recover_lost([run for run in pending if run.executor_id == self._executor_id])
 
     def _recover_lost(self, own: list[Extra]) -> None:
-        """Returns to their queue the runs that this worker has claimed and does not run.
+        """Requeues the runs that this worker has claimed but does not execute.
 
-        DBOS claims queued runs and starts them when the server confirms it. If the connection
-        breaks in between, it forgets them until its next launch.
+        DBOS claims queued runs, and starts them once the server has confirmed this. If the
+        connection breaks in between, DBOS forgets the runs until its next launch.
         """
         instance = import_module("dbos._dbos")._get_dbos_instance()
         if not instance._executor._work_queue.empty():  # some wait for a thread
@@ -240,6 +241,6 @@ class WorkerFailover:
             }
         )
         for run_id in [run_id for run_id, checks in self._lost.items() if checks >= _CHECKS]:
-            _log.warning("Taking up a lost run", extra={"run_id": run_id})
+            _log.warning("Recovering a lost run", extra={"run_id": run_id})
             instance._sys_db.reenqueue_for_recovery(run_id, [self._executor_id], ANY_WORKER)
-            del self._lost[run_id]  # the next claim is another one
+            del self._lost[run_id]  # a later claim is counted from zero

@@ -1,7 +1,7 @@
-"""`SqlLogTable`: the logs of durable runs in SQLite or PostgreSQL, by SQLAlchemy.
+"""`SqlLogTable` stores the logs of durable runs in SQLite or PostgreSQL, using SQLAlchemy.
 
-A row is stored only while its attempt is the newest one. For that a transaction locks the run's row
-in `weakincentives_runs`, which a newer attempt changes when it begins.
+A row is stored only if its attempt is the newest one. To ensure this, each transaction locks the
+run's row in `weakincentives_runs`, which a newer attempt changes when it starts.
 """
 
 import logging
@@ -21,10 +21,10 @@ __all__ = ["SqlLogTable"]
 _log = logging.getLogger(__name__)
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('weakincentives tables', 0))"
-# A frozen worker must not lock rows for long; until the transaction ends.
+# A frozen worker must not lock rows for long; applies until the transaction ends.
 _SHORT = "set_config('idle_in_transaction_session_timeout', '5000', true)"
 
-# `C`: paths are compared byte by byte
+# collation `C`, so that paths are compared byte by byte
 _CREATE = (
     """CREATE TABLE weakincentives_runs (
     run_id TEXT PRIMARY KEY, version TEXT NOT NULL, attempt INTEGER NOT NULL,
@@ -41,7 +41,7 @@ _ROWS = """SELECT path, position, line FROM weakincentives_log WHERE run_id = :r
 _NEWEST = """SELECT attempt, cancelled, {short} FROM weakincentives_runs
     WHERE run_id = :run_id FOR SHARE"""
 _NEWEST_IN_SQLITE = """UPDATE weakincentives_runs SET attempt = attempt WHERE run_id = :run_id
-    RETURNING attempt, cancelled"""  # locks, as it has one writer and no lock of a row
+    RETURNING attempt, cancelled"""  # SQLite has one writer and no row locks
 _CANCEL = """INSERT INTO weakincentives_runs VALUES (:run_id, '', 0, 1, '')
     ON CONFLICT (run_id) DO UPDATE SET cancelled = 1"""
 _DELETE = (
@@ -57,17 +57,17 @@ _ATTEMPTS = "SELECT run_id, attempt FROM weakincentives_runs WHERE run_id IN :ru
 _STORED = """SELECT 1 FROM weakincentives_log WHERE run_id = :run_id AND path = :path
     AND position = :position AND attempt = :attempt"""
 
-# SQLAlchemy's code for a transaction whose connection broke and that nobody has rolled back.
+# SQLAlchemy's code for a transaction that was not rolled back after its connection broke.
 _BROKEN = "8s2b"
 
-_open: ContextVar[Extra] = ContextVar("open transaction")  # of a tool, with what runs inside it
+_open: ContextVar[Extra] = ContextVar("open transaction")  # of a tool and its nested runs
 
 
 class SqlLogTable:
-    """A `LogTable` in a database, in which it makes its tables at its first use.
+    """A `LogTable` in a database; it creates its tables on first use.
 
-    With a `datasource`, a `SQLAlchemyDatasource`, it is in the application's database, so that
-    transactional tools commit with their entries.
+    With a `datasource`, which is a `SQLAlchemyDatasource`, the tables are in the application's
+    database, so that transactional tools commit together with their entries.
     """
 
     def __init__(self, datasource: Extra = None) -> None:
@@ -78,7 +78,7 @@ class SqlLogTable:
     def open(self, database_url: str, *, create: bool = True) -> None:
         """Uses this database, unless there is a datasource.
 
-        Without `create`, each use raises `WaitingRunsError` where the tables do not exist.
+        With `create=False`, each use raises `WaitingRunsError` if the tables do not exist.
         """
         if self._datasource is None:
             self.close()
@@ -86,17 +86,17 @@ class SqlLogTable:
             self._is_ready, self._creates = False, create
 
     def close(self) -> None:
-        """Closes the connections that `open` has led to."""
+        """Closes the connections that were opened since `open`."""
         if self._datasource is None and self._engine is not None:
             self._engine.dispose()
 
     def exists(self) -> bool:
-        """Whether the database has the tables; creates none. Does not wait for the database."""
+        """Returns whether the tables exist, without creating them or waiting for the database."""
         return self._engine is not None and _has_table(self._engine)
 
     @property
     def engine(self) -> Extra:
-        """SQLAlchemy's engine, with tables that exist."""
+        """SQLAlchemy's engine, once the tables exist."""
         if self._engine is None:
             raise RuntimeError(
                 "DurableRuns.config must be called before launch, because it sets the database"
@@ -107,7 +107,7 @@ class SqlLogTable:
         return self._engine
 
     def create(self) -> None:
-        """Creates the tables unless they exist; does not wait for the database."""
+        """Creates the tables if they do not exist, without waiting for the database."""
         if _has_table(self._engine):
             return
         if not self._creates:
@@ -124,7 +124,7 @@ class SqlLogTable:
                     connection.exec_driver_sql(statement.format(collate=collate))
 
     def _transact[T](self, work: Callable[[Extra], T]) -> T:
-        """Does `work` on a connection, in a transaction that sees what others have committed."""
+        """Calls `work` on a connection, in a transaction that sees all committed changes."""
         engine = self.engine
         if not _is_sqlite(engine):
             engine = engine.execution_options(isolation_level="READ COMMITTED")
@@ -178,12 +178,12 @@ class SqlLogTable:
         def work() -> None:
             session = source.sql_session()
             connection = session.connection()
-            # The module sqlite3 begins no transaction before a SAVEPOINT, whose RELEASE would then
-            # commit a tool's writes before its entry.
+            # The sqlite3 module does not start a transaction before a SAVEPOINT. The savepoint's
+            # RELEASE would then commit a tool's writes before its entry.
             if _is_sqlite(connection) and not connection.connection.dbapi_connection.in_transaction:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             if next(tries) and _execute(connection, _STORED, **place._asdict()).first():
-                return  # the connection broke when the first try had committed
+                return  # the connection broke after the first try had committed
             token = _open.set(session)
             try:
                 write(session)
@@ -198,11 +198,11 @@ class SqlLogTable:
         self._again(lambda: source.run_tx_step(options, work))
 
     def cancel(self, run_id: str) -> None:
-        """Lets the attempt of a run stop at its next entry, and no other one begin."""
+        """Stops the run's attempt at its next entry, and prevents further attempts."""
         self._transact(lambda connection: _execute(connection, _CANCEL, run_id=run_id))
 
     def delete(self, run_ids: Sequence[str]) -> None:
-        """Deletes all that the tables have of runs."""
+        """Deletes all rows of these runs."""
 
         def work(connection: Extra) -> None:
             for run_id in run_ids:
@@ -212,7 +212,7 @@ class SqlLogTable:
         self._transact(work)
 
     def rows(self, run_id: str) -> Sequence[Row]:
-        """Returns what is stored of a run."""
+        """Returns the stored rows of a run."""
         return self._transact(lambda connection: _rows(connection, run_id))
 
     def attempts(self, run_ids: Sequence[str]) -> Mapping[str, int]:
@@ -227,7 +227,7 @@ class SqlLogTable:
         return self._transact(work)
 
     def _again[T](self, work: Callable[[], T]) -> T:
-        """Does `work`, again as long as the database is away, overloaded or locked."""
+        """Calls `work`, and retries while the database is unavailable, overloaded or locked."""
         errors, utils, pause = sqlalchemy().exc, import_module("dbos._utils"), 0.05
         retriable = (
             utils.retriable_sqlite_exception
@@ -238,16 +238,18 @@ class SqlLogTable:
             try:
                 return work()
             except errors.SQLAlchemyError as error:
-                broken = error.code == _BROKEN  # in a handler, which fails with it
+                broken = error.code == _BROKEN  # in a handler, which fails with this error
                 if not (broken or isinstance(error, errors.TimeoutError) or retriable(error)):
                     raise
-                _log.warning("The database of runs is away; trying again", exc_info=pause >= 1)
+                _log.warning(
+                    "The database of runs is unavailable; trying again", exc_info=pause >= 1
+                )
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
 
 
 def _is_sqlite(engine: Extra) -> bool:
-    """Says what database an engine or a connection is for."""
+    """Returns whether an engine or a connection is for SQLite."""
     is_sqlite: bool = engine.dialect.name == "sqlite"
     return is_sqlite
 
@@ -271,12 +273,12 @@ def _append(
     statement = _NEWEST_IN_SQLITE if _is_sqlite(connection) else _NEWEST.format(short=_SHORT)
     newest = _execute(connection, statement, run_id=run_id).first()
     if newest is None or newest.cancelled or newest.attempt != attempt:
-        # a run without its row was cancelled and then deleted
+        # the run was cancelled and then deleted
         raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
     path, position, _ = rows[0]
     if first and path:
-        # those of runs inside begin with the path and its colon, after which comes the semicolon
+        # a nested run's path begins with this path and a colon, which sorts before the semicolon
         end = path if position else f"{path[:-1]};"
         _execute(connection, _REPLACE, run_id=run_id, path=path, position=position, end=end)
-    for row in rows:  # not all at once: after psycopg's pipeline the server's timeout is off
+    for row in rows:  # one by one, because psycopg's pipeline turns off the server's timeout
         _execute(connection, _APPEND, run_id=run_id, attempt=attempt, **row._asdict())

@@ -1,8 +1,8 @@
-"""`StoredLog`: the log of a durable run in a table, from which the next attempt goes on.
+"""`StoredLog` stores the log of a durable run in a table, so that another attempt can continue.
 
-The table has a row for each entry, keyed by run, path and position. Each attempt of a run has a
-number, and an older attempt stops at its next append. The rows of the root run also tell what has
-changed in the session since the row before.
+The table has a row for each entry, with the key (run, path, position). The attempts of a run are
+numbered, and an older attempt stops at its next append. The rows of the root run also contain the
+changes of the session since the previous row.
 """
 
 import re
@@ -34,23 +34,23 @@ __all__ = [
     "check_version",
 ]
 
-_PLACE = re.compile(r"(\d+/[^/]*)/(\d+):")  # of a run inside a call, in a path
+_PLACE = re.compile(r"(\d+/[^/]*)/(\d+):")  # of a nested run, in a path
 
 
 class StoppedAttempt(BaseException):
-    """An attempt must stop: the run was cancelled, or a newer attempt goes on with it.
+    """Stops an attempt because the run was cancelled or a newer attempt has taken over.
 
-    It is no `Exception`, so that no handler of a tool keeps the attempt going.
+    It is not an `Exception`, so that no tool handler can suppress it.
     """
 
     def __init__(self, run_id: str, *, cancelled: bool) -> None:
-        reason = "was cancelled" if cancelled else "goes on in a newer attempt"
+        reason = "was cancelled" if cancelled else "continues in a newer attempt"
         super().__init__(f"run {run_id!r} {reason}")
         self.cancelled = cancelled
 
 
 class Row(NamedTuple):
-    """One entry as JSON text: `path` is that of its run, `""` for the root."""
+    """One entry as JSON text; `path` identifies its run and is `""` for the root run."""
 
     path: str
     position: int
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an attempt stores an entry."""
+    """The place where an attempt stores an entry."""
 
     run_id: str
     attempt: int
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 
 class NewAttempt(NamedTuple):
-    """An attempt that begins: its number, when the first one began, and all rows so far."""
+    """A new attempt: its number, the start of the first attempt, and all rows so far."""
 
     number: int
     started: datetime
@@ -75,21 +75,21 @@ class NewAttempt(NamedTuple):
 
 
 class LogTable(Protocol):
-    """Where the logs of durable runs are kept. Threads may call it at once."""
+    """A table for the logs of durable runs. Threads can call it concurrently."""
 
     def begin(self, run_id: str, version: str) -> NewAttempt:
-        """Begins a new attempt, after which older ones store nothing more.
+        """Starts a new attempt, after which older attempts can no longer store rows.
 
-        Raises `ChangedRunError` for a run that another version of the code began, and
-        `StoppedAttempt` for one that was cancelled.
+        Raises `ChangedRunError` for a run that another version of the code started, and
+        `StoppedAttempt` for a cancelled run.
         """
         ...
 
     def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
-        """Stores rows of one path, all or none, in place of those that the path has from there on.
+        """Stores all rows of one path or none, replacing the path's rows from that position on.
 
-        The `first` rows of a run inside a call also replace what runs inside that one have stored,
-        if they begin with position 0: the run begins again. Raises `StoppedAttempt` if the attempt
+        If the `first` rows of a nested run start at position 0, the nested run is starting again,
+        so the rows of its own nested runs are removed too. Raises `StoppedAttempt` if the attempt
         must stop.
         """
         ...
@@ -99,14 +99,14 @@ class LogTable(Protocol):
     ) -> None:
         """Calls `perform` and `append` in one transaction of the application's database.
 
-        If `perform` returns false, what it wrote there is taken back. Both may be called again,
-        until the entry is at its `place`.
+        If `perform` returns false, its writes are rolled back. Both can be called again until the
+        entry is stored at its `place`.
         """
         ...
 
 
 class MemoryLogTable:
-    """A table in memory, such as for a test; `rows` has those of each run."""
+    """A table in memory, for example for tests; `rows` has the rows of each run."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
@@ -144,7 +144,7 @@ class MemoryLogTable:
 
 
 def check_version(run_id: str, began: str, version: str) -> None:
-    """Raises `ChangedRunError` if a run began with another version."""
+    """Raises `ChangedRunError` if a run was started by another version."""
     if began != version:
         raise ChangedRunError(
             f"cannot continue run {run_id!r} because it started with version {began} of its "
@@ -154,7 +154,7 @@ def check_version(run_id: str, began: str, version: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """What a run inside a call begins with."""
+    """The start of a nested run."""
 
     tool: str
     arguments: str
@@ -164,9 +164,9 @@ class _Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """An entry of a run; `state` has the session's changes since the entry before.
+    """An entry of a run; `state` has the session's changes since the previous entry.
 
-    `head` is that of a run inside a call.
+    `head` is set for a nested run.
     """
 
     entry: LoggedEntry
@@ -176,13 +176,13 @@ class _Line:
 
 type _Unstored = tuple[Sequence[Row], bool]
 
-# What runs inside a transactional call have to store, at its end: until then nothing is committed,
-# and the run's row, which another attempt needs, is not locked.
+# The entries of runs nested in a transactional call, stored at its end: nothing is committed before
+# that, and the run's row, which another attempt needs, is not locked.
 _unstored: ContextVar[list[_Unstored] | None] = ContextVar("entries of a transaction", default=None)
 
 
 class StoredLog:
-    """The sink of one attempt of a run: a `LogSink` over a table."""
+    """The log sink of one attempt of a run, which stores entries in a table."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class StoredLog:
     def load(self, record: LoggedRun, /) -> LoggedRun:
         """Implements `LogSink.load`."""
         lines = _parsed(self._attempt.rows)
-        self._types |= self._session.snapshot().slices.keys()  # before a handler adds others
+        self._types |= self._session.snapshot().slices.keys()  # before a handler adds other types
         for row, line in lines:
             if not row.path:
                 _apply(self._session, line.state, self._types)
@@ -209,7 +209,7 @@ class StoredLog:
         return _with_rows(record, "", lines)
 
     def append(self, log: RunLog, entries: Sequence[LoggedEntry], /) -> None:
-        """Implements `LogSink.append`; raises `SerdeError` for state that JSON cannot hold."""
+        """Implements `LogSink.append`; raises `SerdeError` for state that JSON cannot represent."""
         head: _Head | None = None
         state: Changes = {}
         now = None
@@ -263,7 +263,7 @@ class StoredLog:
 
 
 def read_rows(rows: Iterable[Row], record: LoggedRun | None = None) -> LoggedRun:
-    """Returns the log that rows have stored after `record`, such as for `wink runs show`."""
+    """Returns `record` with the entries of stored rows added, for example for `wink runs show`."""
     return _with_rows(record or LoggedRun(), "", _parsed(rows))
 
 
@@ -272,7 +272,7 @@ def _parsed(rows: Iterable[Row]) -> list[tuple[Row, _Line]]:
 
 
 def _apply(session: Session, changes: Changes, types: Collection[type[object]]) -> None:
-    """Changes the session as a line says."""
+    """Applies a line's changes to the session."""
     for change, kind, values in parse_changes(changes, types):
         if change == "set":
             session[kind].seed(*values)
@@ -282,7 +282,7 @@ def _apply(session: Session, changes: Changes, types: Collection[type[object]]) 
 
 
 def _with_rows(log: LoggedRun, path: str, lines: Iterable[tuple[Row, _Line]]) -> LoggedRun:
-    """Returns a log with the entries that were stored after it, and with those of runs inside."""
+    """Returns the log with later entries added, including those of nested runs."""
     own: dict[int, LoggedEntry] = {}
     deeper: dict[str, dict[int, list[tuple[Row, _Line]]]] = {}
     for row, line in lines:
@@ -294,13 +294,13 @@ def _with_rows(log: LoggedRun, path: str, lines: Iterable[tuple[Row, _Line]]) ->
     entries = log.entries[: min(own, default=len(log.entries))]
     inside = dict(log.inside)
     for key, by_number in deeper.items():
-        before = inside.get(key)  # from the part that waited
+        before = inside.get(key)  # from the part before the suspension
         runs = [*before.runs] if before else []
         head: _Head | None = None
         for number, rows in sorted(by_number.items()):
             run_path = f"{path}{key}/{number}:"
             head = next((line.head for row, line in rows if row.path == run_path), None) or head
-            # one that began at the same time may have no row yet
+            # a nested run that started at the same time may not have a row yet
             while head is not None and number > len(runs):
                 runs.append(NestedRun(ns=head.ns, key=head.key, log=LoggedRun()))
             if number <= len(runs):

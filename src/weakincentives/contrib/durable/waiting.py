@@ -1,7 +1,8 @@
-"""The durable runs of a database: decides for those that wait, and lists, cancels and deletes all.
+"""Lists, cancels and deletes the durable runs of a database, and decides about suspended ones.
 
-A run that waits is a row of DBOS on a queue that nobody serves, so it holds no worker. A decision
-puts the rest of the run on the queue of the run. This needs the database alone, and no prompt.
+A suspended run is a DBOS row on a queue that no worker serves, so it does not occupy a worker. A
+decision puts the rest of the run on the run's own queue. This requires only the database, not the
+prompt.
 """
 
 import logging
@@ -49,30 +50,31 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# These names stand in databases, so they stay.
+# These names are stored in databases, so they must not change.
 WORKFLOW = "weakincentives.run"
-_WAITING = "weakincentives.waiting"  # the queue of rows that wait, and their workflow
+_WAITING = "weakincentives.waiting"  # the queue and the workflow of suspended runs
 _ROW = ":waiting"
 
 ANY_WORKER = "_dbos_internal_queue"
-"""DBOS's own queue, on which it puts runs that it recovers; every process serves it."""
+"""DBOS's own queue for runs that it recovers; every process serves it."""
 
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
-"""DBOS's states of a part that goes on or is to start."""
+"""DBOS's states of a part that is running or queued."""
 
 _PART = re.compile(r".+:wait-\d+", re.DOTALL)
 
-_PAGE = 100  # runs that are read or deleted at once
+_PAGE = 100  # number of runs that are read or deleted together
 
-_LATER = 3600.0  # seconds after which a part starts whose cancellation a crash has cut
+_LATER = 3600.0  # seconds until a part starts if a crash interrupted its cancellation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRun:
-    """A durable run that waits for decisions on the calls in `pending`.
+    """A suspended run that needs decisions on the calls in `pending`.
 
-    `wait_id` names what was shown: a run that waits again has another one. The `suspension` is
-    `None` for a run that this version cannot read, such as one of 0.2: its own code finishes it.
+    `wait_id` identifies this suspension; if the run is suspended again, it gets another one.
+    `suspension` is `None` for a run that this version cannot read, such as a run of 0.2, which must
+    be finished by its own version.
     """
 
     run_id: str
@@ -88,11 +90,11 @@ type RunStatus = Literal["running", "waiting", "ended", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A durable run of the database, in any state.
+    """A durable run in the database, in any state.
 
-    It was `started`, or put on its queue, at that time. `attempts` counts how often a worker has
-    taken it up; it is `None` if the log of runs is in another database. `pending` is the number of
-    calls for whose decisions the run waits.
+    `started` is the time when the run was started or queued. `attempts` is the number of times that
+    a worker took it up, or `None` if the log of runs is in another database. `pending` is the
+    number of calls that need a decision.
     """
 
     run_id: str
@@ -104,9 +106,9 @@ class StoredRun:
 
 
 class WaitingRuns:
-    """The runs of one database, such as those that wait for people.
+    """Manages the runs in one database, including suspended ones.
 
-    `engine` is `DBOS` or a `DBOSClient`, and `table` has the logs of the runs.
+    `engine` is `DBOS` or a `DBOSClient`, and `table` contains the logs of the runs.
     """
 
     def __init__(self, engine: Extra, table: SqlLogTable | None = None) -> None:
@@ -114,7 +116,7 @@ class WaitingRuns:
         self.table = SqlLogTable() if table is None else table
 
     def waiting(self) -> list[WaitingRun]:
-        """Returns the runs that wait, the oldest first."""
+        """Returns the suspended runs, oldest first."""
         rows = self._list(queue_name=_WAITING, status="ENQUEUED", load_input=True)
         waits = {row_id.removesuffix(_ROW): row for row_id, row in rows.items()}
         decided = self._rows([*waits])
@@ -123,12 +125,12 @@ class WaitingRuns:
         ]
 
     def decide(self, wait_id: str, decisions: Mapping[str, Decision]) -> None:
-        """Decides on calls of a run that waits, by call id; the run goes on in a worker.
+        """Decides on pending calls of a suspended run, by call id; a worker then resumes the run.
 
-        Calls without a decision wait on: the run goes on to the first of them, waits again and
-        keeps the decisions on later ones. Raises `ValueError`, and changes nothing, if the run does
-        not wait, if somebody has decided before, and for calls that do not wait; raises `TypeError`
-        for what is no decision.
+        Calls without a decision stay pending: the run continues up to the first of them, is
+        suspended again, and keeps the decisions on later calls. Raises `ValueError` and changes
+        nothing if the run is not suspended, if it was already decided, or if a call is not pending.
+        Raises `TypeError` for a value that is not a decision.
         """
         row = self._waiting(wait_id)
         _, run_input, waiting = row.input["args"]
@@ -142,11 +144,11 @@ class WaitingRuns:
         self._start_rest(wait_id, row, rest)
 
     def cancel(self, run_id: str, /) -> None:
-        """Ends a run for good: before its next request or tool call, or while it waits.
+        """Cancels a run before its next request or tool call, or while it is suspended.
 
-        `DurableRun.result` then raises DBOS's error. A run that is over stays as it is. With a
-        `wait_id`, ends the run only if it still waits there. Raises `ValueError` for an unknown
-        id, and as `decide` does if somebody decides at the same time.
+        After that, `DurableRun.result` raises DBOS's error. A run that has ended is not changed.
+        With a `wait_id`, cancels the run only if it is still in that suspension. Raises
+        `ValueError` for an unknown id, and, like `decide`, if the run is decided at the same time.
         """
         if self._rows([waiting_row(run_id)]):
             self._cancel_waiting(run_id)
@@ -168,9 +170,9 @@ class WaitingRuns:
         self._engine.cancel_workflow(wait_id)
 
     def delete(self, run_ids: Sequence[str]) -> None:
-        """Deletes runs that are over, with their logs.
+        """Deletes runs that have ended, including their logs.
 
-        Raises `ValueError`, and deletes nothing, if one of them is unknown or is not over.
+        Raises `ValueError`, and deletes nothing, if one of them is unknown or has not ended.
         """
         parts = self._parts(run_ids)
         self._check_whole("delete", *run_ids)
@@ -184,7 +186,7 @@ class WaitingRuns:
         self._delete(parts)
 
     def _check_whole(self, action: str, *run_ids: str) -> None:
-        """Raises `ValueError` for the id of a later part of a run."""
+        """Raises `ValueError` if an id belongs to a later part of a run."""
         waits = self._rows([*map(waiting_row, run_ids)])
         for part in [run_id for run_id in run_ids if waiting_row(run_id) in waits]:
             owner = part.rpartition(":")[0]
@@ -193,7 +195,7 @@ class WaitingRuns:
             )
 
     def delete_ended(self, before: datetime) -> int:
-        """Deletes the runs that ended before that time, with their logs; returns how many."""
+        """Deletes the runs that ended before a time, with their logs; returns their number."""
         found, before = dict[str, list[_Part]](), before.astimezone(UTC)
         for run_ids in self._pages(end_time=before.isoformat()):
             for run_id, own in self._parts(run_ids).items():
@@ -218,18 +220,18 @@ class WaitingRuns:
         status: RunStatus | None = None,
         limit: int | None = 100,
     ) -> list[StoredRun]:
-        """Returns the runs of the database, or those with the `run_ids`, the newest first."""
+        """Returns the runs in the database, or those with the `run_ids`, newest first."""
         if run_ids is not None and not run_ids:
-            return []  # of which DBOS would list all
+            return []  # DBOS would list all runs for an empty list
         ids = None if run_ids is None else [*run_ids]
         pages = self._pages(sort_desc=True, workflow_ids=ids)
         return [*islice(chain.from_iterable(self._stored(page, status) for page in pages), limit)]
 
     def log(self, run_id: str) -> LoggedRun:
-        """Returns what has happened in a run so far, by its stored entries.
+        """Returns the log of a run so far, from its stored entries.
 
-        `weakincentives.inspection.logged_entries.records_of` shows it as events. Raises
-        `ValueError` for an unknown id, and for that of a part.
+        `weakincentives.inspection.logged_entries.records_of` converts it to events. Raises
+        `ValueError` for an unknown id, and for the id of a part.
         """
         self._check_whole("show", run_id)
         log = LoggedRun()
@@ -247,7 +249,7 @@ class WaitingRuns:
         parts = self._parts(run_ids)
         lasts = {run_id: own[-1] for run_id, own in parts.items()}
         ids = [part.id for part in lasts.values() if part.row and part.row.status == "SUCCESS"]
-        # only an output tells these two apart
+        # "ended" and "failed" differ only in the output
         outputs = self._rows(ids if status in (None, "ended", "failed") else [], load_output=True)
         states: dict[str, RunStatus] = {
             run_id: _status(outputs.get(part.id, part.row)) for run_id, part in lasts.items()
@@ -263,7 +265,7 @@ class WaitingRuns:
             row, wait_id, state = rows.get(run_id), lasts[run_id].id, states[run_id]
             wait = rows.get(waiting_row(wait_id))
             if row is None or (wait is None and state == "waiting"):
-                continue  # somebody has just deleted the run
+                continue  # the run was deleted in the meantime
             run = StoredRun(
                 run_id=run_id,
                 agent=row.input["args"][0],
@@ -276,10 +278,10 @@ class WaitingRuns:
         return runs
 
     def _pages(self, **options: Extra) -> Iterator[list[str]]:
-        """Yields the ids of runs, without those of their later parts."""
+        """Yields pages of run ids, without the ids of later parts."""
         seen, offset = set[str](), 0
         while rows := self._list(name=WORKFLOW, limit=_PAGE, offset=offset, **options):
-            offset += len(rows)  # a run that starts meanwhile moves the others
+            offset += len(rows)  # runs that start in the meantime shift the pages
             ids = [part for part in rows if part not in seen]
             seen.update(ids)
             waits = self._rows([waiting_row(part) for part in ids if _PART.fullmatch(part)])
@@ -294,7 +296,7 @@ class WaitingRuns:
         return parts
 
     def _waiting(self, wait_id: str) -> Extra:
-        """Returns the row of a run that has waited."""
+        """Returns the row of a run that was suspended."""
         row = self._rows([waiting_row(wait_id)], load_input=True).get(waiting_row(wait_id))
         if row is None:
             raise ValueError(f"no run was suspended as {wait_id!r}; pass WaitingRun.wait_id")
@@ -305,7 +307,7 @@ class WaitingRuns:
         options = {
             "workflow_name": WORKFLOW,
             "workflow_id": wait_id,
-            "workflow_id_reuse_policy": "reject",  # so one decision starts the rest
+            "workflow_id_reuse_policy": "reject",  # so that the rest is started only once
             "queue_name": rest.get("queue") or ANY_WORKER,
             "app_version": row.app_version,
             "application_name": row.application_name,
@@ -319,24 +321,25 @@ class WaitingRuns:
                 f"cannot decide on {wait_id!r} because it has already been decided; call "
                 "waiting() again, because other calls of the run may be pending now"
             ) from error
-        self._engine.cancel_workflow(wait_id + _ROW)  # one that a crash leaves is not listed
+        self._engine.cancel_workflow(wait_id + _ROW)  # unlisted even if a crash prevents this
 
     def _list(self, **options: Extra) -> Mapping[str, Extra]:
         return _list(self._engine, **options)
 
     def _rows(self, ids: Sequence[str], **options: bool) -> Mapping[str, Extra]:
-        return self._list(workflow_ids=[*ids], **options) if ids else {}  # none would be all
+        # an empty list would return all rows
+        return self._list(workflow_ids=[*ids], **options) if ids else {}
 
 
 def _list(engine: Extra, **options: Extra) -> Mapping[str, Extra]:
-    """Returns rows of DBOS by their ids."""
+    """Returns DBOS's rows by id."""
     with database_errors():
         rows = engine.list_workflows(**{"load_input": False, "load_output": False, **options})
     return {row.workflow_id: row for row in rows}
 
 
 def _check_known(action: str, run_id: str, row: Extra) -> None:
-    """Raises `ValueError` unless this is the row of a run; the application has other workflows."""
+    """Raises `ValueError` unless this row is a run's; the application has other workflows."""
     if row is None or row.name != WORKFLOW:
         raise ValueError(
             f"cannot {action} run {run_id!r} because the database does not have it; check the id "
@@ -345,7 +348,7 @@ def _check_known(action: str, run_id: str, row: Extra) -> None:
 
 
 def _status(row: Extra) -> RunStatus:
-    """Returns the status of a run whose last part has this row of DBOS."""
+    """Returns the status of a run from the DBOS row of its last part."""
     if row is None:
         return "waiting"
     if row.status in UNFINISHED:
@@ -356,7 +359,7 @@ def _status(row: Extra) -> RunStatus:
 
 
 def _end(parts: Sequence["_Part"]) -> datetime | None:
-    """Returns when the last of these parts ended; `None` if one of them has not."""
+    """Returns when the last of these parts ended, or `None` if one is unfinished."""
     if any(part.row is None or part.row.status in UNFINISHED for part in parts):
         return None
     return max(_time(part.row.completed_at or part.row.updated_at) for part in parts)
@@ -386,7 +389,7 @@ def _waiting_run(wait_id: str, row: Extra) -> WaitingRun:
 
 
 def waiting_row(wait_id: str) -> str:
-    """Returns the id of the row of a run that waits."""
+    """Returns the id of the row of a suspended run."""
     return wait_id + _ROW
 
 
@@ -395,10 +398,10 @@ def _wait_id(run_id: str, waits: int) -> str:
 
 
 def last_status(engine: Extra, run_id: str) -> Extra:
-    """Returns DBOS's status of the last part of a run; `None` if it waits for people.
+    """Returns DBOS's status of the last part of a run, or `None` if the run is suspended.
 
-    It agrees with `WaitingRuns.waiting`: a part stores that the run waits before the part ends.
-    Raises `ValueError` for a run that was deleted.
+    The result agrees with `WaitingRuns.waiting`, because a part stores the suspension before it
+    ends. Raises `ValueError` for a deleted run.
     """
     parts = [*parts_of(engine, run_id)]
     _check_known("find", run_id, parts[0].row)
@@ -406,7 +409,7 @@ def last_status(engine: Extra, run_id: str) -> Extra:
 
 
 def check_agent(engine: Extra, run_id: str, agent: str) -> None:
-    """Raises `ValueError` for a run of another agent, or of none."""
+    """Raises `ValueError` for a run of another agent, and for an unknown run."""
     row: Extra = _list(engine, workflow_ids=[run_id], load_input=True).get(run_id)
     _check_known("find", run_id, row)
     if (other := row.input["args"][0]) != agent:
@@ -417,7 +420,7 @@ def check_agent(engine: Extra, run_id: str, agent: str) -> None:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raises `ValueError` for a reserved id, and for one with unprintable characters."""
+    """Raises `ValueError` for a reserved id, and for an id with unprintable characters."""
     problem = ""
     if _PART.fullmatch(run_id.removesuffix(_ROW)):
         problem = "such ids belong to suspended runs"
@@ -428,22 +431,22 @@ def check_run_id(run_id: str) -> None:
 
 
 class _Part(NamedTuple):
-    """A part of a run: its own id or, after each wait, a `wait_id`; and its row in DBOS, if any."""
+    """A part of a run: the run id or, after a suspension, a `wait_id`, and its DBOS row, if any."""
 
     id: str
     row: Extra
 
 
 def parts_of(engine: Extra, run_id: str) -> Iterator[_Part]:
-    """Yields the parts of a run; looks for the next one when the caller is done with this one."""
+    """Yields the parts of a run; each part is looked up only when it is requested."""
     return (part_by_run[run_id] for part_by_run in _part_by_run(engine, [run_id]))
 
 
 def _part_by_run(engine: Extra, run_ids: Collection[str]) -> Iterator[Mapping[str, _Part]]:
-    """Yields the first parts of the runs, by run; then their second ones, and so on.
+    """Yields the first parts of the runs, by run, then their second parts, and so on.
 
-    Reads a part before it looks for the next one: a part stores that the run waits before it ends,
-    so the run of a part that has ended without a next one is over.
+    Reads a part before it looks for the next one. A part stores the suspension before it ends, so
+    if an ended part has no next part, its run has ended.
     """
     ids, waits = {run_id: run_id for run_id in run_ids}, 0
     while ids:
@@ -456,7 +459,7 @@ def _part_by_run(engine: Extra, run_ids: Collection[str]) -> Iterator[Mapping[st
 
 
 def keep_waiting(engine: Extra, agent: str, run_input: Record, waiting: Record) -> str:
-    """Stores that a run waits, from within its workflow; returns the id of its rest.
+    """Stores that a run is suspended, from within its workflow; returns the id of its next part.
 
     `waiting` is the result of `execute_run`.
     """
@@ -473,12 +476,12 @@ def keep_waiting(engine: Extra, agent: str, run_input: Record, waiting: Record) 
 
 @contextmanager
 def open_waiting_runs(database_url: str, *, log_url: str | None = None) -> Generator[WaitingRuns]:
-    """Gives access to the runs of a database, from a process that runs none.
+    """Opens the runs of a database in a process that does not execute them.
 
-    If tools are transactional, pass the URL of the application's database as `log_url`: it has the
-    logs of the runs, which `cancel` and the deletions change. It or its first method raises
-    `WaitingRunsError` for a database that does not exist or that no worker has opened yet; it
-    creates none.
+    If tools are transactional, pass the URL of the application's database as `log_url`, because it
+    contains the logs of the runs, which `cancel` and the deletions change. Raises
+    `WaitingRunsError`, here or in the first method, if the database does not exist or no worker has
+    opened it yet; never creates a database.
     """
     package, engine, table = dbos(), None, SqlLogTable()
     url = parse_url(database_url)
@@ -498,14 +501,14 @@ def open_waiting_runs(database_url: str, *, log_url: str | None = None) -> Gener
             )
             stack.callback(client.destroy)
             if log_url is not None:
-                table.exists()  # raises here what a use of the table would wait for
+                table.exists()  # raises here any error that a later use would wait for
         yield WaitingRuns(client, table)
 
 
 def create_tables(database_url: str, *, log_url: str | None = None) -> None:
     """Creates the tables of durable runs, or migrates them to the installed version of DBOS.
 
-    Call it with a role that may create tables; the workers' role then only needs to read and write
+    Call it with a role that can create tables; the workers' role then only needs to read and write
     rows. With transactional tools, `log_url` is the URL of the application's database. Raises
     `WaitingRunsError` if the tables cannot be created.
     """

@@ -1,4 +1,4 @@
-"""MCP servers as sections of a prompt, defined by lock files that people review."""
+"""MCP servers as sections of a prompt, defined by lock files that you review."""
 
 from .elicitation import Accept, Cancel, Decline, Elicitation
 from .section import MCPSection

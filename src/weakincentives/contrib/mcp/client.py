@@ -1,6 +1,6 @@
-"""One run of an MCP server, seen through the SDK's client: its start, listing, calls and errors.
+"""The client of one running MCP server, based on the SDK: its start, listing, calls and errors.
 
-The SDK takes 0.7 s to import, so nothing imports this module before the first call of a tool.
+Importing the SDK takes 0.7 s, so this module is imported only at the first tool call.
 """
 
 import json
@@ -44,25 +44,26 @@ __all__ = ["OpenServer", "open_server"]
 
 _MAX_PAGES = 100
 _LOGGERS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.stdio")
-_LOST = ("Connection closed", "SSE stream ")  # how the SDK's own errors of this kind begin
+# the beginnings of the SDK's messages for a lost connection
+_LOST = ("Connection closed", "SSE stream ")
 
 
 @asynccontextmanager
 async def open_server(
     lock: ServerLock, notify: Notify, ask: Ask | None = None
 ) -> AsyncGenerator["OpenServer"]:
-    """Starts or reaches the server that `lock` names; the end of the block ends it.
+    """Starts or connects to the server in `lock`; the server is stopped at the end of the block.
 
-    Enter and leave the block in the same task. `notify` receives the server's log messages, and how
-    its tools differ from `lock`. The server learns that it may ask a person if there is `ask`.
-    Raises `ServerError` if the server cannot be reached or is lost meanwhile.
+    Enter and leave the block in the same task. `notify` receives the server's log messages, and the
+    differences between its tools and `lock`. The server is told that it can ask the user only if
+    `ask` is given. Raises `ServerError` if the server cannot be reached or the connection is lost.
     """
     server = OpenServer(lock, notify, ask)
     try:
         with _masked_logs(server.redact):
             async with server.client:
-                # The SDK would match a server's patterns by Python's engine, which takes
-                # exponential time and holds the whole process.
+                # The SDK would match a server's patterns with Python's engine, which can take
+                # exponential time and block the whole process.
                 vars(server.client.session)["validate_tool_result"] = server.check_content
                 await server.refresh()
                 yield server
@@ -70,29 +71,29 @@ async def open_server(
         cause = _first_cause(error)
         if isinstance(cause, ServerError):
             raise cause from None
-        raise server.failure(message_of(cause)) from None  # the causes may hold credentials
+        raise server.failure(message_of(cause)) from None  # the causes may contain credentials
 
 
 class OpenServer:
-    """A server that runs: what it offers now, and its answers to calls."""
+    """A running server: its current tools and its results."""
 
     def __init__(self, lock: ServerLock, notify: Notify, ask: Ask | None) -> None:
         self._reviewed = lock
         self._notify = notify
         self._name = lock.name
         self._state = TransportState()
-        self._changes = self._listed_changes = 0  # how often the server said that its tools changed
+        self._changes = self._listed_changes = 0  # number of notices that the tools changed
         self._differences: dict[str | None, ToolDifference] = {}
         filled, environment, self.redact = _filled(lock)
         self.lock = lock
-        """What the server offers, in the form of a lock."""
+        """The server's current tools and instructions in the form of a lock."""
         self.client = Client(
             _transport(filled, environment, self._state),
             client_info=Implementation(name="weakincentives", version=__version__),
             logging_callback=self._log,
             message_handler=self._listen,
             log_level="info",
-            # Without a callback, the client says that it cannot do it, and refuses requests for it.
+            # Without a callback, the client declares no support for elicitation and rejects it.
             elicitation_callback=None if ask is None else partial(self._elicit, ask),
         )
 
@@ -104,9 +105,9 @@ class OpenServer:
     async def call(
         self, tool: str, arguments: Mapping[str, Json], notify: Notify
     ) -> ToolResult[Json]:
-        """Returns the server's answer, or a failure if the tool differs from its lock.
+        """Returns the server's result, or a failure if the tool differs from its lock.
 
-        Raises `ServerError` without an answer.
+        Raises `ServerError` without a result.
         """
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -123,17 +124,17 @@ class OpenServer:
             return to_tool_result(result)
 
     async def refresh(self) -> None:
-        """Lists the tools, and publishes how they differ from the lock."""
+        """Lists the tools, and publishes their differences from the lock."""
         changes = self._changes
         self.lock = await self._list()
-        self._listed_changes = changes  # only now: until then other calls must list them too
+        self._listed_changes = changes  # set last, so that concurrent calls list the tools too
         found = differences(self._reviewed, self.lock)
         self._differences = {difference.tool: difference for difference in found}
         if found:
             self._notify(MCPServerChanged(server=self._name, differences=found))
 
     async def check_content(self, tool: str, result: CallToolResult) -> None:
-        """Raises `ValueError` for structured content that does not fit the tool's schema."""
+        """Raises `ValueError` for structured content that does not match the tool's schema."""
         schemas = [item.output_schema for item in self.lock.tools if item.name == tool]
         if schemas in ([], [None]):
             return
@@ -146,7 +147,7 @@ class OpenServer:
             raise ValueError(f"Invalid structured content: {'; '.join(map(str, issues))}"[:500])
 
     def failure(self, reason: str) -> ServerError:
-        """Returns the error of a server that does not work, without credentials."""
+        """Returns an error for a server that does not work, without credentials."""
         name, state = self._name, self._state
         if state.problem:
             problem = f"MCP server {name!r} {state.problem} and was ended. {UNKNOWN_EFFECT}"
@@ -156,28 +157,28 @@ class OpenServer:
 
     @contextmanager
     def _errors(self, *, sent: bool) -> Generator[None]:
-        """Raises the SDK's errors as `ServerError`, without credentials."""
+        """Raises `ServerError` for the SDK's errors, without credentials."""
         name = self._name
         try:
             yield
         except MCPError as error:
             if self._state.problem:
                 raise self.failure(error.message) from None
-            # Servers use this code for errors of their own, too.
+            # Servers also use this code for their own errors.
             if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
                 raise ServerEndedError(name, sent=sent) from None
             if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
-                raise ServerEndedError(name, sent=False) from None  # it was restarted
+                raise ServerEndedError(name, sent=False) from None  # the server was restarted
             problem = f"MCP server {name!r} refused the call: {error.message}."
             raise ServerError(self.redact(problem)) from None
-        # content that its schema refuses, or a request for a person's input
+        # content that does not match its schema, or a request for user input
         except (RuntimeError, ValueError) as error:
             reason = message_of(error).partition("\n")[0]
             problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
             raise ServerError(self.redact(problem)) from None
 
     async def _list(self) -> ServerLock:
-        """Returns what the server offers; raises `ServerError` for a listing without end."""
+        """Returns the server's current tools as a lock; raises `ServerError` if they never end."""
         tools: list[ToolLock] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -199,7 +200,7 @@ class OpenServer:
         raise ServerError(f"MCP server {self._name!r} lists more than {_MAX_PAGES} pages of tools.")
 
     def _shown(self, text: str) -> str:
-        """Returns a text of the server without credentials, and only as much as is shown."""
+        """Returns a server's text without credentials, truncated to the allowed length."""
         return cut(self.redact(text), MAX_MESSAGE)
 
     async def _log(self, params: LoggingMessageNotificationParams) -> None:
@@ -215,14 +216,14 @@ class OpenServer:
     async def _elicit(
         self, ask: Ask, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult:
-        """Answers a question to a person; none but right forms reach `ask`."""
+        """Answers the server's question to the user; only valid forms are passed to `ask`."""
         server, message = self._name, self._shown(params.message)
         event = MCPElicitationAnswered(server=server, message=message, action="decline")
         match params:
             case ElicitRequestFormParams(requested_schema=form):
                 problem = form_problem(form)
             case _:
-                form, problem = {}, "it wants a person to visit a URL"
+                form, problem = {}, "it asks the user to visit a URL"
         if problem:
             self._notify(replace(event, reason=problem))
             return ElicitResult(action="decline")
@@ -235,7 +236,8 @@ class OpenServer:
 
 
 def _refusal(server: str, difference: ToolDifference) -> str:
-    # Where the tool differs, not how: nobody has reviewed the new text, so no model reads it.
+    # Report where the tool differs, but not how: the new text was not reviewed, so the model must
+    # not see it.
     places = [line.partition(":")[0] for line in difference.details if not line.startswith(" ")]
     where = f" ({', '.join(places)[:300]})" if places else ""
     change = "removed" if difference.kind == "vanished" else "changed"
@@ -246,9 +248,9 @@ def _refusal(server: str, difference: ToolDifference) -> str:
 
 
 def _filled(lock: ServerLock) -> tuple[ServerLock, dict[str, str], Redactor]:
-    """Returns a lock with the variables of our environment in it, those of `env`, and a redactor.
+    """Returns a lock with variables filled in, the variables of `env`, and a redactor.
 
-    The redactor masks credentials, as which each variable that `${NAME}` refers to counts.
+    The redactor masks credentials; every variable that `${NAME}` refers to is treated as one.
     """
 
     def value_of(name: str) -> str:
@@ -280,7 +282,7 @@ def _transport(
 ) -> AbstractAsyncContextManager[Streams]:
     if lock.url is not None:
         return connect_http(lock.url, lock.headers, state)
-    assert lock.command  # a lock has either
+    assert lock.command  # a lock has either a command or a URL
     program, *arguments = lock.command
     parameters = StdioServerParameters(
         command=program, args=arguments, env=environment, cwd=lock.cwd
@@ -290,7 +292,7 @@ def _transport(
 
 @contextmanager
 def _masked_logs(redact: Redactor) -> Generator[None]:
-    """Masks credentials in what the SDK and its HTTP client log, such as a server's address."""
+    """Masks credentials in logs of the SDK and its HTTP client, such as in a server's address."""
 
     def mask(record: LogRecord) -> bool:
         text = record.getMessage()
@@ -312,7 +314,7 @@ def _masked_logs(redact: Redactor) -> Generator[None]:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Returns the first error in groups of errors, which tasks raise."""
+    """Returns the first error in exception groups, which tasks raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""The connection of a prompt to one MCP server: started by the first call, closed with the prompt.
+"""A prompt's connection to one MCP server, opened by the first call and closed with the prompt.
 
 One task on the portal's event loop enters and leaves the client, as the SDK requires. Calls from
-any thread or event loop run beside this task. Nothing here imports the SDK.
+any thread or event loop run concurrently with this task. This module does not import the SDK.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from .elicitation import Ask, Cancel, Elicit, Elicitation, ElicitationAnswer, ch
 from .lock import ServerLock
 from .server_errors import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 
-if TYPE_CHECKING:  # it imports the SDK
+if TYPE_CHECKING:  # this module imports the SDK
     from .client import OpenServer
 
 __all__ = ["Connection"]
 
-_MAX_EVENTS = 10_000  # of a call
-_END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it after 2 s more
+_MAX_EVENTS = 10_000  # per call
+_END_SECONDS = 10.0  # the SDK waits 2 s for a server to stop, and kills it after another 2 s
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of a tool, from its start to its end."""
+    """A tool call, from its start to its end."""
 
     tool: str
     arguments: Mapping[str, Json]
@@ -51,13 +51,14 @@ class _ServerRun(NamedTuple):
 
 
 class Connection:
-    """Calls the tools of one server for a prompt; `close` ends the server.
+    """Calls the tools of one server for a prompt; `close` stops the server.
 
-    The first call starts the server, and a call after its end starts it again. A server that does
-    not answer in time, or whose call is cancelled, is ended, so that nothing goes on unseen.
+    The first call starts the server, and the first call after the server has stopped starts it
+    again. A server that does not answer in time, or whose call is cancelled, is stopped, so that it
+    cannot continue unnoticed.
 
-    `elicit` answers what the server asks a person. Its calls then run one after the other, since a
-    server does not say which of them a question belongs to.
+    `elicit` answers the server's questions to the user. If it is given, calls run one at a time,
+    because a server does not report which call a question belongs to.
     """
 
     def __init__(self, lock: ServerLock, elicit: Elicit | None = None) -> None:
@@ -67,9 +68,9 @@ class Connection:
 
     def _reset(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
-        # All below is used on this loop, the portal's, alone.
+        # Everything below is used only on this loop, which is the portal's.
         self._run: _ServerRun | None = None
-        self._owners: set[asyncio.Task[None]] = set()  # of the run and of those that end
+        self._owners: set[asyncio.Task[None]] = set()  # tasks of current and stopping runs
         self._calls: dict[asyncio.Task[object], _Call] = {}  # in the order of their turns
         self._turn = nullcontext() if self._elicit is None else asyncio.Lock()
 
@@ -83,13 +84,13 @@ class Connection:
         publish: Callable[[object], object],
         context: ToolContext | None = None,
     ) -> ToolResult[Json]:
-        """Returns the answer to a call; a failed one if the tool differs from its lock.
+        """Returns the result of a call, or a failure if the tool differs from its lock.
 
-        `publish` receives up to 10,000 progress and log messages in the caller's thread, while the
-        caller waits. `elicit` receives `context`, and is not asked without one. If the server ends,
-        a `repeatable` call runs once more on a new one. Raises `ServerError` if there is no answer
-        after `seconds`, the start of the server and the answers of a person included, and what
-        `elicit` raises once the server has answered.
+        `publish` is called in the caller's thread with up to 10,000 progress and log messages while
+        the caller waits. `elicit` gets `context`, and is not called without it. If the server
+        stops, a `repeatable` call is retried once on a new server. Raises `ServerError` if there is
+        no result after `seconds`, which include the server's start and the user's answers. After
+        the server's result, raises any error of `elicit`.
         """
         caller = asyncio.get_running_loop()
         numbers = iter(range(_MAX_EVENTS))
@@ -97,7 +98,7 @@ class Connection:
         def notify(event: object) -> None:
             if next(numbers, None) is None:
                 return
-            with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the caller's loop is closed, so nobody is waiting
                 caller.call_soon_threadsafe(publish, event)
 
         async with _asking(self._elicit, context) as ask:
@@ -105,11 +106,11 @@ class Connection:
             return await await_on(portal.loop(), self._answer(call))
 
     def close(self) -> None:
-        """Ends the server and waits for its end, a few seconds at most."""
+        """Stops the server, waiting at most a few seconds."""
         self.end_calls(close=True)
 
     def end_calls(self, *, close: bool = False) -> None:
-        """Ends calls that nobody waits for, and waits for the end of the servers they ran on."""
+        """Cancels calls that nobody waits for, and waits until their servers have stopped."""
         if self._loop is not None and self._loop is portal.loop():
             run_on(self._loop, self._end_calls(close=close), _END_SECONDS)
 
@@ -126,7 +127,7 @@ class Connection:
     async def _answer(self, call: _Call) -> ToolResult[Json]:
         loop, task, has_turn = asyncio.get_running_loop(), asyncio.current_task(), False
         assert task is not None  # this is a coroutine
-        if loop is not self._loop:  # the first call, or a fork, which leaves the server its parent
+        if loop is not self._loop:  # the first call, or a fork, whose parent keeps the server
             self._reset(loop)
         self._calls[task] = call
         try:
@@ -148,7 +149,7 @@ class Connection:
             self._calls.pop(task, None)
 
     async def _attempt(self, call: _Call) -> ToolResult[Json]:
-        """Makes a call on a run of the server, which ends with a call that has no answer."""
+        """Makes a call on a run of the server, and ends the run if the call gets no result."""
         run = self._usable_run()
         try:
             server = await asyncio.shield(run.ready)
@@ -158,17 +159,17 @@ class Connection:
             raise
 
     def _usable_run(self) -> _ServerRun:
-        """Returns the present run, or a new one that begins to start."""
+        """Returns the current run, or starts a new one."""
         run = self._run
         if (
             run is None
             or run.task.done()
-            or (run.ready.done() and run.ready.result().has_ended)  # one that starts is usable
+            or (run.ready.done() and run.ready.result().has_ended)  # a starting run is usable
         ):
             self._end(run)
             loop = asyncio.get_running_loop()
             ready: asyncio.Future[OpenServer] = loop.create_future()
-            # without the context of this call, which ends before the server
+            # without this call's context, which ends before the server
             owner = loop.create_task(self._own(ready), context=Context())
             self._owners.add(owner)
             owner.add_done_callback(self._owners.discard)
@@ -176,16 +177,16 @@ class Connection:
         return run
 
     def _end(self, run: _ServerRun | None) -> None:
-        """Ends the present run; one that has been ended before would be interrupted at its end."""
+        """Ends the current run; an earlier run is already ending and must not be interrupted."""
         if run is not None and self._run is run:
             self._run = None
             run.task.cancel()
 
     async def _own(self, ready: asyncio.Future["OpenServer"]) -> None:
-        """Starts the server, and ends it when this task is cancelled."""
+        """Starts the server, and stops it when this task is cancelled."""
         failure: Exception = ServerEndedError(self._lock.name, sent=False)
         try:
-            # In a thread, since the import takes 0.7 s and the portal serves others too.
+            # In a thread, because the import takes 0.7 s and the portal is shared.
             await asyncio.to_thread(import_module, ".client", __package__)
             from .client import open_server
 
@@ -195,17 +196,17 @@ class Connection:
                 await asyncio.Event().wait()
         except ImportError:
             failure = ServerError(str(missing_extra("An MCP server", "mcp", "mcp")))
-        except Exception as error:  # else calls would wait for the server until their timeout
+        except Exception as error:  # otherwise calls would wait until their timeout
             failure = error
         except asyncio.CancelledError:
-            pass  # by `_end`
+            pass  # cancelled by `_end`
         if not ready.done():
             ready.set_exception(failure)
-            ready.exception()  # perhaps nobody waits any more
+            ready.exception()  # marks the exception as retrieved if nobody is waiting
 
     @property
     def _oldest(self) -> _Call | None:
-        """The call that runs; without `elicit` there may be others, which have the same bus."""
+        """The oldest running call; without `elicit`, others can run too, but on the same bus."""
         return next(iter(self._calls.values()), None)
 
     def _notify(self, event: object) -> None:
@@ -220,11 +221,10 @@ class Connection:
 
 @asynccontextmanager
 async def _asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGenerator[Ask | None]:
-    """Yields what passes questions of one call from any loop to `elicit`, on the loop of the block.
+    """Yields a function that passes a call's questions from any loop to `elicit` on this loop.
 
-    They are asked one after the other. A question that is open at the end of the block, or on which
-    `elicit` raises, is cancelled. Raises at the end what `elicit` raised, and what `check_answer`
-    did.
+    Questions are asked one at a time. A question is cancelled if it is still open at the end of the
+    block, or if `elicit` raises. Raises errors of `elicit` and `check_answer` at the end.
     """
     if elicit is None or context is None:
         yield None
@@ -239,9 +239,9 @@ async def _asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGe
         questions.add(task)
         try:
             async with turn:
-                if is_open:  # the block may have ended since the question was passed on
+                if is_open:  # the block may have ended in the meantime
                     return check_answer(request, await _call_elicit(elicit, request, context))
-        except Exception as error:  # the call raises it once the server has answered
+        except Exception as error:  # raised by the call after the server's result
             errors.append(error)
         return Cancel()
 
@@ -267,9 +267,9 @@ async def _asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGe
 
 
 async def _call_elicit(elicit: Elicit, request: Elicitation, context: ToolContext) -> object:
-    """Calls `elicit`; a plain function runs in a thread, which a cancellation leaves behind."""
+    """Calls `elicit`; a plain function runs in a thread, which cancellation does not stop."""
 
-    def call() -> Any:  # Any: the answer itself, or a coroutine that returns it
+    def call() -> Any:  # Any: the answer, or a coroutine that returns it
         return elicit(request, context=context)
 
     if inspect.iscoroutinefunction(elicit):

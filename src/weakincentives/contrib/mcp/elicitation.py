@@ -1,6 +1,6 @@
-"""Elicitation: what a server asks a person in the middle of a call, and the answers to it.
+"""Elicitation: questions that a server asks the user during a call, and the answers.
 
-Everything in a question is the server's own words. Nothing here needs the SDK.
+Every text in a question was written by the server. This module does not need the SDK.
 """
 
 import json
@@ -36,7 +36,7 @@ _PRIMITIVES = {"string", "number", "integer", "boolean"}
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The person has filled in the form; `content` must fit the schema of the question."""
+    """The user filled in the form; `content` must match the question's schema."""
 
     content: Mapping[str, Json]
     action: Literal["accept"] = field(default="accept", repr=False)
@@ -44,29 +44,29 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """The person says no."""
+    """The user declined."""
 
     action: Literal["decline"] = field(default="decline", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The person has dismissed the question without a choice."""
+    """The user dismissed the question without an answer."""
 
     action: Literal["cancel"] = field(default="cancel", repr=False)
 
 
 type ElicitationAnswer = Accept | Decline | Cancel
-"""What a person answers to a server."""
+"""The user's answer to a server's question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elicitation:
-    """A question of an MCP server to a person, with the form that the person fills in.
+    """A question of an MCP server to the user, with the form to fill in.
 
     `message`, at most 4,000 characters, and `schema`, a JSON Schema of an object with flat
-    properties, are the server's words as they came. `str()` marks them as the server's and writes
-    out characters that steer a terminal.
+    properties, are the server's own words, with credentials masked. `str()` marks them as the
+    server's and escapes characters that control a terminal.
     """
 
     server: str
@@ -85,7 +85,7 @@ class Elicitation:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The names of the fields that seem to ask for a credential, which MCP forbids."""
+        """The names of fields that appear to ask for a credential, which MCP forbids."""
         return tuple(
             [
                 name
@@ -95,11 +95,11 @@ class Elicitation:
         )
 
     def issues(self, content: Mapping[str, Json]) -> tuple[ValidationIssue, ...]:
-        """Returns what does not fit the schema; the issues name fields and rules, not the data."""
+        """Returns the mismatches with the schema; they name fields and rules, but not the data."""
         return validation_issues(json.dumps(self.schema), dict(content))
 
     def describe(self, name: str) -> str:
-        """Returns a line on a field: its name, type, choices and the server's words."""
+        """Returns a line about a field: its name, type, choices and the server's description."""
         schema = self.fields[name]
         kind = "required" if name in self.required else "optional"
         parts = [f"{name} ({schema.get('type')}, {kind})"]
@@ -121,13 +121,13 @@ class Elicitation:
 
 
 type Ask = Callable[[Elicitation], Awaitable[ElicitationAnswer]]
-"""Asks a person in the course of a call."""
+"""Asks the user a question during a call."""
 
 
 class Elicit(Protocol):
-    """Answers the questions of a server; a plain function or a coroutine function.
+    """Answers a server's questions; can be a plain function or a coroutine function.
 
-    A plain function runs in a thread, which is left behind if the call ends before the answer.
+    A plain function runs in a thread, which is abandoned if the call ends before the answer.
     """
 
     def __call__(
@@ -136,9 +136,9 @@ class Elicit(Protocol):
 
 
 def form_problem(schema: JsonSchema) -> str | None:
-    """Returns why nobody is asked to fill in a form of this schema; `None` for one that is right.
+    """Returns why a form with this schema is not shown to the user, or `None` if it is valid.
 
-    MCP allows objects with flat properties: texts, numbers, booleans, and lists of choices.
+    MCP allows objects with flat properties: strings, numbers, booleans, and lists of choices.
     """
     try:
         if len(json.dumps(schema)) > _MAX_SCHEMA:
@@ -167,9 +167,10 @@ def _is_flat(field_schema: Json) -> bool:
 
 
 def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:
-    """Returns the answer; raises `TypeError` for anything else, and `ValueError` for wrong content.
+    """Returns `answer`; raises `TypeError` for any other type, `ValueError` for invalid content.
 
-    Content must fit the schema and hold no credential of this process's environment.
+    The content must match the schema and must not contain a credential of this process's
+    environment.
     """
     place = f"elicit= of MCP server {request.server!r} returned"
     match answer:

@@ -1,10 +1,11 @@
-"""Lock files: what an MCP server offered when a person reviewed it, as values and as JSON.
+"""Lock files record the reviewed tools and instructions of an MCP server.
 
-`differences` compares a lock with what the server offers now, in words for a person or a model.
+`differences` compares a lock with the server's current tools, in words for a reviewer or a model.
 
-No server and no SDK is needed to read one. People read and compare the files: tools and keys are
-sorted, texts are lists of lines, and characters that an editor does not show stand as escapes. Only
-the properties of a schema stay in the server's order, which models write arguments in.
+Reading a lock file requires neither a server nor the SDK. The files are designed for review and
+diffs: tools and keys are sorted, texts are lists of lines, and invisible characters are escaped.
+Only the properties of a schema keep the server's order, because models write arguments in that
+order.
 """
 
 import json
@@ -53,7 +54,7 @@ class LockError(PromptValidationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLock:
-    """A tool as its server describes it; `annotations` are hints, which a server may get wrong."""
+    """A tool as its server describes it; `annotations` are hints, which can be wrong."""
 
     name: str
     title: str | None = None
@@ -64,7 +65,7 @@ class ToolLock:
 
     @classmethod
     def from_listing(cls, tool: Mapping[str, AnyJson]) -> "ToolLock":
-        """Returns the lock of a tool in the protocol's JSON, which says `inputSchema`."""
+        """Returns the lock of a tool from the protocol's JSON, which uses `inputSchema`."""
         return cls(
             name=tool["name"],
             title=tool.get("title"),
@@ -76,16 +77,16 @@ class ToolLock:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything above, whatever the order of keys."""
+        """The SHA-256 hash of all other fields, independent of the order of keys."""
         return _digest({name: getattr(self, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLock:
-    """A server: how to start or reach it, who it said it is, and its tools sorted by name.
+    """A server: how to start or reach it, its reported identity, and its tools sorted by name.
 
     Either `command` or `url` is set. `env` names the variables of our environment that the server
-    receives. `${NAME}` in `command`, `url` and `headers` stands for the variable `NAME`.
+    receives. `${NAME}` in `command`, `url` and `headers` is replaced by the variable `NAME`.
     """
 
     name: str
@@ -111,10 +112,10 @@ class ServerLock:
 
 
 def lock_folder(root: Path | None = None) -> Path:
-    """Returns `.weakincentives/mcp` below `root`, by default the repository's top.
+    """Returns `.weakincentives/mcp` below `root`, by default the top folder of the repository.
 
-    That is the nearest folder, from the working directory upwards, with `.weakincentives`, `.git`
-    or `pyproject.toml`; else the working directory.
+    That is the nearest folder, starting at the working directory and going up, with
+    `.weakincentives`, `.git` or `pyproject.toml`; otherwise the working directory.
     """
     here = Path.cwd()
     return (root or repository_root(here) or here) / ".weakincentives" / "mcp"
@@ -122,15 +123,15 @@ def lock_folder(root: Path | None = None) -> Path:
 
 def lock_path(name: str, root: Path | None = None) -> Path:
     """Returns the path of a server's lock file; raises `LockError` for an invalid name."""
-    ServerLock(name=name, url="", headers={})  # refuses a name that would leave the folder
+    ServerLock(name=name, url="", headers={})  # rejects a name that would leave the folder
     return lock_folder(root) / f"{name}.json"
 
 
 def model_names(server: str, tools: Sequence[str]) -> dict[str, str]:
-    """Returns the tools of a server by the names that models call: valid, unique, `server_tool`.
+    """Returns a server's tools by the valid, unique names that models use: `server_tool`.
 
-    A name that begins with the server's is not repeated. Where two names would meet, all but an
-    unchanged one end in a part of their hash.
+    A name that begins with the server's name is not prefixed again. If two names would be equal,
+    each changed one gets a part of its hash as a suffix.
     """
     names = {tool: _model_name(server, tool) for tool in tools}
     taken: dict[str, str] = {}
@@ -168,7 +169,7 @@ def lock_text(lock: ServerLock) -> str:
 
 
 def _fields(value: object) -> dict[str, Json]:
-    return cast(dict[str, Json], serde.dump(value))  # of a dataclass
+    return cast(dict[str, Json], serde.dump(value))  # a dataclass becomes a dict
 
 
 def _lines(text: str) -> Json:
@@ -176,20 +177,21 @@ def _lines(text: str) -> Json:
 
 
 def write_lock(path: Path, lock: ServerLock) -> None:
-    """Replaces the file at `path` as a whole; if anything goes wrong, the old file stays."""
+    """Replaces the file at `path` atomically; on an error, the old file is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, mode=0o644, sync=True) as file:
         file.write(lock_text(lock).encode())
 
 
 def read_lock(path: Path) -> ServerLock:
-    """Returns the lock in a file, whose name is the server's.
+    """Returns the lock in a file, which is named after the server.
 
-    Raises `LockError` if there is none, if it cannot be read, or if a hash in it does not match.
+    Raises `LockError` if the file does not exist or cannot be read, or if a hash in it does not
+    match.
     """
     relock = f"run `wink mcp lock {path.stem} -- COMMAND` and review the difference"
     try:
-        # Unique keys: else a reviewer reads one value and we another.
+        # Keys must be unique; otherwise a reviewer could read one value while we read another.
         content = serde.load_unique("lock", path.read_bytes())
         if content.pop("format") != _FORMAT:
             raise LockError(f"the lock file {path} must have format {_FORMAT}; {relock}")
@@ -220,7 +222,7 @@ def _digest(value: Json) -> str:
 
 
 def _sorted(value: Json, *, keep: bool = False) -> Json:
-    """Returns JSON with sorted keys; those of `properties` stay in their order."""
+    """Returns JSON with sorted keys, except in `properties`, which keep their order."""
     if isinstance(value, list):
         return [_sorted(item) for item in value]
     if not isinstance(value, dict):
@@ -234,9 +236,9 @@ def _sorted(value: Json, *, keep: bool = False) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDifference:
-    """One tool that changed, vanished or is new; `tool` is `None` for the server's instructions.
+    """A tool that was changed, removed or added; `tool` is `None` for the server's instructions.
 
-    `details` has a line for each change, as `input schema /properties/path/type: "a" → "b"`.
+    `details` has a line for each change, such as `input schema /properties/path/type: "a" → "b"`.
     """
 
     tool: str | None
@@ -250,9 +252,9 @@ class ToolDifference:
 
 
 def differences(lock: ServerLock, live: ServerLock) -> tuple[ToolDifference, ...]:
-    """Returns what differs between a lock and the live server, sorted by tool.
+    """Returns the differences between a lock and the live server, sorted by tool.
 
-    Names and versions of servers, and the order of keys and tools, make no difference.
+    The names and versions of servers, and the order of keys and tools, are ignored.
     """
     locked = {tool.name: tool for tool in lock.tools}
     offered = {tool.name: tool for tool in live.tools}
@@ -295,7 +297,7 @@ def _text_changes(place: str, old: str, new: str) -> Iterator[str]:
 
 
 def _changes(place: str, old: Json, new: Json) -> Iterator[str]:
-    """Yields the places, as JSON pointers after `place`, whose values differ."""
+    """Yields the places, as JSON pointers relative to `place`, where the values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             pointer = f"{place}/{key.replace('~', '~0').replace('/', '~1')}"
@@ -308,7 +310,7 @@ def _changes(place: str, old: Json, new: Json) -> Iterator[str]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _changes(f"{place}/{index}", before, after)
-    elif json.dumps(old) != json.dumps(new):  # 1 equals true, and is another value
+    elif json.dumps(old) != json.dumps(new):  # `1 == True` in Python, but they differ in JSON
         yield f"{place}: {_excerpt(old)} → {_excerpt(new)}"
 
 

@@ -1,4 +1,4 @@
-"""What a server answers to a call, as a `ToolResult`."""
+"""Converts a server's result of a call to a `ToolResult`."""
 
 import json
 from typing import cast
@@ -24,10 +24,10 @@ _EMPTY = "The tool answered without content."
 
 
 def to_tool_result(result: CallToolResult) -> ToolResult[Json]:
-    """Returns a server's answer as a result; one that the server marks as an error has failed.
+    """Returns a server's result as a `ToolResult`, failed if the server marks it as an error.
 
-    The value is the structured content. The model reads it only if no text block repeats it. Images
-    and documents are media, whose markers stand in the message.
+    The value is the structured content; the model sees it only if no text block repeats it. Images
+    and documents become media, whose markers appear in the message.
     """
     blocks = [_content(block) for block in result.content]
     value: Json = result.structured_content
@@ -59,12 +59,12 @@ def _content(block: ContentBlock) -> Part:
 
 
 def _media(kind: str, mime_type: str | None, data: str) -> Part:
-    """Returns an image or a document, or describes what cannot be either."""
+    """Returns an image or a document, or a description of content that is neither."""
     try:
         media = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
-    except ContentError:  # damaged, of another type, or too large
+    except ContentError:  # corrupt, of an unsupported type, or too large
         return f"[{kind} {mime_type or 'of unknown type'}, which cannot be read]"
-    return cast(Part, media)  # `from_base64` finds the kind
+    return cast(Part, media)  # `from_base64` chose the class
 
 
 def _is_json_of(text: str, value: Json) -> bool:
@@ -72,5 +72,5 @@ def _is_json_of(text: str, value: Json) -> bool:
         content = json.loads(text)
     except ValueError:
         content = text
-    # The SDK's servers wrap a result that is no object.
+    # The SDK's servers wrap a result that is not an object.
     return bool(content == value or value in ({"result": content}, {"result": text}))

@@ -1,6 +1,6 @@
-"""The section that gives a prompt the tools of an MCP server, built from the server's lock alone.
+"""A section that gives a prompt the tools of an MCP server, built only from the server's lock.
 
-Nothing here starts a server or imports the SDK: the first call of a tool does.
+This module does not start a server or import the SDK before a tool is called for the first time.
 """
 
 import os
@@ -38,9 +38,9 @@ _MAX_SUMMARY = 300
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """The key by which a prompt's resources hold the connection to a server.
+    """The resource key of the connection to a server.
 
-    Sections whose locks and `elicit` are equal share it.
+    Sections with equal locks and the same `elicit` share the connection.
     """
 
     name: str
@@ -53,13 +53,14 @@ class ServerKey:
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """The key by which a prompt's resources hold the folder of a server."""
+    """The resource key of a server's folder."""
 
     server: ServerKey
     folder: str
 
     def __call__(self, resources: Resources) -> "ServerState":
-        # A third of what this package takes to import, and only servers with a state need it.
+        # This import takes a third of the package's import time, and only servers with a folder
+        # need it.
         from .state import ServerState
 
         try:
@@ -74,23 +75,25 @@ class StateKey:
 class MCPSection(MarkdownSection[None]):
     """A section with the tools of an MCP server, summarized until the model opens it.
 
-    It is built from the lock file that `wink mcp lock` writes, `.weakincentives/mcp/SERVER.json`
-    unless `lock` names another or is a `ServerLock`. The first call of a tool starts the server,
-    and the end of the prompt's resources ends it. Sections of one server in a prompt share it.
+    The section is built from the lock file that `wink mcp lock` writes, which is
+    `.weakincentives/mcp/SERVER.json` unless `lock` is another path or a `ServerLock`. The server
+    starts with the first tool call, and stops when the prompt's resources are closed. All sections
+    of one server in a prompt share it.
 
-    `include` and `exclude` choose tools by globs over the server's names. `groups` maps titles of
-    child sections to globs; each tool goes to the first group that fits, or else stays here.
-    `effects` maps globs to effects, the first that fits counts; for other tools the annotations do:
-    `"pure"` if read-only, `"repeatable"` if idempotent, else `"at_most_once"`. `folder` is the
-    folder of the server's data: if a call that is not pure fails, the folder is put back. `elicit`
-    answers what the server asks a person; without it the server is told that nobody can be asked. A
-    call takes at most `timeout` seconds, the person's answers included: 60 by default, 600 with
-    `elicit`.
+    `include` and `exclude` select tools with globs over the server's tool names. `groups` maps
+    titles of child sections to globs; each tool belongs to the first group that matches, or
+    otherwise to this section. `effects` maps globs to effects, of which the first match applies.
+    For other tools, the effect follows from the annotations: `"pure"` if read-only, `"repeatable"`
+    if idempotent, otherwise `"at_most_once"`. `folder` is the folder of the server's data, which is
+    restored if a call that is not pure fails. `elicit` answers the server's questions to the user;
+    without it, the server is told that it cannot ask. A call takes at most `timeout` seconds,
+    including the user's answers: 60 by default, or 600 with `elicit`.
 
-    `approval` holds for all tools that are not pure, those of groups too. It cannot be `"effects"`,
-    since a server acts when it is called; a selector's `"effects"` means `"arguments"`.
+    `approval` applies to all tools that are not pure, including tools in groups. It cannot be
+    `"effects"`, because a server acts as soon as it is called; `"effects"` from a selector is
+    treated as `"arguments"`.
 
-    Raises `PromptValidationError` for a lock that cannot be read, for globs that fit no tool and
+    Raises `PromptValidationError` for a lock that cannot be read, for globs that match no tool, and
     for `approval="effects"`.
     """
 
@@ -153,8 +156,8 @@ class MCPSection(MarkdownSection[None]):
         super().__init__(title=title, template=text, literal=True, **others)
 
     def resources(self) -> ResourceRegistry:
-        """Binds the connection to the server, and its state if there is one."""
-        # Eager, so that the rollback of the first call does not close them.
+        """Binds the connection to the server, and its folder if there is one."""
+        # Eager, so that rolling back the first call does not close them.
         connection = Binding(self._server, self._server, eager=True)
         if self._state is None:
             return ResourceRegistry.of(connection)
@@ -167,7 +170,7 @@ class MCPSection(MarkdownSection[None]):
         effects: Mapping[str, Effect],
         approval: Approval | None,
     ) -> tuple[str, list[AnyTool]]:
-        """Returns the text and the tools of a section; the text has too long descriptions."""
+        """Returns the text and tools of a section; the text has descriptions that are too long."""
         locks = {tool.name: tool for tool in self.lock.tools}
         shown = {name: shown for shown, name in model_names(self.lock.name, [*locks]).items()}
         long, tools = list[str](), list[AnyTool]()
@@ -185,10 +188,10 @@ class MCPSection(MarkdownSection[None]):
                 description=description,
                 parameters=lock.input_schema,
                 handler=handler.call,
-                result_type=object,  # which needs no look at the handler's annotations
+                result_type=object,  # saves inspecting the handler's annotations
                 effect=effect,
                 approval=None if effect == "pure" else approval,
-                check_schema=False,  # `wink mcp lock` has checked it
+                check_schema=False,  # already checked by `wink mcp lock`
             )
             tools.append(tool)
         return "\n\n".join(long), tools
@@ -205,7 +208,7 @@ class _Handler:
     state: StateKey | None
 
     async def call(self, params: JsonParams, /, *, context: ToolContext) -> ToolResult[Json]:
-        """Returns the server's answer, or a failure that says why there is none."""
+        """Returns the server's result, or a failure that explains why there is none."""
         connection = context.resources.get(self.server)
         seconds = self.timeout
         if context.deadline is not None:
@@ -222,12 +225,12 @@ class _Handler:
                 context=context,
             )
             return _without_unsupported(result, context.adapter.media)
-        except (ServerError, OSError) as error:  # OSError: the state cannot be copied
+        except (ServerError, OSError) as error:  # OSError: the folder cannot be copied
             return ToolResult(str(error), success=False)
 
 
 def _without_unsupported(result: ToolResult[Json], support: MediaSupport) -> ToolResult[Json]:
-    """Returns the result without media that the model cannot see, of which its message says so."""
+    """Returns the result without unsupported media, which its message then mentions."""
     message = result.message
     for media in filter(support.problem, result.media):
         marker = str(media)
@@ -253,7 +256,7 @@ def _check_globs(server: str, names: Sequence[str], options: Mapping[str, Iterab
 
 
 def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
-    """Returns the approval with which no call is made before the person has decided."""
+    """Returns an approval that makes every call wait for a decision."""
     check_approval(f"MCPSection({server!r})", approval)
     if approval == "effects":
         raise PromptValidationError(
@@ -264,7 +267,7 @@ def _by_arguments(server: str, approval: Approval | None) -> Approval | None:
         return approval
     selector = approval
 
-    @wraps(selector)  # the names of its parameters say what it is called with
+    @wraps(selector)  # keeps the parameter names, which determine the call's arguments
     def select(*args: object, **names: object) -> ApprovalMode | None:
         return None if selector(*args, **names) is None else "arguments"
 

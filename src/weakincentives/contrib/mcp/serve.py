@@ -1,4 +1,4 @@
-"""A prompt as an MCP server over stdio: its tools with their transactions, and its disclosure."""
+"""Serves a prompt as an MCP server over stdio, with transactions and progressive disclosure."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ __all__ = ["PromptServer", "serve_stdio"]
 
 _CONFIG = RunConfig(supports_dynamic_tools=True)
 
-type _Context = ServerRequestContext[Any, Any]  # Any: it holds what transports add
+type _Context = ServerRequestContext[Any, Any]  # Any: its contents depend on the transport
 
 
 async def serve_stdio(prompt: AnyPrompt) -> None:
@@ -53,16 +53,16 @@ async def serve_stdio(prompt: AnyPrompt) -> None:
     async with prompt.resources, stdio_server() as (reading, writing):
         server = PromptServer(prompt, Session()).server
         options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-        with redirect_stdout(sys.stderr):  # what handlers print is no part of the protocol
+        with redirect_stdout(sys.stderr):  # handlers' prints are not part of the protocol
             await server.run(reading, writing, options)
 
 
 class PromptServer:
-    """The tools of a prompt for one client; `server` is the SDK's.
+    """The tools of a prompt for one client; `server` is the SDK's server.
 
-    The prompt's text is the server's instructions. Calls run one after the other, each in a
+    The prompt's text becomes the server's instructions. Calls run one at a time, each in a
     transaction over `session` and the prompt's resources, which must be open. When the client opens
-    or closes a section, the server tells it that the list of tools has changed.
+    or closes a section, the server notifies it that the list of tools has changed.
     """
 
     def __init__(self, prompt: AnyPrompt, session: Session) -> None:
@@ -72,7 +72,7 @@ class PromptServer:
         self._ids = map("call_{}".format, count(1))
         self._changes = InMemorySubscriptionBus()
         self._begin()
-        # Any: it has no state of its own between start and end
+        # Any: no state between start and end
         self.server: Server[Any] = Server(
             prompt.name,
             version=__version__,
@@ -126,8 +126,8 @@ class PromptServer:
             content += map(self._encode, outcome.message.media)
             changed = self._executor.available.tools != before
         if changed:
-            await self._changes.publish(ToolsListChanged())  # by the newer protocol
-            await context.session.send_tool_list_changed()  # by the older one
+            await self._changes.publish(ToolsListChanged())  # for the newer protocol
+            await context.session.send_tool_list_changed()  # for the older protocol
         return CallToolResult(content=content, is_error=not outcome.success)
 
     def _encode(self, media: Image | Document) -> ContentBlock:
@@ -141,7 +141,7 @@ class PromptServer:
         return EmbeddedResource(resource=resource)
 
     def _apply(self, outcome: ToolExecutionOutcome) -> str:
-        """Opens and closes sections as a call asked, and returns the client's answer."""
+        """Opens and closes sections as requested by a call, and returns the reply to the client."""
         if outcome.request is None:
             self._executor.available.apply(outcome)
             return outcome.message.content
@@ -154,11 +154,11 @@ class PromptServer:
 
 
 class _NoModel(ProviderAdapter):
-    """The adapter of handlers, which have no model here to evaluate prompts of their own."""
+    """The adapter that handlers get, which has no model to evaluate prompts with."""
 
     @property
     def media(self) -> MediaSupport:
-        """All that MCP can carry."""
+        """All media that MCP supports."""
         return MediaSupport(types={"*": MAX_CONTENT_BYTES}, urls=(Media,))
 
     def evaluate(self, prompt: object, /, **_: object) -> NoReturn:

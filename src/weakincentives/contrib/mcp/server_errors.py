@@ -1,4 +1,4 @@
-"""How a server fails, in words for the model; nothing here needs the SDK."""
+"""Errors of MCP servers, with messages for the model; this module does not need the SDK."""
 
 from collections.abc import Callable
 
@@ -9,15 +9,15 @@ __all__ = ["UNKNOWN_EFFECT", "Notify", "ServerEndedError", "ServerError"]
 UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
 
 type Notify = Callable[[object], object]
-"""Receives an event; any thread may call it."""
+"""Receives an event; can be called by any thread."""
 
 
 class ServerError(WeakIncentivesError):
-    """A server gave no answer; the text, which the model reads, says why."""
+    """A server returned no result; the model sees the message, which gives the reason."""
 
 
 class ServerEndedError(ServerError):
-    """The connection was lost; `sent` says whether the server may have begun the call."""
+    """The connection was lost; if `sent`, the server may have started the call."""
 
     def __init__(self, server: str, *, sent: bool) -> None:
         effect = f" {UNKNOWN_EFFECT}" if sent else ""

@@ -1,4 +1,4 @@
-"""Events of MCP servers, which a connection publishes on the bus of the call that runs."""
+"""Events of MCP servers, published on the bus of the running call."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ __all__ = ["MCPElicitationAnswered", "MCPLogMessage", "MCPProgress", "MCPServerC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPProgress(Event):
-    """A server reports how far a call of its tool is; `total` is `None` if it does not know."""
+    """A server reports the progress of a tool call; `total` is `None` if unknown."""
 
     server: str
     tool: str
@@ -22,7 +22,7 @@ class MCPProgress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPLogMessage(Event):
-    """A server wrote a log message; `level` is one of syslog's, such as `warning`."""
+    """A server sent a log message; `level` is a syslog level such as `warning`."""
 
     server: str
     level: str
@@ -32,7 +32,7 @@ class MCPLogMessage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPServerChanged(Event):
-    """A server that was started differs from its lock; the tools that changed are refused."""
+    """A started server differs from its lock; calls to the changed tools are rejected."""
 
     server: str
     differences: tuple[ToolDifference, ...]
@@ -40,9 +40,9 @@ class MCPServerChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPElicitationAnswered(Event):
-    """A server asked a person; `reason` says why the library has answered instead.
+    """A server asked the user; if the library answered instead, `reason` says why.
 
-    The content of an answer is not here.
+    The event does not contain the answer itself.
     """
 
     server: str

@@ -1,4 +1,4 @@
-"""The folder of a server's data, which a rollback puts back while the server goes on."""
+"""The folder of a server's data, which a rollback restores while the server is running."""
 
 import asyncio
 import os
@@ -19,34 +19,36 @@ from .lock import ServerLock
 __all__ = ["ServerState", "UndoVerdict", "probe_undo"]
 
 type UndoVerdict = Literal["undone", "cached", "unseen"]
-"""Whether a server sees that its folder was put back; `unseen` if reading shows no change at all.
+"""Whether a server sees that its folder was restored.
 
-A `cached` server answers from its memory, so that a rollback leaves it with what was undone.
+A `cached` server replies from memory, so after a rollback it still returns the changed data. The
+result is `unseen` if reading never shows the change.
 """
 
 _PROBE_SECONDS = 60.0
-_END_SECONDS = 10.0  # for which a server may go on writing when its client has gone
+_END_SECONDS = 10.0  # how long a server may continue to write after its client has gone
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class _Savepoint:
-    """A version of the folder, to which one transaction may go back."""
+    """A version of the folder to which one transaction can return."""
 
     version: Version[HostEntry]
 
 
 class ServerState:
-    """Puts a folder back as it was when a call of a server fails; transactions use it.
+    """Restores a folder when a call of its server fails; used by transactions.
 
-    If a process was killed in the middle of a call, the next one puts the folder back. It cannot
-    help where the server keeps in memory what it has read, holds files open, or acts elsewhere.
-    Raises `OSError` unless `path` is a directory, and for changes of others since such a kill.
+    If a process is killed during a call, the next process restores the folder. Restoring does not
+    help if the server caches data in memory, keeps files open, or has effects elsewhere. Raises
+    `OSError` if `path` is not a directory, or if someone else has changed it since the process was
+    killed.
     """
 
     def __init__(self, path: str | os.PathLike[str], connection: Connection) -> None:
         self._directory = ForeignDirectory(path)
         self._connection = connection
-        # weak, since a caller may never release one
+        # weak, because a caller may never release one
         self._savepoints = WeakSet[_Savepoint]()
         try:
             self._directory.recover()
@@ -55,10 +57,10 @@ class ServerState:
             raise
 
     def record(self, *, seconds: float) -> None:
-        """Copies what a call of at most `seconds` may change.
+        """Copies the files that a call of at most `seconds` can change.
 
-        Raises `FilesystemLimitError` if that is too much, and `OSError` if the copies cannot be
-        written beside the folder.
+        Raises `FilesystemLimitError` if there is too much to copy, and `OSError` if the copies
+        cannot be written next to the folder.
         """
         self._directory.record(seconds=seconds + _END_SECONDS)
 
@@ -68,11 +70,11 @@ class ServerState:
         return savepoint
 
     def restore(self, snapshot: _Savepoint, /) -> None:
-        self._connection.end_calls()  # else the server might write while the folder is put back
+        self._connection.end_calls()  # otherwise the server could write during the restore
         self._directory.restore(snapshot.version)
 
     def release(self, snapshot: _Savepoint, /) -> None:
-        """Lets changes stand when the outermost transaction ends."""
+        """Commits the changes when the outermost transaction ends."""
         self._savepoints.discard(snapshot)
         if not self._savepoints:
             self._directory.commit()
@@ -89,10 +91,10 @@ def probe_undo(
     change: tuple[str, Mapping[str, Json]],
     read: tuple[str, Mapping[str, Json]],
 ) -> UndoVerdict:
-    """Has a server change its folder, puts the folder back, and compares what the server reads.
+    """Makes a server change its folder, restores the folder, and compares the server's reads.
 
-    `change` and `read` are names of tools with arguments. The folder is as before at the end.
-    Raises `ServerError` if the server does not answer.
+    `change` and `read` are tool names with arguments. At the end, the folder is in its original
+    state. Raises `ServerError` if the server does not reply.
     """
     with (
         closing(Connection(lock)) as connection,

@@ -1,8 +1,8 @@
-"""How messages of an MCP server arrive: from a process or over HTTP, within limits.
+"""Receives the messages of an MCP server, from a process or over HTTP, within limits.
 
-A server may be hostile, so a message is measured before anything is built from it, and a server
-that sends requests faster than they are answered has to wait. A process and those that it starts
-end with the connection, and also if this process is killed.
+Because a server can be hostile, a message is measured before it is parsed, and a server that sends
+requests faster than they are answered must wait. A server process and its child processes end with
+the connection, even if this process is killed.
 """
 
 import asyncio
@@ -37,47 +37,47 @@ _MAX_DEPTH = 100
 _MAX_UNANSWERED = 100
 _TOKEN = re.compile(rb'[\[\]{},]|"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _EVENT_END = re.compile(rb"\n\n|\r\r|\r\n\r\n")
-_HTTP_TIMEOUT = httpx2.Timeout(30, read=300)  # as the SDK's own client over HTTP has
-_END_SECONDS = 2.0  # for each step of ending a server: its own end, SIGTERM, SIGKILL
+_HTTP_TIMEOUT = httpx2.Timeout(30, read=300)  # the same values as in the SDK's HTTP client
+_END_SECONDS = 2.0  # for each step of stopping a server: waiting, SIGTERM, SIGKILL
 _POLL_SECONDS = 0.01
 _STDERR_LINES, _STDERR_CHARS = 3, 300
-_DRAIN_SECONDS = 0.2  # for what a server wrote before its end
-# Waits for the end of its input, which is that of this process, and ends the process group $0.
+_DRAIN_SECONDS = 0.2  # for the server's remaining output after its end
+# Waits for the end of its input, which comes from this process, and then kills process group $0.
 _WATCH = 'read _; sleep 1; kill -s TERM -- "-$0"; sleep 1; kill -s KILL -- "-$0"'
 
 type _Message = SessionMessage | Exception
-type Streams = Any  # Any: both directions of a transport, whose type the SDK does not export
+type Streams = Any  # Any: both directions of a transport; the SDK does not export the type
 
 
 class MessageLimitError(httpx2.StreamError, httpx2.SSEError):
-    """A message of the server is over a limit; the SDK answers a request with these errors."""
+    """A message of the server exceeds a limit; the SDK passes these errors to the request."""
 
 
 class TransportState:
-    """The state of one connection: what the server has sent, except for its answers to calls."""
+    """The state of one connection: everything that the server has sent except results."""
 
     def __init__(self) -> None:
         self.problem = ""
-        """Why the server's messages are not read any more; empty while they are."""
+        """Why the server's messages are no longer read, or `""`."""
         self.is_closed = False
-        """Whether the SDK has closed its end, which it does when the server ends its output."""
+        """Whether the SDK has closed its end, which it does when the server's output ends."""
         self.stderr = b""
-        """The end of the text that a process wrote to stderr."""
+        """The last part of a process's stderr."""
         self._unanswered = 0
 
     @property
     def last_lines(self) -> list[str]:
-        """The last lines on stderr; a long line counts as several."""
+        """The last lines of stderr; a long line counts as several."""
         pieces = re.findall(f".{{1,{_STDERR_CHARS}}}", self.stderr.decode(errors="replace"))
         return [piece.strip() for piece in pieces if piece.strip()][-_STDERR_LINES:]
 
     def check(self, message: bytes | bytearray) -> None:
-        """Raises `MessageLimitError` if the message is over a limit, for good."""
+        """Raises `MessageLimitError`, and fails the connection, if the message exceeds a limit."""
         if len(message) > _MAX_BYTES:
             raise self.fail(_TOO_LONG)
         openings = message.count(b"[") + message.count(b"{")
         if len(message) <= _MAX_TOKENS and openings <= _MAX_DEPTH:
-            return  # it cannot have so many
+            return  # too short to exceed the limits
         depth = 0
         for number, token in enumerate(_TOKEN.finditer(message)):
             first = message[token.start()]
@@ -88,7 +88,7 @@ class TransportState:
                 raise self.fail(f"with more than {_MAX_TOKENS:,} JSON tokens")
 
     def fail(self, fault: str) -> MessageLimitError:
-        """Returns the error for a message's `fault`, after which the connection is not used."""
+        """Returns the error for a message's `fault`, and marks the connection as failed."""
         self.problem = f"sent a message {fault}"
         return MessageLimitError(self.problem)
 
@@ -102,13 +102,13 @@ class TransportState:
             self._unanswered -= 1
 
     async def wait_for_answers(self) -> None:
-        """Waits while too many of the server's requests have no answer yet."""
+        """Waits while too many of the server's requests are unanswered."""
         while self._unanswered >= _MAX_UNANSWERED:  # noqa: ASYNC110 - only a flood waits
             await anyio.sleep(_POLL_SECONDS)
 
 
 class _Writer(ObjectSendStream[SessionMessage]):
-    """Sends messages by a function, and tells `TransportState` of answers and of the end."""
+    """Sends messages with a function, and reports replies and the end to `TransportState`."""
 
     def __init__(
         self, send: Callable[[SessionMessage], Awaitable[None]], state: TransportState
@@ -134,18 +134,18 @@ class _Writer(ObjectSendStream[SessionMessage]):
 async def connect_http(
     url: str, headers: Mapping[str, str], state: TransportState
 ) -> AsyncGenerator[Streams]:
-    """Opens a session with a server over HTTP; the block's end ends it."""
+    """Opens a session with a server over HTTP, and closes it at the end of the block."""
 
     async def limit_end(request: httpx2.Request) -> None:
-        if request.method == "DELETE":  # it ends the session, for which nobody waits long
+        if request.method == "DELETE":  # closes the session, with a short timeout
             request.extensions["timeout"] = httpx2.Timeout(_END_SECONDS).as_dict()
 
     async def limit(response: httpx2.Response) -> None:
         response.stream = _LimitedBody(response, state)
 
-    # The first versions of the SDK have no limit of their own.
+    # The first versions of the SDK do not have their own limit.
     has_limit = "max_sse_event_size" in signature(streamable_http_client).parameters
-    # Any: a checker would compare a number with every argument
+    # Any: a type checker would compare one number with every argument
     more: dict[str, Any] = {"max_sse_event_size": _MAX_BYTES} if has_limit else {}
     async with (
         httpx2.AsyncClient(
@@ -159,11 +159,11 @@ async def connect_http(
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """The decompressed body of a response, which yields whole messages within the limits."""
+    """The decompressed body of a response, which yields complete messages within the limits."""
 
     def __init__(self, response: httpx2.Response, state: TransportState) -> None:
         bound_reply(response, sys.maxsize)
-        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # of an async client
+        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # an async client's
         self._state = state
         self._has_events = "event-stream" in response.headers.get("content-type", "")
         self._is_ignored = response.request.method == "DELETE"
@@ -180,7 +180,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
             raise self._state.fail(f"that cannot be decompressed: {error}") from None
 
     async def _messages(self) -> AsyncIterator[bytes]:
-        """Yields each event of a stream, or the whole body; of too long ones the beginning."""
+        """Yields each event of a stream, or the complete body; a too long message is truncated."""
         message = bytearray()
         async for piece in self._stream:
             searched = max(0, len(message) - 3)
@@ -204,8 +204,8 @@ class _LimitedBody(httpx2.AsyncByteStream):
 async def start_process(
     parameters: StdioServerParameters, state: TransportState
 ) -> AsyncGenerator[Streams]:
-    """Starts a server as a process; the block's end ends it and the processes that it started."""
-    if sys.platform == "win32":  # where the SDK has jobs for this
+    """Starts a server process, and stops it and its child processes at the end of the block."""
+    if sys.platform == "win32":  # the SDK uses jobs for this on Windows
         async with stdio_client(parameters) as streams:
             yield streams[0], _Writer(streams[1].send, state)
         return
@@ -228,7 +228,7 @@ async def start_process(
     ]
     watch: asyncio.subprocess.Process | None = None
     try:
-        with suppress(OSError):  # in an image without a shell
+        with suppress(OSError):  # the image has no shell
             watch = await asyncio.create_subprocess_exec(
                 *("/bin/sh", "-c", _WATCH, str(process.pid)),
                 stdin=asyncio.subprocess.PIPE,
@@ -239,10 +239,10 @@ async def start_process(
         yield incoming, _Writer(partial(_write, process.stdin), state)
     finally:
         with anyio.CancelScope(shield=True):
-            incoming.close()  # so that what the server still writes is dropped
+            incoming.close()  # drops further output of the server
             process.stdin.close()
             await _wait_for_exit(process)
-            # It reads nothing but `pid` and `returncode`, which asyncio's process has, too.
+            # It uses only `pid` and `returncode`, which asyncio's process also has.
             await terminate_posix_process_tree(cast("Process", process), _END_SECONDS)
             await _wait_for_exit(process)
             if watch is not None:
@@ -251,14 +251,15 @@ async def start_process(
             await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
         for reader in readers:
             reader.cancel()
-        # A process that left the group may hold the pipes open, and nothing public closes ours.
+        # A process that left the group can keep the pipes open, and no public function closes our
+        # ends.
         vars(process)["_transport"].close()
 
 
 async def _read(
     stdout: asyncio.StreamReader, state: TransportState, to_client: MemoryObjectSendStream[_Message]
 ) -> None:
-    """Passes the messages of a server on, one a line, and drops what follows its end."""
+    """Passes on the messages of a server, one per line, and drops everything after its end."""
     try:
         async with to_client:
             async for line in stdout:
@@ -267,7 +268,7 @@ async def _read(
                 await to_client.send(_parse(line))
     except (MessageLimitError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
-    except ValueError:  # the line is longer than the limit of `stdout`
+    except ValueError:  # the line exceeds the limit of `stdout`
         state.fail(_TOO_LONG)
     while await stdout.read(65_536):
         pass
@@ -276,13 +277,13 @@ async def _read(
 def _parse(line: bytes) -> _Message:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:  # a log line, for example
+    except ValueError as error:  # for example, a log line
         return error
 
 
 async def _write(stdin: asyncio.StreamWriter, item: SessionMessage) -> None:
     text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-    with suppress(OSError):  # the server has ended, and so does its output
+    with suppress(OSError):  # the server and its output have ended
         stdin.write(text.encode() + b"\n")
         await stdin.drain()
 
@@ -293,7 +294,7 @@ async def _keep_errors(stderr: asyncio.StreamReader, state: TransportState) -> N
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> None:
-    """Waits for the end of a process, two seconds at most, whoever else holds its pipes."""
+    """Waits up to two seconds for the end of a process, even if others have its pipes open."""
     with anyio.move_on_after(_END_SECONDS):
         while process.returncode is None:  # noqa: ASYNC110 - `wait` waits for the pipes
             await anyio.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Agent Skills as sections: import folders with a `SKILL.md`, and export prompts as skills."""
+"""Agent Skills as sections: imports folders with a `SKILL.md`, and exports prompts as skills."""
 
 from .export import SkillExport, export_skills
 from .front_matter import SkillError, SkillFinding, SkillWarning

@@ -1,4 +1,4 @@
-"""Writes a prompt as skills: imported ones byte for byte, sections of its own as a new skill."""
+"""Exports a prompt as skills: imported skills byte for byte, other sections as a new skill."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,9 +24,9 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 @dataclass(frozen=True, slots=True)
 class SkillExport:
-    """The folder of one skill: its name and its files; `notes` say what a skill cannot hold.
+    """The folder of one skill: its name and files; `notes` list parts that were not exported.
 
-    `source` is the folder that other files are copied from.
+    `source` is the folder of an imported skill, from which file modes are copied.
     """
 
     name: str
@@ -35,10 +35,10 @@ class SkillExport:
     source: Path | None = None
 
     def write(self, folder: StrPath, *, replace: bool = False) -> None:
-        """Writes the skill into `folder`, by its name.
+        """Writes the skill to a folder of its own name in `folder`.
 
-        Raises `FileExistsError` when it is there already, unless with `replace`, which leaves other
-        files in place.
+        Raises `FileExistsError` if that folder already exists, unless `replace` is set, which keeps
+        unrelated files.
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         with closing(HostFilesystem(folder, limits=_LIMITS)) as host:
@@ -56,12 +56,13 @@ class SkillExport:
 def export_skills(
     prompt: AnyPrompt, *, description: str = "", session: Session | None = None
 ) -> tuple[SkillExport, ...]:
-    """Returns the skills of `prompt` as folders, with its overrides written into their places.
+    """Returns the skills of `prompt` as folders, with its overrides applied to their texts.
 
-    A `SkillSection` becomes its own files again. The other sections become one new skill, named by
-    the prompt's key: a summarized section is a file in `references/`, which its summary names.
-    `description` is that skill's, by default its first sentence. Raises `PromptRenderError` for
-    params that are missing, and `SkillError` for two skills of one name.
+    Each `SkillSection` is exported as its original files. The other sections become one new skill,
+    named after the prompt's key; a summarized section becomes a file in `references/`, which its
+    summary refers to. `description` describes the new skill, by default with its first sentence.
+    Raises `PromptRenderError` for missing params, and `SkillError` for two skills with the same
+    name.
     """
     rendered = prompt.render(session=session or Session())
     registry, view = rendered.registry, rendered.view
@@ -82,7 +83,7 @@ def export_skills(
 
 
 def _imported(node: SectionNode, section: SkillSection, rendered: AnyRenderedPrompt) -> SkillExport:
-    """The files of an imported skill, with overridden texts in place of the ranges they replace."""
+    """Returns the files of an imported skill, with overridden texts in their original places."""
     skill, notes = section.skill, list[str]()
     edits: list[tuple[int, int, str]] = []
     spans = {node.key + key: span for key, span in section.spans.items()}
@@ -91,21 +92,23 @@ def _imported(node: SectionNode, section: SkillSection, rendered: AnyRenderedPro
         body, summary, (start, end) = own.body_override, own.summary_override, spans[own.key]
         if body is not None and body.strip("\n") != own.section.body_text().strip("\n"):
             text = body.strip("\n")
-            # An empty section has no line of its own yet.
+            # The text of an empty section does not have its own line yet.
             edits.append((start, end, text if start < end else f"\n{text}\n"))
         if summary is None or summary == own.section.summary:
             continue
         description = skill.fields.get("description")
         if own is node and description is not None:
             before = skill.source[description.start : description.end]
-            line_end = before[len(before.rstrip()) :]  # of a block over several lines
+            line_end = before[len(before.rstrip()) :]  # after a multi-line block
             edits.append((description.start, description.end, _quoted(summary) + line_end))
         else:
-            notes.append(f"{own.key}: the summary is left out, since SKILL.md has no place for it")
+            notes.append(f"{own.key}: the summary is omitted because SKILL.md has no field for it")
     for other in nodes:
         if other.key not in {*spans, f"{node.key}.{FILES}"} or (other is node and node.tools):
             what = "its tools are" if other is node else "it is"
-            notes.append(f"{other.key}: {what} left out, since the skill's files do not hold them")
+            notes.append(
+                f"{other.key}: {what} omitted because the skill's files do not contain them"
+            )
     source = skill.source
     for start, end, text in sorted(edits, reverse=True):
         lines = text.replace("\n", "\r\n") if "\r\n" in skill.source else text
@@ -118,15 +121,15 @@ def _imported(node: SectionNode, section: SkillSection, rendered: AnyRenderedPro
 
 
 def _quoted(text: str) -> str:
-    """A YAML string in double quotes, on one line."""
-    import yaml  # here, so that `front_matter` is first and names the extra
+    """Returns a YAML string in double quotes, on one line."""
+    import yaml  # imported late, so that `front_matter` reports a missing extra
 
     quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**30).strip()
     return quoted.replace("---", r"\x2D--")  # the validator ends the front matter at any ---
 
 
 class _Writer:
-    """Writes sections that are no skills as the files of a new skill."""
+    """Writes sections that are not skills as the files of a new skill."""
 
     def __init__(self, rendered: AnyRenderedPrompt) -> None:
         self.view = rendered.view
@@ -138,7 +141,7 @@ class _Writer:
         text = "\n\n".join(block for node in roots for block in self._blocks(node, 2))
         name = slug(prompt.key) or "prompt"
         if prompt.output_type is not None:
-            self.notes.append("the output type is left out: a skill has none")
+            self.notes.append("the output type is omitted because a skill has none")
         description = description.strip() or first_sentence(text.partition("\n\n")[2], prompt.name)
         fields = {"name": name, "description": description}
         front_matter = "".join(f"{key}: {_quoted(value[:1024])}\n" for key, value in fields.items())
@@ -146,7 +149,7 @@ class _Writer:
         return SkillExport(name, {"SKILL.md": source.encode(), **self.files}, self.notes)
 
     def _blocks(self, node: SectionNode, level: int) -> Iterator[str]:
-        """Yields heading and text of a section and of those below it that it shows."""
+        """Yields the heading and text of a section and of its children that are shown in it."""
         yield f"{'#' * min(level, 6)} {node.section.title.strip()}"
         if isinstance(node.section, SkillSection):
             name = node.section.skill.folder.resolve().name
@@ -158,7 +161,7 @@ class _Writer:
         else:
             if node.tools:
                 names = ", ".join(tool.name for tool in node.tools)
-                self.notes.append(f"{node.key}: its tools are left out ({names})")
+                self.notes.append(f"{node.key}: its tools are omitted ({names})")
             text = self.expanded.render({node: _FULL}).texts[0].removeprefix(node.heading)
             yield from filter(None, [text.strip("\n")])
             for child in self.view.registry.children(node):
@@ -167,4 +170,4 @@ class _Writer:
 
     def _summary(self, node: SectionNode) -> str:
         text = self.expanded.render({node: _SUMMARY}).texts[0].removeprefix(node.heading)
-        return text.rpartition("\n\n---\n")[0].strip("\n")  # without the line that opens it
+        return text.rpartition("\n\n---\n")[0].strip("\n")  # without the note on how to open it

@@ -1,7 +1,7 @@
-"""The front matter of a `SKILL.md`: its fields, and what the standard says against them.
+"""The front matter of a `SKILL.md`: its fields, and violations of the standard.
 
-The rules are those of agentskills.io and of its validator. YAML is parsed to nodes alone: nothing
-is constructed, and aliases are never expanded.
+The rules come from agentskills.io and its validator. YAML is only parsed into nodes: no objects are
+constructed, and aliases are never expanded.
 """
 
 import re
@@ -35,7 +35,7 @@ _REFUSED_YAML = {
 
 
 class SkillFinding(NamedTuple):
-    """One fault of a skill: its file, the line counted from 1, what is wrong, and the remedy."""
+    """A problem in a skill: its file, the line (starting at 1), the message, and the remedy."""
 
     path: str
     line: int
@@ -47,7 +47,7 @@ class SkillFinding(NamedTuple):
 
 
 class SkillError(PromptValidationError):
-    """A skill cannot be read, or `strict` refuses its `findings`."""
+    """A skill cannot be read, or has `findings` although `strict` is set."""
 
     def __init__(self, *findings: SkillFinding) -> None:
         super().__init__("\n".join(map(str, findings)))
@@ -55,7 +55,7 @@ class SkillError(PromptValidationError):
 
 
 class SkillWarning(UserWarning):
-    """A skill of a folder was left out; `finding` says which and why."""
+    """A skill in a folder was skipped; `finding` tells which one and why."""
 
     def __init__(self, finding: SkillFinding) -> None:
         super().__init__(finding)
@@ -63,7 +63,7 @@ class SkillWarning(UserWarning):
 
 
 class Field(NamedTuple):
-    """One field of the front matter: its text, its line, and where its value stands in `source`."""
+    """One field of the front matter: its text, its line, and its value's position in `source`."""
 
     text: str
     line: int
@@ -73,7 +73,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FrontMatterReader:
-    """Reads the fields of one file, whose faults it collects as findings."""
+    """Reads the fields of one file, and collects problems as findings."""
 
     path: str
     findings: list[SkillFinding]
@@ -82,7 +82,7 @@ class FrontMatterReader:
         self.findings.append(SkillFinding(self.path, line, message, remedy))
 
     def read(self, source: str) -> tuple[int, dict[str, Field]]:
-        """Returns where the Markdown begins, and the fields before it."""
+        """Returns the start of the Markdown, and the fields before it."""
         match = _FRONT_MATTER.match(source)
         if match is None or source.startswith("\ufeff"):
             message = "it must start with front matter between two lines of three dashes (---)"
@@ -95,7 +95,7 @@ class FrontMatterReader:
             self.add(1, f"the front matter has {size}", "move text to the Markdown")
             return match.end(), {}
         if "---" in text:
-            message = "a value holds three dashes (---), where some readers end the front matter"
+            message = "a value contains three dashes (---), where some readers end the front matter"
             self.add(
                 source.count("\n", 0, source.index("---", offset)) + 1, message, "write a dash"
             )
@@ -103,7 +103,7 @@ class FrontMatterReader:
         try:
             for name, field in self._yaml_fields(text, offset):
                 if name in fields:
-                    self.add(field.line, f"field {name!r} is there twice", "remove one")
+                    self.add(field.line, f"field {name!r} occurs twice", "remove one")
                 fields[name] = field
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
@@ -111,7 +111,7 @@ class FrontMatterReader:
             self.add(
                 1 if mark is None else mark.line + 2,
                 f"the front matter is invalid YAML ({problem}) and is read line by line",
-                "put the value in quotes if it holds ': ' or '#'",
+                "put the value in quotes if it contains ': ' or '#'",
             )
             fields = dict(_plain_fields(text, offset))
         return match.end(), fields
@@ -122,18 +122,18 @@ class FrontMatterReader:
             if construct := _REFUSED_YAML.get(type(token).__name__.removesuffix("Token")):
                 lines = refused.setdefault(construct, [])
                 lines.append(token.start_mark.line + 2)
-                if len(lines) > _MAX_REFUSED:  # PyYAML takes quadratic time for nested ones
+                if len(lines) > _MAX_REFUSED:  # PyYAML takes quadratic time if they are nested
                     raise yaml.YAMLError
         for construct, (line, *_) in refused.items():
-            message = f"the front matter holds {construct}, which the validator refuses"
-            self.add(line, message, "write it out in lines of its own")
+            message = f"the front matter contains {construct}, which the validator rejects"
+            self.add(line, message, "write it on separate lines")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
-            self.add(2, "the front matter is no mapping", "write lines of `name: value`")
+            self.add(2, "the front matter is not a mapping", "write lines of `name: value`")
             return
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self.add(key.start_mark.line + 2, "a name is no text", "write `name: value`")
+                self.add(key.start_mark.line + 2, "a name is not a string", "write `name: value`")
                 continue
             line, start, end = value.start_mark.line, value.start_mark.index, value.end_mark.index
             is_text = isinstance(value, yaml.ScalarNode)
@@ -144,10 +144,10 @@ class FrontMatterReader:
             yield key.value, Field(shown, line + 2, offset + start, offset + end)
 
     def check(self, fields: Mapping[str, Field], folder: str) -> None:
-        """Adds what the standard says against the values of the fields."""
+        """Adds findings for field values that violate the standard."""
         for field in sorted(fields.keys() - _FIELDS):
-            message = f"unexpected field {field!r}: the standard has none of this name"
-            remedy = "nothing here obeys it: remove it, or exclude the skill if it must be obeyed"
+            message = f"unexpected field {field!r}: it is not in the standard"
+            remedy = "it is ignored: remove it, or exclude the skill if it is essential"
             self.add(fields[field].line, message, remedy)
         for field, most in _MAX_LENGTHS.items():
             text, line = fields[field][:2] if field in fields else ("", 1)
@@ -169,7 +169,7 @@ class FrontMatterReader:
 
 
 def _plain_fields(text: str, offset: int) -> Iterator[tuple[str, Field]]:
-    """Yields the lines of `name: value`, where `text` is no valid YAML."""
+    """Yields the lines of the form `name: value` if `text` is not valid YAML."""
     for match in _PLAIN_FIELD.finditer(text):
         value, line = match[2].strip(), text.count("\n", 0, match.start()) + 2
         start = offset + match.end() - len(match[2].lstrip())

@@ -1,4 +1,4 @@
-"""Reads the folder of one skill as a value: its text, its fields, its headings, its files."""
+"""Reads the folder of a skill: its text, fields, headings and files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,16 +17,16 @@ __all__ = ["Heading", "Skill", "StrPath", "read_skill"]
 type StrPath = str | PathLike[str]
 
 _LIMITS = FilesystemLimits(file_bytes=1_000_000, entries=10_000)
-_FENCE = re.compile(r"[ \t]*+(`{3,}+(?!.*`)|~{3,}+)(.*)")  # possessive: no time to steal
+_FENCE = re.compile(r"[ \t]*+(`{3,}+(?!.*`)|~{3,}+)(.*)")  # possessive, to prevent backtracking
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
 _MAX_HEADINGS = 300
 
 
 @dataclass(slots=True)
 class Heading:
-    """A heading of the Markdown, or the whole of it: where line, text and subtree lie in `source`.
+    """A heading of the Markdown with its subtree, or the root for the complete Markdown.
 
-    A subtree is `source[start:end]`; its text begins at `body`.
+    The subtree is `source[start:end]`, and its text starts at `body`.
     """
 
     title: str
@@ -39,10 +39,10 @@ class Heading:
 
 @dataclass(frozen=True)
 class Skill:
-    """One skill as its folder has it.
+    """One skill, read from its folder.
 
-    `source` is the text of its `file`, `SKILL.md`, with every byte; `start` is where its Markdown
-    begins. `files` are the other files of the folder.
+    `source` is the exact text of its `file`, `SKILL.md`; `start` is the position of its Markdown.
+    `files` are the other files in the folder.
     """
 
     folder: Path
@@ -55,16 +55,16 @@ class Skill:
 
     @property
     def name(self) -> str:
-        """The name of the front matter, else of the folder."""
+        """The name in the front matter, otherwise the folder's name."""
         return self.text("name") or self.folder.resolve().name
 
     def text(self, field: str) -> str:
-        """Returns a field in one line; empty where the front matter lacks it."""
+        """Returns a field as one line, or `""` if it is missing."""
         return " ".join(self.fields[field].text.split()) if field in self.fields else ""
 
     @cached_property
     def markdown(self) -> Heading:
-        """The headings as a tree, whose root is the whole Markdown; none if there are too many."""
+        """The tree of headings; only its root, which is all Markdown, if there are too many."""
         root = Heading("", 0, self.start, self.start, len(self.source), [])
         stack = [root]
         headings = list(_headings(self.source, self.start))
@@ -77,11 +77,11 @@ class Skill:
 
 
 def read_skill(path: StrPath, *, strict: bool = False) -> Skill:
-    """Reads the skill in the folder `path`, or whose `SKILL.md` `path` is.
+    """Reads the skill at `path`, which is its folder or its `SKILL.md`.
 
-    Follows no link below the folder and runs nothing. Raises `SkillError` for what cannot be read:
-    no `SKILL.md`, a link in its place, more than 1,000,000 bytes, no UTF-8; with `strict` also for
-    every finding.
+    Does not follow links below the folder, and does not run anything. Raises `SkillError` if the
+    skill cannot be read: `SKILL.md` is missing, a link, larger than 1,000,000 bytes or not UTF-8.
+    With `strict`, every finding raises it.
     """
     folder = Path(path)
     if folder.name.lower() == "skill.md":
@@ -109,7 +109,7 @@ def read_skill(path: StrPath, *, strict: bool = False) -> Skill:
         reader.add(1, message, "move parts of it to files in references/")
     for entry in entries:
         if entry.kind == "other":
-            message = f"{entry.path!r} is a link or a special file and is left out"
+            message = f"{entry.path!r} is a link or a special file, so it is skipped"
             reader.add(1, message, "copy the file to this place")
     files = tuple(entry for entry in entries if entry.kind == "file" and entry.path != file)
     if strict and reader.findings:
@@ -118,7 +118,7 @@ def read_skill(path: StrPath, *, strict: bool = False) -> Skill:
 
 
 def _headings(source: str, start: int) -> Iterator[tuple[str, int, int, int]]:
-    """Yields title, level, start and end of each heading line outside of fenced code."""
+    """Yields the title, level, start and end of each heading line outside fenced code."""
     fence = ""
     while start < len(source):
         end = source.find("\n", start) + 1 or len(source)
@@ -130,7 +130,7 @@ def _headings(source: str, start: int) -> Iterator[tuple[str, int, int, int]]:
                 fence = ""
         elif not fence and (match := _HEADING.match(line)):
             words = line[match.end() :].split()
-            if words and not words[-1].strip("#"):  # the marks that may close a heading
+            if words and not words[-1].strip("#"):  # optional closing marks of a heading
                 words.pop()
             if words:
                 yield " ".join(words), len(match[1]), start, end

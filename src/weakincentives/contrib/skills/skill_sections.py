@@ -25,14 +25,14 @@ from .reading import Heading, Skill, StrPath, read_skill
 __all__ = ["FILES", "SkillSection", "Split", "first_sentence", "skills"]
 
 type Split = int | Literal["auto"]
-"""The levels of headings that become sections; `"auto"` splits what has over 8,000 characters."""
+"""The levels of headings that become sections; `"auto"` splits texts over 8,000 characters."""
 
-_LARGE, _SMALL = 8_000, 800  # characters: what `auto` splits, and what needs no summary
+_LARGE, _SMALL = 8_000, 800  # characters: `auto` splits longer texts; shorter texts get no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
-_MAX_PREFIX = 48  # beside the longest tool name, of the 64 characters that a name may have
+_MAX_PREFIX = 48  # together with the longest tool name, at most 64 characters
 _FENCED = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _BULLET = re.compile(r"^(?:[>*+-]|\d+[.)])\s+")
-_SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # none after a number, "e.g." or "i.e."
+_SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # not after a number, "e.g." or "i.e."
 FILES = "files"
 _NOTES = (
     ("compatibility", "Compatibility, as the skill's author states it: {}"),
@@ -41,13 +41,13 @@ _NOTES = (
 
 
 class SkillSection(MarkdownSection[None]):
-    """A section that shows the skill in the folder `path`.
+    """A section that contains the skill in the folder `path`.
 
-    It is summarized by the skill's description. `split` levels of its headings become child
-    sections, and the other files of the folder the child `files`, a read-only workspace with tools
-    of its own; nothing runs them. Texts are literal: `$` is a dollar sign. `skill` holds what was
-    read, with the findings, which `wink check` reports. Raises `SkillError` for what cannot be
-    read, and with `strict` for every finding. The other arguments are those of `Section`.
+    Its summary is the skill's description. `split` levels of headings become child sections, and
+    the folder's other files become the child section `files`, a read-only workspace with its own
+    tools; nothing is executed. Texts are literal, so `$` is a dollar sign. `skill` is the skill
+    with its findings, which `wink check` reports. Raises `SkillError` if the skill cannot be read,
+    and with `strict` for every finding. The other arguments are the same as for `Section`.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class SkillSection(MarkdownSection[None]):
         skill = self.skill = read_skill(path, strict=strict)
         key = others.get("key") or slug(skill.name) or f"skill-{crc32(skill.name.encode()):x}"
         self.spans: dict[str, tuple[int, int]] = {}
-        """Where the texts of the sections begin and end in `skill.source`, by their keys in it."""
-        # A single heading over everything is the title of the skill, so it is no section.
+        """The start and end of each section's text in `skill.source`, by its relative key."""
+        # A single heading over everything is the skill's title, so it does not become a section.
         text, headings = self._divide(skill.markdown, "", split)
         children = [*self._below(headings, "", split), *_files(skill, key)]
         arguments: SectionArguments[None] = {
@@ -97,15 +97,15 @@ class SkillSection(MarkdownSection[None]):
         return "\n\n".join([*notes, text])
 
     def _divide(self, heading: Heading, key: str, split: Split) -> tuple[str, Sequence[Heading]]:
-        """Returns a heading's text and the headings that become sections; keeps the text's span."""
+        """Returns a heading's text and the headings that become sections; records the span."""
         source, children, body = self.skill.source, heading.children, heading.body
-        # A heading over all of the rest divides nothing.
+        # A heading over the whole remaining text divides nothing.
         while len(children) == 1 and not source[body : children[0].start].strip():
             body, children = children[0].body, children[0].children
         if not split or (split == "auto" and heading.end - heading.body <= _LARGE):
             children = []
         end = children[0].start if children else heading.end
-        # From the first line with text to the last character: what an override replaces.
+        # An override replaces the first line with text up to the last character.
         blank = len(source[heading.body : end]) - len(source[heading.body : end].lstrip())
         start = max(heading.body, source.rfind("\n", heading.body, heading.body + blank) + 1)
         end = max(start, heading.body + len(source[heading.body : end].rstrip()))
@@ -113,7 +113,7 @@ class SkillSection(MarkdownSection[None]):
         return source[start:end].replace("\r\n", "\n"), children
 
     def _below(self, headings: Sequence[Heading], key: str, split: Split) -> Iterator[AnySection]:
-        """Yields a section for each heading, in full where a summary would save nothing."""
+        """Yields a section for each heading; short ones are shown in full."""
         taken = set[str]() if key else {FILES}
         deeper = split if split == "auto" else split - 1
         for heading in headings:
@@ -143,11 +143,11 @@ def skills(
     split: Split = "auto",
     strict: bool = False,
 ) -> tuple[SkillSection, ...]:
-    """Returns a section for each skill below `folder`, in order of their paths.
+    """Returns a section for each skill below `folder`, sorted by path.
 
-    `include` and `exclude` are globs over the paths of the skills' folders. Leaves out links,
-    skills that cannot be read, and a second skill of one name; it warns of each by `SkillWarning`,
-    or with `strict` raises `SkillError`. Raises `OSError` unless `folder` is a directory.
+    `include` and `exclude` are globs over the paths of skill folders. Links, unreadable skills, and
+    a second skill with the same name are skipped with a `SkillWarning`; with `strict`, they raise
+    `SkillError`. Raises `OSError` if `folder` is not a directory.
     """
     for name, globs in (("include", include), ("exclude", exclude)):
         if isinstance(globs, str):
@@ -163,8 +163,8 @@ def skills(
         ):
             continue
         if entry.kind == "other":
-            remedy = "give the folder that it leads to, or exclude it"
-            findings.append(SkillFinding(str(path), 1, "it is a link, so it is left out", remedy))
+            remedy = "pass the folder that it leads to, or exclude it"
+            findings.append(SkillFinding(str(path), 1, "it is a link, so it is skipped", remedy))
             continue
         try:
             section = SkillSection(path, split=split, strict=strict)
@@ -173,7 +173,7 @@ def skills(
             continue
         first = sections.setdefault(section.key, section)
         if first is not section:
-            message = f"the skill in {str(first.skill.folder)!r} has the name {section.key!r} too"
+            message = f"the skill in {str(first.skill.folder)!r} also has the name {section.key!r}"
             findings.append(SkillFinding(str(path), 1, message, "rename or exclude one of them"))
     if strict and findings:
         raise SkillError(*findings)
@@ -183,7 +183,7 @@ def skills(
 
 
 def _places(host: Filesystem, folder: str) -> Iterator[FileStat]:
-    """Yields the folders of skills, and the links outside of them."""
+    """Yields the folders of skills, and links that are not inside one."""
     entries = host.list(folder)
     if any(entry.path.rpartition("/")[2] in {"SKILL.md", "skill.md"} for entry in entries):
         yield host.stat(folder)
@@ -196,7 +196,7 @@ def _places(host: Filesystem, folder: str) -> Iterator[FileStat]:
 
 
 def first_sentence(text: str, title: str) -> str:
-    """Returns the sentence with which Markdown begins, else its headings, else the title."""
+    """Returns the first sentence of the Markdown, otherwise its headings, otherwise the title."""
     prose = "\n".join(_FENCED.split(text)[::2]).replace("**", "")
     lines = [line.strip() for line in prose.split("\n")]
     headings = ", ".join(line.strip("# ") for line in lines if line.startswith("#"))
@@ -208,7 +208,7 @@ def first_sentence(text: str, title: str) -> str:
 
 
 def _files(skill: Skill, key: str) -> list[AnySection]:
-    """The section of the files beside the text; none where the folder holds no other."""
+    """Returns the section for the skill's other files, or `[]` if there are none."""
     files = skill.files
     if not files:
         return []
@@ -248,7 +248,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
 
 @dataclass(frozen=True, slots=True)
 class _InFolder:
-    """A file tool of a workspace over the folder of a skill, which it opens for each call."""
+    """A file tool of a read-only workspace, which opens the skill's folder for each call."""
 
     handler: AnyToolHandler
     folder: Path
