@@ -130,9 +130,9 @@ class Change:
 class Preview:
     """A tool call that is pending approval; with `approval="effects"`, it has the call's effects.
 
-    `arguments` is JSON text. `answer` is the answer that the model would see, and `success` is
-    whether the call would succeed; a failing call does not change anything. `events` are published
-    only when the call takes effect. `reason` explains why the effects cannot be shown, or why the
+    `arguments` is JSON text. `answer` is the answer that the model would see, and `success` is true
+    if the call would succeed; a failing call does not change anything. `events` are published only
+    when the call takes effect. `reason` explains why the effects cannot be shown, or why the
     approver is asked again. `omitted` describes everything that the preview leaves out. For a call
     of a nested run, `inside` names the enclosing calls' tools, outermost first; the call's id
     begins with that of the outermost call.
