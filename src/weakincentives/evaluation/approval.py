@@ -130,9 +130,9 @@ class Change:
 class Preview:
     """A tool call that is pending approval; with `approval="effects"`, it has the call's effects.
 
-    `arguments` is JSON text. `answer` is the answer that the model would see, and `success` is
-    whether the call would succeed; a failing call does not change anything. `events` are published
-    only when the call takes effect. `reason` explains why the effects cannot be shown, or why the
+    `arguments` is JSON text. `answer` is the answer that the model would see, and `success` is true
+    if the call would succeed; a failing call does not change anything. `events` are published only
+    when the call takes effect. `reason` explains why the effects cannot be shown, or why the
     approver is asked again. `omitted` describes everything that the preview leaves out. For a call
     of a nested run, `inside` names the enclosing calls' tools, outermost first; the call's id
     begins with that of the outermost call.
@@ -154,18 +154,21 @@ class Preview:
     @property
     def is_intact(self) -> bool:
         """Whether the preview still matches its digest."""
-        return "." not in self.digest or self.digest == _sealed(self).digest
+        return "." not in self.digest or self.digest == _with_digests(self).digest
 
     def shows_same(self, other: "Preview") -> bool:
         """Whether both previews show the same call and the same effects; ignores the reason."""
-        return _sealed(replace(self, reason="")).digest == _sealed(replace(other, reason="")).digest
+        return (
+            _with_digests(replace(self, reason="")).digest
+            == _with_digests(replace(other, reason="")).digest
+        )
 
     def with_reason(self, reason: str) -> "Preview":
         """Returns the preview with another `reason`."""
-        return _sealed(replace(self, reason=reason))
+        return _with_digests(replace(self, reason=reason))
 
     def __str__(self) -> str:
-        return "\n".join([visible(line) for line in self._lines(_plain, str)])
+        return "\n".join([visible(line) for line in self._lines(_text_lines, str)])
 
     def _repr_markdown_(self) -> str:
         return "\n".join([visible(line) for line in self._lines(_fenced, literal)])
@@ -177,7 +180,11 @@ class Preview:
         yield f"A call of {span(self.tool)}{inside} waits for approval of its {self.approval}."
         if self.reason:
             yield span(self.reason)
-        yield from ("", "Arguments:", *block("json", cut(_readable(self.arguments), _MAX_ANSWER)))
+        yield from (
+            "",
+            "Arguments:",
+            *block("json", cut(_readable_arguments(self.arguments), _MAX_ANSWER)),
+        )
         if self.approval == "effects":
             yield from ("", "Changes:" if self.changes else "Changes: none.")
         for change in self.changes:
@@ -216,7 +223,7 @@ def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
         reason=reason,
         digest=_digest([call.name, unwrap_arguments(call.arguments)]),
     )
-    return _sealed(preview)
+    return _with_digests(preview)
 
 
 def preview_effects(
@@ -235,7 +242,7 @@ def preview_effects(
     undone. `result` is the handler's, if it returned one. Raises `NotIsolatedError` for effects
     that cannot be shown.
     """
-    shown = _Shown()
+    shown = _PreviewedChanges()
     if success:
         for name, differences in session.state_changes().items():
             shown.add(_state_change(name, differences), [name, differences])
@@ -257,7 +264,7 @@ def preview_effects(
     texts = [_texts_of(event, "the event") for event in own]
     events = [text for text, _ in texts]
     contents = [[type_name(type(event)), text] for event, (_, text) in zip(own, texts, strict=True)]
-    hidden = _hidden_in(result)
+    hidden = _omitted_parts(result)
     arguments = unwrap_arguments(call.arguments)
     content = [call.name, arguments, shown.digests, contents, hidden, answer, success]
     if (left := len(shown.digests) - _MAX_CHANGES) > 0:
@@ -277,10 +284,10 @@ def preview_effects(
         omitted=tuple([cut(note, _MAX_ANSWER) for note in shown.omitted]),
         digest=_digest(content),
     )
-    return _sealed(preview)
+    return _with_digests(preview)
 
 
-class _Shown:
+class _PreviewedChanges:
     """The changes that a preview shows, within its limits, and the digests of all changes."""
 
     def __init__(self) -> None:
@@ -313,7 +320,7 @@ def _state_change(name: str, differences: AnyJson) -> Change:
     lines: list[str] = []
     for difference in differences:
         start, *path = difference["path"]
-        place = "".join(map(_place, path))
+        place = "".join(map(_path_step, path))
         for sign, side in (("-", "before"), ("+", "after")):
             if side in difference:
                 # sorted, because equal mappings can have their keys in a different order
@@ -323,7 +330,7 @@ def _state_change(name: str, differences: AnyJson) -> Change:
     return Change(kind="state", name=name, action="change", diff="".join(lines))
 
 
-def _place(key: object) -> str:
+def _path_step(key: object) -> str:
     """Returns one step of a path, escaped so that it cannot imitate other parts of the preview."""
     if isinstance(key, str) and key.isidentifier():
         return f".{key}"
@@ -397,7 +404,7 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _hidden_in(result: ToolResult[object] | None) -> list[str]:
+def _omitted_parts(result: ToolResult[object] | None) -> list[str]:
     """Describes the parts of a result that are missing from the model's text."""
     if result is None:
         return []
@@ -415,7 +422,7 @@ def _digest(content: object) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _sealed(preview: Preview) -> Preview:
+def _with_digests(preview: Preview) -> Preview:
     """Returns the preview with a digest of its effects, and another one of the part it shows.
 
     The digest does not cover the call's id and the enclosing tools.
@@ -425,7 +432,7 @@ def _sealed(preview: Preview) -> Preview:
     return replace(preview, digest=f"{effects}.{_digest(shown)}")
 
 
-def _readable(arguments: str) -> str:
+def _readable_arguments(arguments: str) -> str:
     """Returns arguments on one line, without escapes that could hide words from the reviewer.
 
     Numbers keep all their digits.
@@ -443,7 +450,7 @@ def _readable_part(part: re.Match[str]) -> str:
     return "" if part[0].isspace() else f"{part[0]} "
 
 
-def _plain(language: str, text: str) -> list[str]:
+def _text_lines(language: str, text: str) -> list[str]:
     """Returns the lines of a text; free text is indented, so that it cannot imitate a heading."""
     margin = "  " if language == "text" else ""
     return [margin + line for line in text.rstrip("\n").split("\n")]
@@ -451,4 +458,4 @@ def _plain(language: str, text: str) -> list[str]:
 
 def _fenced(language: str, text: str) -> list[str]:
     fence = "`" * max(longest_run(text) + 1, 3)
-    return ["", fence + language, *_plain("", text), fence, ""]
+    return ["", fence + language, *_text_lines("", text), fence, ""]

@@ -216,10 +216,10 @@ def _has_continued(conversation: Conversation | None, suspension: Suspension) ->
         return False
     if suspended is None:
         return True
-    return _written(conversation) != _written(suspended)
+    return _written_messages(conversation) != _written_messages(suspended)
 
 
-def _written(conversation: Conversation) -> list[Message]:
+def _written_messages(conversation: Conversation) -> list[Message]:
     """Returns the messages that the engine did not add."""
     return [
         message

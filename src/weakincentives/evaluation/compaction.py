@@ -146,7 +146,7 @@ def plan_compaction(
         remaining -= size
         count += 1
     dropped = 0
-    if remaining < 0:  # the last turn alone is too long
+    if remaining < 0:  # the last turn is too long by itself
         max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
         last, dropped = _without_oldest_calls(turns[-1], -remaining, max_note)
         messages = [message for turn in (*turns[:-1], last) for message in turn]

@@ -61,12 +61,12 @@ class RunConfig:
             )
 
 
-def _check_chars(name: str, bound: int | None) -> None:
-    if bound is None:
+def _check_chars(name: str, limit: int | None) -> None:
+    if limit is None:
         return
-    check_count(name, bound)
-    if bound < _MIN_CHARS:
-        raise ValueError(f"{name} must be at least {_MIN_CHARS}, or None for no limit, got {bound}")
+    check_count(name, limit)
+    if limit < _MIN_CHARS:
+        raise ValueError(f"{name} must be at least {_MIN_CHARS}, or None for no limit, got {limit}")
 
 
 InnerLoopConfig = RunConfig  # the name up to 0.2, which the seed documents use

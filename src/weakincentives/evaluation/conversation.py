@@ -105,7 +105,7 @@ class Conversation:
         without a call, and a conversation without messages.
         """
         conversation = serde.parse_json(cls, text)
-        problem = _invalid(conversation.messages)
+        problem = _find_problem(conversation.messages)
         if conversation.tool_changes != _positions_of_tool_changes(conversation.messages):
             problem = problem or "tool_changes has other positions than the messages"
         if problem:
@@ -476,7 +476,7 @@ def _positions_of_tool_changes(messages: Iterable[Message], start: int = 0) -> t
     return tuple([n for n, message in enumerate(messages, start) if isinstance(message, kinds)])
 
 
-def _invalid(messages: Sequence[Message]) -> str:
+def _find_problem(messages: Sequence[Message]) -> str:
     """Returns the problem with a conversation's messages; `""` if they are valid."""
     if not messages:
         return "there is no message"

@@ -131,15 +131,15 @@ class Evaluation[Out]:
         """Returns the initial conversation, and logs that the evaluation starts with it."""
         log = self._log
         log.continued = self._options.get("conversation")
-        begun = log.entries[log.begins] if self._resumes else None
-        if isinstance(begun, Rendered) and begun.conversation is not None:
-            return begun.conversation
+        entry = log.entries[log.begins] if self._resumes else None
+        if isinstance(entry, Rendered) and entry.conversation is not None:
+            return entry.conversation
         conversation = self._initial_conversation(rendered)
-        begun = self._options.get("rendering")
+        rendering = self._options.get("rendering")
         log.entries.append(
             Rendered(conversation=conversation)
-            if begun is None
-            else replace(begun, conversation=conversation)
+            if rendering is None
+            else replace(rendering, conversation=conversation)
         )
         return conversation
 
@@ -469,7 +469,7 @@ class Evaluation[Out]:
             calls = self._batch(action.calls, keys)
             calls = self.tools.next_batch(calls)
             try:
-                calls = self._limits.reserve_calls(calls, begun=self._has_begun(keys))
+                calls = self._limits.reserve_calls(calls, already_started=self._has_started(keys))
             except LimitError:
                 if not self._loop.requests:
                     raise
@@ -499,7 +499,7 @@ class Evaluation[Out]:
                 return calls[: max(index, 1)]
         return calls
 
-    def _has_begun(self, keys: Sequence[CallKey]) -> bool:
+    def _has_started(self, keys: Sequence[CallKey]) -> bool:
         """Whether the next calls have run before, with nested runs."""
         known = self._log.record.inside
         return bool(known) and any(key in known for key in keys)
@@ -512,7 +512,7 @@ class Evaluation[Out]:
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the first calls of a turn, or repeats a recorded call."""
         call = calls[0]
-        if recorded is None and not self._has_begun(keys):
+        if recorded is None and not self._has_started(keys):
             self._limits.check_calls(len(calls))
         if recorded is not None or len(calls) > 1:
             self._set_running(calls)

@@ -201,14 +201,14 @@ class InnerLoop:
         if answer.finish == "pause":
             return self._request()
         text = self._final_text()
-        if missing := self._missing(answer, text):
+        if missing := self._missing_part(answer, text):
             return self._repair(
                 f"{missing} Answer again.",
                 f"{missing[:-1]} after {self.repairs} repairs",
             )
         return self._finish(text)
 
-    def _missing(self, answer: AssistantMessage, text: str) -> str:
+    def _missing_part(self, answer: AssistantMessage, text: str) -> str:
         """Describes what an answer without calls lacks; returns `""` if it is complete.
 
         A typed answer counts as complete, because its own check finds everything that is missing.
@@ -268,9 +268,9 @@ class InnerLoop:
             if call.call_id in answered:
                 answered.remove(call.call_id)  # servers may repeat ids
             else:
-                begun = call in self.running
-                text = _UNKNOWN if begun else _NOT_APPROVED if suspended else _NOT_RUN
-                answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
+                was_running = call in self.running
+                text = _UNKNOWN if was_running else _NOT_APPROVED if suspended else _NOT_RUN
+                answer = ToolMessage(call.call_id, text, success=False, unknown=was_running)
                 self.transcript.append(answer)
         self.pending = self.running = ()
         self._add_tool_changes()

@@ -388,11 +388,13 @@ class Run[Out]:
         for entry in log.entries:
             if isinstance(entry, Rendered) and entry.cause == "restart":
                 self._expansions.append(Expansion(entry.section_keys, entry.reason))
-        begun = log.entries[log.begins]
-        if isinstance(begun, Rendered) and begun.conversation is not None:
-            self._decisions = begun.conversation.decisions_for(self._prompt) or self._decisions
-            if begun.cause == "compaction":
-                self._conversation = self._options["conversation"] = begun.conversation
+        rendered_entry = log.entries[log.begins]
+        if isinstance(rendered_entry, Rendered) and rendered_entry.conversation is not None:
+            self._decisions = (
+                rendered_entry.conversation.decisions_for(self._prompt) or self._decisions
+            )
+            if rendered_entry.cause == "compaction":
+                self._conversation = self._options["conversation"] = rendered_entry.conversation
                 self._options["message"] = None
 
     def _restart(self, signal: VisibilityExpansionRequired) -> Effects[None]:

@@ -40,8 +40,8 @@ class RunLimits:
         """Counts a request that follows `turns` others."""
         self._check_deadline()
         self._check_turns(turns)
-        if bound := self._meter.reserve_request():
-            raise self._budget_error(bound)
+        if limit := self._meter.reserve_request():
+            raise self._budget_error(limit)
 
     def check_again(self, turns: int, spent: TokenUsage) -> None:
         """Checks whether a request that is already counted may be sent again.
@@ -53,21 +53,22 @@ class RunLimits:
             self._check_deadline()
             self._check_turns(turns)
             further = RunUsage(spent, calls=-1, cost=0.0)
-            if bound := self._meter.exceeded(before="request", further=further):
-                raise self._budget_error(bound)
+            if limit := self._meter.exceeded(before="request", further=further):
+                raise self._budget_error(limit)
         except LimitError:
             self.count(spent)
             raise
 
     def reserve_calls(
-        self, calls: tuple[ToolCall, ...], *, begun: bool = False
+        self, calls: tuple[ToolCall, ...], *, already_started: bool = False
     ) -> tuple[ToolCall, ...]:
         """Counts calls that are about to run, and returns the ones that the budget allows.
 
-        Calls that had `begun` before a crash run again, regardless of their nested runs' usage.
+        With `already_started`, the calls had started before a crash. They run again regardless of
+        their nested runs' usage.
         """
         self._check_deadline()
-        if begun:
+        if already_started:
             self._meter.add(TokenUsage(), tool_calls=len(calls))
             return calls
         count = self._meter.reserve_tool_calls(len(calls))
@@ -86,8 +87,8 @@ class RunLimits:
             return
         try:
             self._check_deadline(expired=expired)
-            if bound := meter.exceeded(before="tool call", further=RunUsage(tool_calls=-count)):
-                raise self._budget_error(bound)
+            if limit := meter.exceeded(before="tool call", further=RunUsage(tool_calls=-count)):
+                raise self._budget_error(limit)
         except LimitError:
             self.release_calls(count)
             raise
@@ -100,21 +101,23 @@ class RunLimits:
         deadline = self._config.deadline
         if deadline is not None and (expired or deadline.has_passed(self.clock())):
             message = f"the deadline {deadline.expires_at.isoformat()} has passed"
-            raise _reached(DeadlineExceededError, "deadline", message, "allow more time")
+            raise _limit_error(DeadlineExceededError, "deadline", message, "allow more time")
 
     def _check_turns(self, turns: int) -> None:
         turns += self._previous_turns
         max_turns = self._config.max_turns
         if max_turns is not None and turns >= max_turns:
             message = f"the model is not done after {turns} turns"
-            raise _reached(TurnLimitError, "turns", message, "raise max_turns or narrow the task")
+            raise _limit_error(
+                TurnLimitError, "turns", message, "raise max_turns or narrow the task"
+            )
 
-    def _budget_error(self, bound: str) -> LimitError:
+    def _budget_error(self, limit: str) -> LimitError:
         remedy = "raise the budget"
-        if self._meter.unpriced is not None and bound.startswith("max_cost"):
+        if self._meter.unpriced is not None and limit.startswith("max_cost"):
             remedy = "pass prices that know it to RunConfig"
-        return _reached(BudgetExceededError, "budget", bound, remedy)
+        return _limit_error(BudgetExceededError, "budget", limit, remedy)
 
 
-def _reached(kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
+def _limit_error(kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
     return kind(message, phase="limit", code=code, remedy=remedy)

@@ -91,8 +91,8 @@ type Entry = LoggedEntry | Called
 class LogSink(Protocol):
     """Stores the growing log of a durable run, together with the logs of nested runs.
 
-    Threads may call it concurrently. Any error that it raises ends the run. A handler can catch an
-    `Exception`, but cannot keep the run from ending by any other error.
+    Threads may call it concurrently. Any error that it raises ends the run. If the error is not an
+    `Exception`, it does so even inside a handler that catches every `Exception`.
     """
 
     run_id: str

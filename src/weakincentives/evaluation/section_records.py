@@ -132,7 +132,7 @@ def section_changes(
 ) -> tuple[list[Instructions], SectionRecords]:
     """Returns instructions about changed sections, if any, and the updated records."""
     records = {record.path: record for record in before}
-    sections, texts = _as_read(records, rendered)
+    sections, texts = _visible_texts(records, rendered)
     changed: list[str] = []
     for (node, form), text in zip(sections.items(), texts, strict=True):
         visibility = rendered.sections.get(node, form)
@@ -160,7 +160,7 @@ def section_changes(
     return [Instructions(text, rendered.view.media(sections, text))] if text else [], records
 
 
-def _as_read(
+def _visible_texts(
     records: SectionRecords,
     rendered: AnyRenderedPrompt,
 ) -> tuple[VisibleSections, Sequence[str]]:

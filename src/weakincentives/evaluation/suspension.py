@@ -109,18 +109,18 @@ class Suspension:
     @property
     def conversation(self) -> Conversation | None:
         """The conversation of the last evaluation, up to the pending calls."""
-        begun, messages = None, list[Message]()
+        initial, messages = None, list[Message]()
         for entry in self.log.entries:
             match entry:
                 case Rendered(conversation=conversation):
-                    begun, messages = conversation, []
+                    initial, messages = conversation, []
                 case Answered(AssistantMessage() as reply):
                     messages.append(reply)
                 case LoggedCall(answer=answer):
                     messages.append(answer)
                 case _:
                     pass
-        return begun and begun.with_messages([*begun.messages, *messages], TokenUsage(), ())
+        return initial and initial.with_messages([*initial.messages, *messages], TokenUsage(), ())
 
     @property
     def suspension_id(self) -> str:
@@ -149,7 +149,7 @@ class Suspension:
             problem = _OLD if version == 1 else f"it has version {version!r}, not {_VERSION}"
             raise SerdeError("suspension", (ValidationIssue(("version",), problem),))
         suspension = serde.parse(cls, value)
-        if issue := _issue(suspension):
+        if issue := _find_issue(suspension):
             raise SerdeError("suspension", (issue,))
         return suspension
 
@@ -198,7 +198,7 @@ def check_resumable(
         decision = decisions.get(preview.call_id)
         if decision and (problem := replacement_issue(prompt.template, preview, decision)):
             raise ValueError(problem)
-    if issue := _issue(suspension):
+    if issue := _find_issue(suspension):
         raise ValueError(f"cannot resume the suspension: {issue.message}; pass it unchanged")
     if isinstance(session, Session) and _is_new(session.snapshot()):
         session.restore(session.parse_snapshot(suspension.session))
@@ -324,12 +324,12 @@ def _is_new(snapshot: SessionSnapshot) -> bool:
     return SuspendedRun not in heads and all(head is EMPTY for head in heads.values())
 
 
-def _issue(suspension: Suspension) -> ValidationIssue | None:
+def _find_issue(suspension: Suspension) -> ValidationIssue | None:
     """Returns an inconsistency in a value that parses, if there is one."""
     log, previews = suspension.log, suspension.pending
-    begun = [entry for entry in log.entries if isinstance(entry, Rendered)]
+    rendered = [entry for entry in log.entries if isinstance(entry, Rendered)]
     problem = ""
-    if not begun or (last := begun[-1].conversation) is None or not last.messages:
+    if not rendered or (last := rendered[-1].conversation) is None or not last.messages:
         problem = "it has no rendered prompt"
     elif inconsistency := inconsistency_in(log):
         problem = inconsistency

@@ -205,7 +205,7 @@ class ToolExecutor:
         except ToolValidationError:
             return None
         forked, effects = self.fork(inside, handler, params)
-        return forked, self._in_time(effects)
+        return forked, self._within_deadline(effects)
 
     def fork(
         self, inside: OpenCall, handler: AnyToolHandler, params: object, *, makes: bool = False
@@ -247,7 +247,7 @@ class ToolExecutor:
         deadline = self._config.deadline
         return deadline is not None and deadline.has_passed(self._clock())
 
-    def _in_time(self, effects: Effects[None]) -> Effects[None]:
+    def _within_deadline(self, effects: Effects[None]) -> Effects[None]:
         """Runs a call on forks, unless the deadline passed while it was waiting for a thread."""
         if not self._is_late():
             yield from effects
