@@ -355,7 +355,9 @@ def test_changed_preview_in_a_stored_suspension_is_rejected(approval: str, name:
         changed = {name: ()} if before else {name: ("x",)}
     forged = showing(suspension, replace(suspension.pending[0], **changed))
     tool, session = asking(write, approval), Session()
-    with pytest.raises(ValueError, match=r"cannot resume the suspension|does not wait"):
+    with pytest.raises(
+        ValueError, match=r"cannot resume the suspension|decisions must be for suspended calls"
+    ):
         MainLoop(ScriptedAdapter([say("done")])).resume(
             prompt(tool),
             forged,

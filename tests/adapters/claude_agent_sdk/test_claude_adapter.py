@@ -527,12 +527,16 @@ def test_builtin_tool_running_past_the_deadline_is_stopped(tmp_path: Path) -> No
 
 def test_builtin_tool_with_the_name_of_a_prompt_tool_is_rejected() -> None:
     adapter = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
-    with pytest.raises(ValueError, match=r"tools \['probe'\] of the same names"):
+    with pytest.raises(
+        ValueError, match=r"tools \['probe'\] of the prompt have the names of built-in tools"
+    ):
         evaluate(adapter, prompt(tool()), Session())
 
 
 def test_reserved_unknown_and_conflicting_options_are_rejected_early() -> None:
-    with pytest.raises(ValueError, match=r"\['mcp_servers'\] are set by the adapter"):
+    with pytest.raises(
+        ValueError, match=r"\['mcp_servers'\] cannot be passed because the adapter sets them"
+    ):
         ClaudeAgentSDKAdapter(MODEL, options={"mcp_servers": {}})
     with pytest.raises(TypeError, match="unheard_of"):
         ClaudeAgentSDKAdapter(MODEL, options={"unheard_of": 1})

@@ -133,7 +133,7 @@ def test_earlier_conversation_sends_its_media_again() -> None:
     [
         (Image.from_bytes(b"BM....", "image/bmp"), "and not image/bmp; convert it"),
         (Image(mime="image/png", digest="a" * 64, size=8_000_000), "at most 7,864,320 bytes"),
-        (CAT.reference, f"{CAT.digest} are not in MemoryContentStore; pass Session"),
+        (CAT.reference, f"{CAT.digest} are not in MemoryContentStore; pass the store"),
     ],
 )
 @pytest.mark.parametrize("door", DOORS)
