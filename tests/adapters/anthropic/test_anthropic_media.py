@@ -169,7 +169,7 @@ REFUSED = [
     ("", Document.from_bytes(b"{}", "application/json"), "and not application/json"),
     ("", Image(mime="image/png", digest="a" * 64, size=8_000_000), "at most 7,864,320 bytes"),
     ("", Document(mime="application/pdf", digest="a" * 64, size=10**8), "at most 25,165,824"),
-    ("", CAT.reference, f"{CAT.digest} are not in MemoryContentStore; pass Session"),
+    ("", CAT.reference, f"{CAT.digest} are not in MemoryContentStore; pass the store"),
     ("", BIG, "are not in MemoryContentStore"),
     ("bedrock", BIG, "at most 3,932,160 bytes"),
     ("vertex", BIG, "at most 3,932,160 bytes"),

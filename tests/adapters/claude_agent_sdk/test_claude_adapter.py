@@ -540,7 +540,7 @@ def test_reserved_unknown_and_conflicting_options_are_rejected_early() -> None:
         ClaudeAgentSDKAdapter(MODEL, options={"mcp_servers": {}})
     with pytest.raises(TypeError, match="unheard_of"):
         ClaudeAgentSDKAdapter(MODEL, options={"unheard_of": 1})
-    with pytest.raises(ValueError, match="built-in tools run in order"):
+    with pytest.raises(ValueError, match="cannot be combined with built-in tools"):
         ClaudeAgentSDKAdapter(
             MODEL, builtin_tools=["Read"], config=RunConfig(parallel_tool_calls="isolated")
         )
