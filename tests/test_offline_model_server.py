@@ -1,4 +1,4 @@
-"""The offline model over HTTP: both wire formats through the real SDK, and bad requests."""
+"""The offline model over HTTP: both provider formats through the real SDK, and bad requests."""
 
 import http.client
 import json

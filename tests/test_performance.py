@@ -76,11 +76,12 @@ def calls_into(calls: Counter[CodeType], module: ModuleType) -> int:
 
 
 @pytest.mark.parametrize(
-    "door", ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"]
+    "entry_point",
+    ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"],
 )
-def test_import_loads_few_modules_and_no_heavy_ones(door: str) -> None:
+def test_import_loads_few_modules_and_no_heavy_ones(entry_point: str) -> None:
     # -S: what an environment's own .pth files import is no cost of ours.
-    code = f"import sys; sys.path.append({str(SOURCE)!r}); {door}; print(*sys.modules)"
+    code = f"import sys; sys.path.append({str(SOURCE)!r}); {entry_point}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )

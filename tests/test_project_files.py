@@ -1,5 +1,6 @@
-"""Rules of the house that no other tool holds: what is installed, and that documents and Makefile
-keep their word.
+"""Rules of the project that no other tool checks.
+
+They cover what is installed, and whether documents and Makefile keep their word.
 """
 
 import ast

@@ -26,7 +26,7 @@ NOT_CHECKED = (
     r">>>",  # a doctest; it is no program
     r"# test_\w+\.py\n",  # pytest's functions, whose fixtures most people leave without annotations
 )
-# The house's exemptions are not a user's. Blocks of one page show variants under one name, and the
+# Our exemptions are not a user's. Blocks of one page show variants under one name, and the
 # later one counts for what follows it.
 OPTIONS = """
 [mypy]

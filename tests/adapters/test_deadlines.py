@@ -19,7 +19,7 @@ import pytest
 
 from support.agents import prompt
 from support.deadlines import NEVER, SOON, with_growing_limit
-from support.doors import Door, evaluate, evaluate_async, stream, stream_async
+from support.entry_points import EntryPoint, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retry_later
 from support.scripted_server import Say, ScriptedServer
 from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
@@ -40,23 +40,23 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
+ENTRY_POINTS: list[EntryPoint] = [evaluate, stream, evaluate_async, stream_async]
 
 
 def at_once(
-    doors: list[Door],
+    entry_points: list[EntryPoint],
     adapter: Any,  # Any: as above
     seconds: float,
 ) -> list[tuple[str, int]]:
     """Codes and turns of evaluations that must end by a deadline."""
 
-    def evaluate_by(door: Door) -> tuple[str, int]:
+    def evaluate_by(entry_point: EntryPoint) -> tuple[str, int]:
         with pytest.raises(DeadlineExceededError) as caught:
-            door(adapter, Session(), Deadline.after(seconds))
+            entry_point(adapter, Session(), Deadline.after(seconds))
         return caught.value.code, caught.value.turns
 
-    with ThreadPoolExecutor(len(doors)) as pool:
-        return list(pool.map(evaluate_by, doors))
+    with ThreadPoolExecutor(len(entry_points)) as pool:
+        return list(pool.map(evaluate_by, entry_points))
 
 
 def request_threads() -> list[threading.Thread]:
@@ -77,11 +77,11 @@ def test_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: 
     def attempt(seconds: float) -> list[tuple[str, int]] | None:
         with HostileServer(BEHAVIOURS[behaviour]) as server:
             adapter = sdk_adapter(api, server.url, api_key="test", max_reply_bytes=NO_BOUND)
-            ends = at_once(DOORS, adapter, seconds)
+            ends = at_once(ENTRY_POINTS, adapter, seconds)
             assert server.left()
-        return ends if len(server.requests) >= len(DOORS) else None
+        return ends if len(server.requests) >= len(ENTRY_POINTS) else None
 
-    assert with_growing_limit(attempt) == [("deadline", 1)] * len(DOORS)
+    assert with_growing_limit(attempt) == [("deadline", 1)] * len(ENTRY_POINTS)
     assert set(request_threads()) <= set(before)
 
 
@@ -89,13 +89,13 @@ def test_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: 
 def test_deadline_ends_the_sdks_retries(api: Any) -> None:
     def attempt(seconds: float) -> list[tuple[str, int]] | None:
         with HostileServer(retry_later(seconds + 2)) as server:
-            ends = at_once(DOORS, sdk_adapter(api, server.url, api_key="test"), seconds)
-            if len(server.requests) < len(DOORS):
+            ends = at_once(ENTRY_POINTS, sdk_adapter(api, server.url, api_key="test"), seconds)
+            if len(server.requests) < len(ENTRY_POINTS):
                 return None
-            assert not server.asked(len(DOORS) + 1, timeout=2.5)
+            assert not server.asked(len(ENTRY_POINTS) + 1, timeout=2.5)
         return ends
 
-    assert with_growing_limit(attempt) == [("deadline", 1)] * len(DOORS)
+    assert with_growing_limit(attempt) == [("deadline", 1)] * len(ENTRY_POINTS)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from support.agents import Args, prompt, tool
 from support.deadlines import NEVER, SOON, with_growing_limit
+from support.provider_formats import Ids, provider_format, render
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer
-from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.core import PromptEvaluationError, PromptResponse, ProviderAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -80,7 +80,7 @@ apis = pytest.mark.parametrize("api", ["responses", "chat"])
 
 def broken_off(request: Request) -> Raw:
     """A streamed answer that ends in the middle of its text."""
-    form: Any = wire_format(request.path)  # Any: it is one
+    form: Any = provider_format(request.path)  # Any: it is one
     whole = render(Say("Half of the answer"), form, request.json, Ids())
     assert isinstance(whole, Raw)
     return replace(whole, body=whole.body[: whole.body.index(b"he answer")])
@@ -324,7 +324,7 @@ def test_invalid_arguments_are_rejected_on_creation(
 def plain(message: Message) -> Message:
     match message:
         case AssistantMessage():
-            return replace(message, wire=(), wire_format="")
+            return replace(message, wire=(), provider_format="")
         case _:
             return message
 

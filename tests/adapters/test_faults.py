@@ -1,5 +1,7 @@
-"""What a hostile server does is the same error at every door: of the adapters, of the main loop and
-of a chat, synchronous, asynchronous and streamed. Nothing of it tells the key.
+"""A hostile server causes the same error at every entry point.
+
+The entry points are those of the adapters, of the main loop and of a chat: synchronous,
+asynchronous and streamed. No error contains the key.
 """
 
 import traceback
@@ -8,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.doors import DOORS as ALL_DOORS
-from support.doors import Door
+from support.entry_points import ENTRY_POINTS as ALL_ENTRY_POINTS
+from support.entry_points import EntryPoint
 from support.hostile_server import (
     BEHAVIOURS,
     Behaviour,
@@ -28,10 +30,10 @@ from weakincentives.runtime.session import Session
 KEY = "sk-marked-0123456789-secret"
 MAX_BYTES = 100_000
 
-DOORS = {
-    door.__name__: door
-    for door in ALL_DOORS
-    if not door.__name__.startswith(("nested", "resume", "durable"))
+ENTRY_POINTS = {
+    entry_point.__name__: entry_point
+    for entry_point in ALL_ENTRY_POINTS
+    if not entry_point.__name__.startswith(("nested", "resume", "durable"))
 }
 
 
@@ -90,10 +92,10 @@ def adapters(url: str) -> dict[str, Any]:  # Any: an SDK's clients
     return made
 
 
-def code_of(door: Door, adapter: LoopAdapter) -> str:
-    """Enters by the door and returns the code of the error, which does not tell the key."""
+def code_of(entry_point: EntryPoint, adapter: LoopAdapter) -> str:
+    """Enters by the entry point and returns the code of the error, which does not tell the key."""
     with pytest.raises(PromptEvaluationError) as caught:
-        door(adapter, Session(), None)
+        entry_point(adapter, Session(), None)
     report = "".join([repr(caught.value), *traceback.format_exception(caught.value)])
     assert KEY not in report
     return caught.value.code
@@ -105,9 +107,9 @@ def test_server_fault_raises_the_same_error_from_every_entry_point(fault: str) -
     with HostileServer(behaviour) as server:
         made = adapters(server.url)
         found = {
-            (api, name): code_of(door, adapter)
+            (api, name): code_of(entry_point, adapter)
             for api, adapter in made.items()
-            for name, door in DOORS.items()
+            for name, entry_point in ENTRY_POINTS.items()
         }
         assert found == dict.fromkeys(found, expected)
         assert len(server.requests) == len(found)
@@ -115,11 +117,11 @@ def test_server_fault_raises_the_same_error_from_every_entry_point(fault: str) -
             adapter.client().close()
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_failing_fallback_does_not_leak_the_key(door: str) -> None:
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_failing_fallback_does_not_leak_the_key(entry_point: str) -> None:
     with HostileServer(FAULTS["an error without JSON"][0]) as server:
         made = adapters(server.url)
-        assert code_of(DOORS[door], FallbackAdapter(*made.values())) == "server_error"
+        assert code_of(ENTRY_POINTS[entry_point], FallbackAdapter(*made.values())) == "server_error"
         assert len(server.requests) == len(made)
         for adapter in made.values():
             adapter.client().close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.agents import prompt
-from support.doors import Door, evaluate, evaluate_async, stream, stream_async
+from support.entry_points import EntryPoint, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import HostileServer, compressed, redirect
 from support.scripted_server import Raw, Say, ScriptedServer
 from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
@@ -34,7 +34,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-doors = pytest.mark.parametrize("door", [evaluate, stream, evaluate_async, stream_async])
+entry_points = pytest.mark.parametrize(
+    "entry_point", [evaluate, stream, evaluate_async, stream_async]
+)
 
 
 @pytest.fixture(params=["own client", "ready client"])
@@ -57,12 +59,12 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., AnyAdapter
 
 
 def failure(
-    door: Door, adapter: Any, deadline: float | None = None
+    entry_point: EntryPoint, adapter: Any, deadline: float | None = None
 ) -> tuple[PromptEvaluationError, str]:
     """The error of an evaluation, and all that is told of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
-        door(adapter, session, None if deadline is None else Deadline.after(deadline))
+        entry_point(adapter, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
     report = [
         str(error),
@@ -74,16 +76,20 @@ def failure(
 
 
 @apis
-@doors
+@entry_points
 @deadlines
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirect_is_rejected_without_leaking_the_key_or_the_prompt(
-    api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., AnyAdapter]
+    api: str,
+    entry_point: EntryPoint,
+    deadline: float | None,
+    status: int,
+    connect: Callable[..., AnyAdapter],
 ) -> None:
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
         with HostileServer(redirect(to, status, f"go to {to}".encode())) as server:
-            error, report = failure(door, connect(server.url, api), deadline)
+            error, report = failure(entry_point, connect(server.url, api), deadline)
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
         assert "base_url" in error.remedy
@@ -105,14 +111,16 @@ def test_key_in_a_redirect_location_is_not_leaked(
 
 
 @apis
-@doors
+@entry_points
 @deadlines
 def test_reply_larger_than_max_reply_bytes_raises(
-    api: str, door: Door, deadline: float | None, connect: Callable[..., AnyAdapter]
+    api: str, entry_point: EntryPoint, deadline: float | None, connect: Callable[..., AnyAdapter]
 ) -> None:
-    kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
+    kind = "text/event-stream" if "stream" in entry_point.__name__ else "application/json"
     with HostileServer(compressed(3_000_000, kind=kind)) as server:
-        error, report = failure(door, connect(server.url, api, max_reply_bytes=1_000_000), deadline)
+        error, report = failure(
+            entry_point, connect(server.url, api, max_reply_bytes=1_000_000), deadline
+        )
     assert (error.code, error.phase) == ("reply_too_large", "response")
     assert "max_reply_bytes=1000000" in error.message
     assert "max_reply_bytes" in error.remedy
@@ -120,13 +128,13 @@ def test_reply_larger_than_max_reply_bytes_raises(
 
 
 @apis
-@doors
-def test_max_reply_bytes_applies_to_error_bodies(api: str, door: Door) -> None:
+@entry_points
+def test_max_reply_bytes_applies_to_error_bodies(api: str, entry_point: EntryPoint) -> None:
     with HostileServer(compressed(3_000_000, "500 Oops")) as server:
         adapter = sdk_adapter(
             api, server.url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
         )
-        error, _ = failure(door, adapter)
+        error, _ = failure(entry_point, adapter)
         adapter.client().close()
     assert error.code == "reply_too_large"
 
@@ -186,21 +194,23 @@ def test_long_reply_is_accepted(api: str, connect: Callable[..., AnyAdapter]) ->
 
 # not `stream_async`, since OpenAI's SDK leaves its generators of events to the end of the loop
 @apis
-@pytest.mark.parametrize("door", [evaluate, stream, evaluate_async])
-def test_decoded_reply_is_freed_without_garbage_collection(api: str, door: Door) -> None:
+@pytest.mark.parametrize("entry_point", [evaluate, stream, evaluate_async])
+def test_decoded_reply_is_freed_without_garbage_collection(
+    api: str, entry_point: EntryPoint
+) -> None:
     def replies() -> int:
         kinds = [type(it) for it in gc.get_objects()]  # replies of httpx refer to themselves
         return sum(kind.__name__ == "Response" and "httpx2" in kind.__module__ for kind in kinds)
 
     with ScriptedServer(*[Say("Hello.")] * 3) as server:
         adapter = sdk_adapter(api, server.url, api_key=KEY, max_retries=0)
-        door(adapter, Session(), None)  # makes what stays, such as clients
+        entry_point(adapter, Session(), None)  # makes what stays, such as clients
         gc.collect()
         gc.disable()
         try:
             before = replies()
             for _ in range(2):
-                door(adapter, Session(), None)
+                entry_point(adapter, Session(), None)
             assert replies() == before
         finally:
             gc.enable()

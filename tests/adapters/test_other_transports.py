@@ -22,7 +22,7 @@ pytest.importorskip("aiohttp")
 
 KEY = "sk-marked-0123456789-secret"
 
-type Door = Callable[..., Awaitable[str]]
+type EntryPoint = Callable[..., Awaitable[str]]
 
 
 async def evaluate(adapter: OpenAIAdapter, **options: Any) -> str:
@@ -36,28 +36,28 @@ async def stream(adapter: OpenAIAdapter, **options: Any) -> str:
     return last.response.text
 
 
-doors = pytest.mark.parametrize("door", [evaluate, stream])
+entry_points = pytest.mark.parametrize("entry_point", [evaluate, stream])
 
 
-def over_aiohttp(url: str, door: Door, **options: Any) -> str:
+def over_aiohttp(url: str, entry_point: EntryPoint, **options: Any) -> str:
     async def main() -> str:
         http = DefaultAioHttpClient()
         async with AsyncOpenAI(
             base_url=f"{url}/v1", api_key=KEY, max_retries=0, http_client=http
         ) as client:
             adapter = OpenAIAdapter("m", async_client=client, max_reply_bytes=1_000_000)
-            return await door(adapter, **options)
+            return await entry_point(adapter, **options)
 
     return asyncio.run(main())
 
 
-@doors
-def test_replies_over_aiohttp_are_decoded(door: Door) -> None:
+@entry_points
+def test_replies_over_aiohttp_are_decoded(entry_point: EntryPoint) -> None:
     with ScriptedServer(Say("Hello there.")) as server:
-        assert over_aiohttp(server.url, door) == "Hello there."
+        assert over_aiohttp(server.url, entry_point) == "Hello there."
 
 
-@doors
+@entry_points
 @pytest.mark.parametrize(
     ("behaviour", "code"),
     [
@@ -66,19 +66,21 @@ def test_replies_over_aiohttp_are_decoded(door: Door) -> None:
     ],
 )
 def test_oversized_replies_and_redirects_over_aiohttp_raise(
-    behaviour: Any, code: str, door: Door
+    behaviour: Any, code: str, entry_point: EntryPoint
 ) -> None:
     with HostileServer(behaviour) as server:
         with pytest.raises(PromptEvaluationError) as caught:
-            over_aiohttp(server.url, door)
+            over_aiohttp(server.url, entry_point)
         assert (caught.value.code, KEY in str(caught.value)) == (code, False)
 
 
-@doors
+@entry_points
 @pytest.mark.parametrize("behaviour", ["silence", "comments", "headers byte by byte"])
-def test_deadline_ends_the_request_and_its_connection(behaviour: str, door: Door) -> None:
+def test_deadline_ends_the_request_and_its_connection(
+    behaviour: str, entry_point: EntryPoint
+) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server:
         with pytest.raises(PromptEvaluationError) as caught:
-            over_aiohttp(server.url, door, deadline=Deadline.after(0.5))
+            over_aiohttp(server.url, entry_point, deadline=Deadline.after(0.5))
         assert caught.value.code == "deadline"
         assert server.left()

@@ -13,9 +13,9 @@ import pytest
 
 from support.agents import prompt, tool
 from support.compatible_servers import RULES, Rules
+from support.provider_formats import provider_format
 from support.script import Call, Fail, Raw, Request, Say, Step
 from support.scripted_server import ScriptedServer
-from support.wire_formats import wire_format
 from weakincentives.adapters import profiles
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
@@ -75,7 +75,7 @@ def say(request: Request, rules: Rules, text: str = "", *calls: Call) -> Step:
         rules.check(request.json)
     except AssertionError as error:
         return Fail(400, f"{error}", "invalid_request_error")
-    form = wire_format(request.path)
+    form = provider_format(request.path)
     assert form is not None
     if "/responses" in request.path:
         return Say(text, calls=calls, reasoning="Hm.")

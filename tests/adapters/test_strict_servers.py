@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from support.provider_formats import provider_format
 from support.request_rules import check_chat, check_messages, check_responses
 from support.script import Fail, Raw, Request, Step
 from support.scripted_server import ScriptedServer
-from support.wire_formats import wire_format
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
@@ -231,7 +231,7 @@ ROWS = {
 
 
 def _events(request: Request, reply: Json) -> Raw:
-    form = wire_format(request.path)
+    form = provider_format(request.path)
     assert form is not None
     if "choices" not in reply:
         return Raw(form.encode(form.events(reply, request.json)), content_type=form.stream_type)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support import waiting_chat
+from support import suspended_chat
 from support.agents import Note
-from support.waiting_chat import AFTER, BEFORE, make, turn
+from support.suspended_chat import AFTER, BEFORE, make, turn
 from weakincentives.evaluation.approval import Approve, Decision, Preview
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.runtime.session import Session
@@ -46,7 +46,7 @@ def test_process_that_ends_during_approval_leaves_no_effects(
     make(folder, database)
     temporary.mkdir()
     library = Path(sys.modules["weakincentives"].__file__ or "").parents[1]
-    command = [sys.executable, "-m", "support.waiting_chat", str(folder), str(database), kind]
+    command = [sys.executable, "-m", "support.suspended_chat", str(folder), str(database), kind]
     with subprocess.Popen(
         command,
         cwd=Path(__file__).parents[1],
@@ -93,7 +93,7 @@ def test_run_cancelled_during_approval_leaves_no_effects(tmp_path: Path, kind: s
     make(tmp_path / "folder", tmp_path / "chat.db")
     folder = tmp_path / "folder"
     # A plain handler would run in a thread, for which a cancellation waits.
-    asked = waiting_chat.chat_prompt(folder, "nested async" if kind == "nested" else kind)
+    asked = suspended_chat.chat_prompt(folder, "nested async" if kind == "nested" else kind)
     calls = [call(("delegate", {}))] if kind == "nested" else []
     inside = [say("inside") for _ in calls]
     session = Session()

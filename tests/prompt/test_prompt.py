@@ -213,9 +213,9 @@ def test_invalid_params_are_rejected_by_bind_and_render_without_changes(
 ) -> None:
     template = greeting()
     prompt = template.bind(Who("kept"))
-    for door in (prompt.bind, prompt.render, template.bind, template.render):
+    for entry_point in (prompt.bind, prompt.render, template.bind, template.render):
         with pytest.raises(PromptValidationError) as caught:
-            door(Size(9), *params)
+            entry_point(Size(9), *params)
         assert caught.value.message == message
         assert str(caught.value).startswith(message)
         assert detail in str(caught.value)

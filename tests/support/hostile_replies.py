@@ -1,4 +1,4 @@
-"""Replies that no provider should send, in each of the three wire formats, by name.
+"""Replies that no provider should send, in each of the three provider formats, by name.
 
 A reply is a step of `ScriptedServer`: a function of the request, whose format it answers in.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from support.doors import ANSWERED_BEFORE
+from support.entry_points import ANSWERED_BEFORE
+from support.provider_formats import Ids, provider_format, render
 from support.script import Call, Drop, Fail, Raw, Request, Say, Step
-from support.wire_formats import Ids, render, wire_format
 
 __all__ = ["KEY", "MAX_BYTES", "REPLIES", "Reply"]
 
@@ -40,7 +40,7 @@ class Reply:
 
 
 def _rendered(request: Request, say: Say = _HELLO) -> Raw:
-    form = wire_format(request.path)
+    form = provider_format(request.path)
     assert form is not None
     raw = render(say, form, request.json, Ids())
     assert isinstance(raw, Raw)

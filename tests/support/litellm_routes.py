@@ -1,4 +1,4 @@
-"""The real LiteLLM against a scripted server, on its routes of two wire formats."""
+"""The real LiteLLM against a scripted server, on its routes of two provider formats."""
 
 from typing import Any
 

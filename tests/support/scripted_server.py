@@ -1,4 +1,4 @@
-"""A provider on 127.0.0.1 that plays a script: the same steps answer any of three wire formats.
+"""A provider on 127.0.0.1 that plays a script: the same steps answer any of three provider formats.
 
     with ScriptedServer(Say(calls=(Call("add", {"a": 1}),)), Say("1")) as server:
         client = OpenAI(base_url=server.openai_url, api_key="test", max_retries=0)
@@ -6,7 +6,7 @@
     assert server.requests[1].json["messages"][-1]["role"] == "tool"
 
 Steps are taken first in, first out, one a request, whatever the route. Here are sockets, threads
-and the record of what arrived; the steps are in `script`, their rendering in `wire_formats`.
+and the record of what arrived; the steps are in `script`, their rendering in `provider_formats`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, ClassVar, Self, override
 
+from .provider_formats import Ids, provider_format, render
 from .script import Call, Drop, Fail, Raw, Request, Say, Scripted, ScriptError, Step, Usage
-from .wire_formats import Ids, render, wire_format
 
 __all__ = [
     "Call",
@@ -51,7 +51,7 @@ class _Play:
 
     def respond(self, request: Request) -> Raw | Drop:
         """Record the request and play the next step to it; one without a route takes none."""
-        form = wire_format(request.path) if request.method == "POST" else None
+        form = provider_format(request.path) if request.method == "POST" else None
         step = self._next(request, routed=form is not None)
         if form is None:
             return Raw(b"no such route", content_type="text/plain", status=404)

@@ -1,4 +1,4 @@
-"""The scripted server speaks three wire formats well enough for the real SDK, and leaks nothing."""
+"""The scripted server speaks three provider formats to the real SDK, and leaks nothing."""
 
 from __future__ import annotations
 

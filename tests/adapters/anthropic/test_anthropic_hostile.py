@@ -67,14 +67,16 @@ def stream_async(adapter: AnthropicAdapter, asked: Prompt[Any], **options: Any) 
     return asyncio.run(main())
 
 
-doors = pytest.mark.parametrize("door", [evaluate, evaluate_async, stream, stream_async])
-streams = pytest.mark.parametrize("door", [stream, stream_async])
-type Door = Callable[..., str]
+entry_points = pytest.mark.parametrize(
+    "entry_point", [evaluate, evaluate_async, stream, stream_async]
+)
+streams = pytest.mark.parametrize("entry_point", [stream, stream_async])
+type EntryPoint = Callable[..., str]
 
 
-def failure(door: Door, *steps: Any, **options: Any) -> PromptEvaluationError:
+def failure(entry_point: EntryPoint, *steps: Any, **options: Any) -> PromptEvaluationError:
     with ScriptedServer(*steps) as server, pytest.raises(PromptEvaluationError) as caught:
-        door(connect(server.url, **options), prompt(tool()))
+        entry_point(connect(server.url, **options), prompt(tool()))
     assert KEY not in "".join(traceback.format_exception(caught.value))
     return caught.value
 
@@ -242,13 +244,13 @@ SAID = [*EVENTS[:1], *EVENTS[4:8], {**EVENTS[11], "delta": {"stop_reason": "end_
     ],
     ids=["CRLF", "CR", "comments", "no space", "fields", "blank lines", "many ends"],
 )
-def test_every_sse_line_format_is_accepted(door: Door, sent: bytes) -> None:
+def test_every_sse_line_format_is_accepted(entry_point: EntryPoint, sent: bytes) -> None:
     with ScriptedServer(Raw(sent, "text/event-stream")) as server:
-        assert door(connect(server.url), prompt()) == "x"
+        assert entry_point(connect(server.url), prompt()) == "x"
 
 
 @streams
-def test_stream_sent_byte_by_byte_is_decoded(door: Door) -> None:
+def test_stream_sent_byte_by_byte_is_decoded(entry_point: EntryPoint) -> None:
     said = json.loads(json.dumps(SAID).replace('"text": "x"', '"text": "äöü€🙂"'))
     sent = b"".join(
         f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
@@ -262,14 +264,14 @@ def test_stream_sent_byte_by_byte_is_decoded(door: Door) -> None:
             connection.send(sent[at : at + 1])
 
     with HostileServer(trickle) as server:
-        assert door(connect(server.url), prompt()) == "äöü€🙂"
+        assert entry_point(connect(server.url), prompt()) == "äöü€🙂"
 
 
 @streams
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_truncated_stream_is_malformed(door: Door, share: float) -> None:
+def test_truncated_stream_is_malformed(entry_point: EntryPoint, share: float) -> None:
     sent = body(*SAID[:-2])
-    error = failure(door, Raw(sent[: int(len(sent) * share)], "text/event-stream"))
+    error = failure(entry_point, Raw(sent[: int(len(sent) * share)], "text/event-stream"))
     assert (error.phase, error.code) == ("response", "malformed")
 
 
@@ -278,15 +280,18 @@ def test_truncated_stream_is_malformed(door: Door, share: float) -> None:
     "error",
     [None, [], "text", {"type": None, "message": None}, {"message": {"deep": KEY}}, 5],
 )
-def test_malformed_error_event_does_not_leak_the_key(door: Door, error: Any) -> None:
+def test_malformed_error_event_does_not_leak_the_key(entry_point: EntryPoint, error: Any) -> None:
     event = {"type": "error", "error": error}
-    assert failure(door, Raw(body(*SAID[:2], event), "text/event-stream")).code == "provider_failed"
+    assert (
+        failure(entry_point, Raw(body(*SAID[:2], event), "text/event-stream")).code
+        == "provider_failed"
+    )
 
 
 @streams
-def test_stream_with_another_content_type_is_malformed(door: Door) -> None:
+def test_stream_with_another_content_type_is_malformed(entry_point: EntryPoint) -> None:
     for kind in ("application/json", "text/html", "text/event-stream; charset=utf-16"):
-        error = failure(door, Raw(b'{"content": [], "type": "thing"}', kind))
+        error = failure(entry_point, Raw(b'{"content": [], "type": "thing"}', kind))
         assert (error.phase, error.code) == ("response", "malformed")
 
 
@@ -297,8 +302,10 @@ def test_betas_must_be_a_list_of_valid_names(betas: Any) -> None:
 
 
 @streams
-def test_adapter_serves_several_event_loops_and_closes_its_connections(door: Door) -> None:
+def test_adapter_serves_several_event_loops_and_closes_its_connections(
+    entry_point: EntryPoint,
+) -> None:
     with HostileServer(lambda connection: connection.send(SSE, body(*SAID))) as server:
         adapter = connect(server.url)
-        assert [door(adapter, prompt()) for _ in range(3)] == ["x"] * 3
+        assert [entry_point(adapter, prompt()) for _ in range(3)] == ["x"] * 3
         assert server.left()

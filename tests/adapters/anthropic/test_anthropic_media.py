@@ -91,7 +91,7 @@ def connect(server: ScriptedServer, **options: Any) -> AnthropicAdapter:
     )
 
 
-DOORS: dict[str, Callable[..., Any]] = {
+ENTRY_POINTS: dict[str, Callable[..., Any]] = {
     "sync": lambda it, *args, **options: it.evaluate(*args, **options),
     "async": lambda it, *args, **options: asyncio.run(it.evaluate_async(*args, **options)),
     "streamed": lambda it, *args, **options: [*it.stream(*args, **options)][-1].response,
@@ -99,8 +99,8 @@ DOORS: dict[str, Callable[..., Any]] = {
 
 
 @ways
-@pytest.mark.parametrize("door", DOORS)
-def test_media_of_message_prompt_sections_and_tools_is_sent(door: str, way: Any) -> None:
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_media_of_message_prompt_sections_and_tools_is_sent(entry_point: str, way: Any) -> None:
     api = MessagesAPI(growing_tools=way == "list")
     steps = (
         Say(calls=(Call("find"), Call("fail"))),
@@ -109,7 +109,7 @@ def test_media_of_message_prompt_sections_and_tools_is_sent(door: str, way: Any)
         Say("Nice."),
     )
     with ScriptedServer(*map(api.play, steps)) as server:
-        DOORS[door](
+        ENTRY_POINTS[entry_point](
             connect(server, tool_changes=way),
             TEMPLATE.bind(Pet(CAT)),
             session=Session(),
@@ -178,10 +178,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 @pytest.mark.parametrize(("platform", "media", "problem"), REFUSED)
 def test_unsupported_media_is_rejected_before_the_request(
-    platform: str, media: Any, problem: str, door: str
+    platform: str, media: Any, problem: str, entry_point: str
 ) -> None:
     if platform == "bedrock":
         pytest.importorskip("botocore")
@@ -193,7 +193,7 @@ def test_unsupported_media_is_rejected_before_the_request(
             ready = CLOUDS[platform].make(server.url)
             adapter = AnthropicAdapter(MODEL, client=ready, async_client=ready)
         with pytest.raises(PromptEvaluationError) as caught:
-            DOORS[door](adapter, prompt, session=Session(), message=["See", media])
+            ENTRY_POINTS[entry_point](adapter, prompt, session=Session(), message=["See", media])
     assert (caught.value.phase, caught.value.code) == ("request", "content")
     assert problem in str(caught.value)
     assert server.requests == ()

@@ -113,19 +113,19 @@ def whole(events: list[Any]) -> Any:
     return last.response
 
 
-DOORS: list[Callable[..., Any]] = [evaluate, evaluate_async, stream, stream_async]
-doors = pytest.mark.parametrize("door", DOORS)
+ENTRY_POINTS: list[Callable[..., Any]] = [evaluate, evaluate_async, stream, stream_async]
+entry_points = pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 
 
 def failure(
-    door: Callable[..., Any], platform: str, step: Any, **options: Any
+    entry_point: Callable[..., Any], platform: str, step: Any, **options: Any
 ) -> PromptEvaluationError:
     with (
         ScriptedServer(step) as server,
         connect(platform, server.url, **options) as adapter,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        door(adapter, prompt())
+        entry_point(adapter, prompt())
     report = "".join(traceback.format_exception(caught.value))
     assert SECRET not in report
     assert SESSION_TOKEN not in report
@@ -133,21 +133,21 @@ def failure(
 
 
 @platforms
-@doors
+@entry_points
 def test_run_executes_tools_and_returns_the_answer_on_each_platform(
-    platform: str, door: Callable[..., Any]
+    platform: str, entry_point: Callable[..., Any]
 ) -> None:
     steps = (
         Say("Let me see.", (Call("probe", {"a": 1}),), usage=Usage(20, 8, 5, 2, 3), reasoning="hm"),
         Say("All is well."),
     )
     with ScriptedServer(*steps) as server, connect(platform, server.url) as adapter:
-        response = door(adapter, prompt(tool()))
+        response = entry_point(adapter, prompt(tool()))
         first, second = server.requests
     assert response.text.endswith("All is well.")
     assert response.usage == TokenUsage(30, 13, 5, 3, 2)
     assert second.json["messages"][1]["content"][0]["signature"] == "scripted"
-    check_request(platform, first, is_stream="stream" in door.__name__)
+    check_request(platform, first, is_stream="stream" in entry_point.__name__)
 
 
 def check_request(platform: str, request: Request, *, is_stream: bool) -> None:
@@ -207,11 +207,11 @@ QUOTING = f"no {SECRET}"
         ("foundry", {"error": {"code": "429", "message": QUOTING}}, 429, "throttled"),
     ],
 )
-@doors
+@entry_points
 def test_platform_error_body_is_classified_with_its_message(
-    door: Callable[..., Any], platform: str, body: Any, status: int, code: str
+    entry_point: Callable[..., Any], platform: str, body: Any, status: int, code: str
 ) -> None:
-    error = failure(door, platform, Raw.json(body, status=status))
+    error = failure(entry_point, platform, Raw.json(body, status=status))
     assert (error.code, error.status) == (code, status)
     assert not error.message.startswith(("{", "[")) or "Message" in body
 
@@ -226,14 +226,14 @@ def test_platform_error_body_is_classified_with_its_message(
         ("modelStreamErrorException", "server_error"),
     ],
 )
-@pytest.mark.parametrize("door", [stream, stream_async])
+@pytest.mark.parametrize("entry_point", [stream, stream_async])
 def test_exception_in_a_bedrock_stream_is_classified_by_its_type(
-    door: Callable[..., Any], kind: str, code: str
+    entry_point: Callable[..., Any], kind: str, code: str
 ) -> None:
     start = {"type": "message_start", "message": {"content": [], "usage": {}}}
     told = f"no {SESSION_TOKEN}"
     body = aws_event_stream.chunk(start) + aws_event_stream.failure(kind, told)
-    error = failure(door, "bedrock, signed", Raw(body, aws_event_stream.CONTENT_TYPE))
+    error = failure(entry_point, "bedrock, signed", Raw(body, aws_event_stream.CONTENT_TYPE))
     # older SDKs raise a ValueError for all of them
     assert (error.code, "***" in error.message) == ("provider_failed" if IS_0 else code, True)
 
@@ -261,24 +261,24 @@ EVENTS = aws_event_stream.chunk({"type": "message_start", "message": {"content":
     ],
     ids=["nothing", "no end", "cut", "checksum", "SSE", "zeros", "no JSON", "types"],
 )
-@pytest.mark.parametrize("door", [stream, stream_async])
-def test_broken_bedrock_stream_is_malformed(door: Callable[..., Any], body: bytes) -> None:
-    error = failure(door, "bedrock", Raw(body, aws_event_stream.CONTENT_TYPE))
+@pytest.mark.parametrize("entry_point", [stream, stream_async])
+def test_broken_bedrock_stream_is_malformed(entry_point: Callable[..., Any], body: bytes) -> None:
+    error = failure(entry_point, "bedrock", Raw(body, aws_event_stream.CONTENT_TYPE))
     assert (error.phase, error.code) == ("response", "malformed")
 
 
 def test_bedrock_stream_is_limited_by_max_reply_bytes() -> None:
     flood = aws_event_stream.chunk({"type": "ping"}) * 10_000
     reply = Raw(flood, aws_event_stream.CONTENT_TYPE)
-    for door in (stream, stream_async):
-        error = failure(door, "bedrock", reply, max_reply_bytes=100_000)
+    for entry_point in (stream, stream_async):
+        error = failure(entry_point, "bedrock", reply, max_reply_bytes=100_000)
         assert error.code == "reply_too_large"
 
 
-@doors
+@entry_points
 @platforms
 def test_deadline_ends_an_evaluation_on_each_platform(
-    door: Callable[..., Any], platform: str
+    entry_point: Callable[..., Any], platform: str
 ) -> None:
     ping = aws_event_stream.chunk({"type": "ping"})
 
@@ -295,7 +295,7 @@ def test_deadline_ends_an_evaluation_on_each_platform(
             connect(platform, server.url) as adapter,
             pytest.raises(DeadlineExceededError) as caught,
         ):
-            door(adapter, prompt(), deadline=Deadline.after(seconds))
+            entry_point(adapter, prompt(), deadline=Deadline.after(seconds))
         return caught.value if server.requests else None
 
     with_growing_limit(attempt, 0.3)

@@ -19,8 +19,8 @@ import pytest
 from support.agents import Args, Note, answers, prompt, tool
 from support.claude_cli import KEY, MODEL, cli_pids, connect, mcp, results
 from support.deadlines import NEVER, SOON, with_growing_limit
+from support.provider_formats import Ids, provider_format, render
 from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
-from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import (
@@ -50,7 +50,7 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
-FORM: Any = wire_format("/messages")  # Any: it is one
+FORM: Any = provider_format("/messages")  # Any: it is one
 
 type Run = Callable[..., PromptResponse[Any]]
 

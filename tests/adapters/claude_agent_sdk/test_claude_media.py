@@ -60,7 +60,7 @@ TEMPLATE = PromptTemplate[None](
 )
 
 
-DOORS: dict[str, Callable[..., Any]] = {
+ENTRY_POINTS: dict[str, Callable[..., Any]] = {
     "sync": lambda it, *args, **options: it.evaluate(*args, **options),
     "async": lambda it, *args, **options: asyncio.run(it.evaluate_async(*args, **options)),
 }
@@ -72,11 +72,11 @@ def shown(request: Request) -> list[str]:
     return [part for part in parts if not part.startswith("<system-reminder>")]
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_media_of_message_prompt_and_tools_is_sent(door: str) -> None:
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_media_of_message_prompt_and_tools_is_sent(entry_point: str) -> None:
     steps = (Say(calls=(mcp("find"), mcp("fail"))), Say("Nice."))
     with ScriptedServer(*steps) as server:
-        response = DOORS[door](
+        response = ENTRY_POINTS[entry_point](
             connect(server),
             TEMPLATE.bind(Pet(CAT)),
             session=Session(),
@@ -136,13 +136,15 @@ def test_earlier_conversation_sends_its_media_again() -> None:
         (CAT.reference, f"{CAT.digest} are not in MemoryContentStore; pass the store"),
     ],
 )
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 def test_unsupported_media_is_rejected_before_the_request(
-    door: str, media: Any, problem: str
+    entry_point: str, media: Any, problem: str
 ) -> None:
     prompt = PromptTemplate(ns="tests", key="plain").bind()
     with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
-        DOORS[door](connect(server), prompt, session=Session(), message=["See", media])
+        ENTRY_POINTS[entry_point](
+            connect(server), prompt, session=Session(), message=["See", media]
+        )
     assert (caught.value.phase, caught.value.code) == ("request", "content")
     assert problem in str(caught.value)
     assert server.requests == ()

@@ -1,4 +1,4 @@
-"""The conformance suite over the real LiteLLM, on the routes of two wire formats."""
+"""The conformance suite over the real LiteLLM, on the routes of two provider formats."""
 
 from collections.abc import Callable
 from random import Random

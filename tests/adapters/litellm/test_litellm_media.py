@@ -1,4 +1,4 @@
-"""Images and documents through the real LiteLLM, on the routes of two wire formats."""
+"""Images and documents through the real LiteLLM, on the routes of two provider formats."""
 
 import asyncio
 from collections.abc import Callable

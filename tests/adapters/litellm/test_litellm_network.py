@@ -1,4 +1,4 @@
-"""Deadlines, redirects and huge replies over the real LiteLLM, on routes of two wire formats."""
+"""Deadlines, redirects and huge replies over the real LiteLLM, for two provider formats."""
 
 import threading
 import traceback
@@ -10,7 +10,7 @@ import pytest
 
 from support import litellm_routes
 from support.deadlines import SOON, with_growing_limit
-from support.doors import Door, evaluate, evaluate_async, stream, stream_async
+from support.entry_points import EntryPoint, evaluate, evaluate_async, stream, stream_async
 from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirect, retry_later
 from support.litellm_routes import ANTHROPIC, KEY, OPENAI, routes
 from support.scripted_server import Say, ScriptedServer
@@ -23,19 +23,19 @@ from weakincentives.runtime.session import Session
 # with the adapter's own retries
 connect = partial(litellm_routes.connect, max_retries=2)
 
-DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
-doors = pytest.mark.parametrize("door", DOORS)
+ENTRY_POINTS: list[EntryPoint] = [evaluate, stream, evaluate_async, stream_async]
+entry_points = pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 
 
 def all_at_once(adapter: Any, seconds: float) -> None:  # Any: as above
     """Evaluations that must end by a deadline."""
 
-    def evaluate_by(door: Door) -> None:
+    def evaluate_by(entry_point: EntryPoint) -> None:
         with pytest.raises(DeadlineExceededError):
-            door(adapter, Session(), Deadline.after(seconds))
+            entry_point(adapter, Session(), Deadline.after(seconds))
 
-    with ThreadPoolExecutor(len(DOORS)) as pool:
-        list(pool.map(evaluate_by, DOORS))
+    with ThreadPoolExecutor(len(ENTRY_POINTS)) as pool:
+        list(pool.map(evaluate_by, ENTRY_POINTS))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,8 +43,8 @@ def warm() -> None:
     """LiteLLM imports half of itself at its first call of a route."""
     for model in (OPENAI, ANTHROPIC):
         with ScriptedServer(*[Say("Hello.")] * 4) as server:
-            for door in DOORS:
-                door(connect(server, model), Session(), Deadline.after(120))
+            for entry_point in ENTRY_POINTS:
+                entry_point(connect(server, model), Session(), Deadline.after(120))
 
 
 @routes
@@ -55,7 +55,7 @@ def test_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour
             # a flood may bring the usual bound before the deadline
             all_at_once(connect(server, model, max_reply_bytes=10**12), seconds)
             assert server.left()
-        return len(server.requests) >= len(DOORS) or None
+        return len(server.requests) >= len(ENTRY_POINTS) or None
 
     with_growing_limit(attempt)
     assert [
@@ -69,14 +69,14 @@ def test_deadline_ends_retries(model: str) -> None:
         with HostileServer(retry_later(seconds + 4)) as server:
             adapter = connect(server, model)
             if model == ANTHROPIC:  # LiteLLM retries nothing there
-                for door in DOORS:
+                for entry_point in ENTRY_POINTS:
                     with pytest.raises(PromptEvaluationError, match="throttled"):
-                        door(adapter, Session(), Deadline.after(SOON))
+                        entry_point(adapter, Session(), Deadline.after(SOON))
             else:
                 all_at_once(adapter, seconds)
-            if len(server.requests) < len(DOORS):
+            if len(server.requests) < len(ENTRY_POINTS):
                 return None
-            assert not server.asked(len(DOORS) + 1, timeout=4.5)
+            assert not server.asked(len(ENTRY_POINTS) + 1, timeout=4.5)
         return True
 
     with_growing_limit(attempt)
@@ -84,12 +84,12 @@ def test_deadline_ends_retries(model: str) -> None:
 
 # Any: as above
 def failure(
-    door: Door, adapter: Any, deadline: float | None = None
+    entry_point: EntryPoint, adapter: Any, deadline: float | None = None
 ) -> tuple[PromptEvaluationError, str]:
     """The error of an evaluation, and all that is told of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
-        door(adapter, session, None if deadline is None else Deadline.after(deadline))
+        entry_point(adapter, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
     report = [
         str(error),
@@ -101,16 +101,16 @@ def failure(
 
 
 @routes
-@doors
+@entry_points
 @pytest.mark.parametrize("deadline", [None, 60], ids=["no deadline", "deadline"])
 @pytest.mark.parametrize("status", [302, 307, 308])
 def test_redirect_is_rejected_without_leaking_the_key_or_the_prompt(
-    model: str, door: Door, deadline: float | None, status: int
+    model: str, entry_point: EntryPoint, deadline: float | None, status: int
 ) -> None:
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
         with HostileServer(redirect(to, status, f"go to {to}".encode())) as server:
-            error, report = failure(door, connect(server, model), deadline)
+            error, report = failure(entry_point, connect(server, model), deadline)
             assert len(server.requests) == 1
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
@@ -120,27 +120,31 @@ def test_redirect_is_rejected_without_leaking_the_key_or_the_prompt(
 
 
 @routes
-@doors
-def test_redirect_without_a_location_is_reported_as_a_redirect(model: str, door: Door) -> None:
+@entry_points
+def test_redirect_without_a_location_is_reported_as_a_redirect(
+    model: str, entry_point: EntryPoint
+) -> None:
     with HostileServer(redirect(None, 302)) as server:
-        error, _ = failure(door, connect(server, model))
+        error, _ = failure(entry_point, connect(server, model))
     assert (error.code, error.status) == ("redirect", 302)
 
 
 @routes
-@doors
+@entry_points
 @pytest.mark.parametrize("status", ["200 OK", "500 Oops"])
-def test_reply_larger_than_max_reply_bytes_raises(model: str, door: Door, status: str) -> None:
+def test_reply_larger_than_max_reply_bytes_raises(
+    model: str, entry_point: EntryPoint, status: str
+) -> None:
     kind = (
         "text/event-stream"
-        if "stream" in door.__name__ and status == "200 OK"
+        if "stream" in entry_point.__name__ and status == "200 OK"
         else "application/json"
     )
     with HostileServer(compressed(30_000_000, status, kind)) as server:
         adapter = connect(server, model, max_reply_bytes=1_000_000, max_retries=0)
-        error, report = failure(door, adapter)
+        error, report = failure(entry_point, adapter)
     assert len(report) < 50_000
-    if (model, door, status) in [
+    if (model, entry_point, status) in [
         (ANTHROPIC, stream, "500 Oops"),
         (ANTHROPIC, stream_async, "500 Oops"),
     ]:

@@ -13,8 +13,8 @@ import pytest
 
 from support.agents import answers, prompt, tool
 from support.litellm_routes import ANTHROPIC, OPENAI, connect
+from support.provider_formats import Ids, provider_format, render
 from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
-from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.litellm import LiteLLMAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -149,7 +149,7 @@ def test_call_with_unparsable_arguments_is_answered_and_sent_back(
 @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 def test_incomplete_stream_raises_malformed(run: Stream, model: str) -> None:
     def broken_off(request: Request) -> Raw:
-        form: Any = wire_format(request.path)
+        form: Any = provider_format(request.path)
         whole = render(Say("Half of the answer"), form, request.json, Ids())
         assert isinstance(whole, Raw)
         return replace(whole, body=whole.body[: whole.body.index(b"he answer")])

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from support.commands import environment
 from support.deadlines import with_growing_limit
+from support.external_tools import FOREIGN_SERVERS
 from support.files import PLACE
-from support.foreign_tools import FOREIGN_SERVERS
 from support.mcp_prompts import (
     Call,
     answers,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.foreign_tools import FOREIGN_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
+from support.external_tools import FOREIGN_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
 from support.mcp_prompts import listed
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer

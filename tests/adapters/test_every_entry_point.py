@@ -1,9 +1,10 @@
-"""A hostile server at every door of every adapter: a run ends as its reply lets it, in an error of
-ours or an answer, alike at all doors, and tells no key.
+"""Hostile replies end a run of any adapter alike from every entry point.
 
-An adapter plays each reply at a third of the doors, so that each reply meets each door and each
-adapter. The third is another one each day: after three days an adapter has played each reply at all
-doors, as it does at once with `EVERY_DOOR=yes` in the environment.
+The run ends with an answer or with an error of this library, and neither contains the key.
+
+An adapter plays each reply at a third of the entry points, so that each reply meets each entry
+point and each adapter. The third changes each day: after three days an adapter has played each
+reply at all entry points, as it does in one run with `EVERY_ENTRY_POINT=yes` in the environment.
 """
 
 import logging
@@ -21,7 +22,14 @@ from typing import Any
 import pytest
 
 from support.deadlines import with_growing_limit
-from support.doors import DOORS, STREAMED, Door, evaluate, one_event_loop, stream
+from support.entry_points import (
+    ENTRY_POINTS,
+    STREAMED,
+    EntryPoint,
+    evaluate,
+    one_event_loop,
+    stream,
+)
 from support.hostile_replies import KEY, MAX_BYTES, REPLIES
 from support.hostile_server import BEHAVIOURS, HostileServer, retry_later
 from support.scripted_server import Request, Say, ScriptedServer, Step
@@ -43,7 +51,7 @@ if find_spec("litellm"):  # it warns of itself, and closes neither clients nor e
     )
 
 NO_BOUND = 10**12
-PARTS = 3  # of the doors; an adapter plays a reply at one of them
+PARTS = 3  # of the entry points; an adapter plays a reply at one of them
 
 type Connect = Callable[..., LoopAdapter]
 
@@ -93,8 +101,8 @@ for one, other in (("responses", "messages"), ("litellm, anthropic", "chat")):
 DECODED_HERE = {"responses", "chat", "messages", "responses or messages"}
 """The adapters whose replies no other library reads before ours does."""
 
-AT_ALL_DOORS = ("cut at 30%", "duplicate ids", "status 401")
-"""Replies of three kinds, which every adapter plays at all doors."""
+AT_ALL_ENTRY_POINTS = ("cut at 30%", "duplicate ids", "status 401")
+"""Replies of three kinds, which every adapter plays at all entry points."""
 
 
 @pytest.fixture(autouse=True)
@@ -143,11 +151,11 @@ def stage() -> Iterator[Stage]:
         logging.disable(logging.NOTSET)
 
 
-def end_of(door: Door, adapter: LoopAdapter) -> str:
+def end_of(entry_point: EntryPoint, adapter: LoopAdapter) -> str:
     """The text with which a run ends, or the code of its error, which is checked."""
     session = Session()
     try:
-        return door(adapter, session, None)
+        return entry_point(adapter, session, None)
     except PromptEvaluationError as error:
         check_report(error, session)
         return error.code
@@ -162,16 +170,16 @@ def check_report(error: PromptEvaluationError, session: Session) -> None:
     assert session[EvaluationStopped].all()
 
 
-def doors_of(name: str, reply: str) -> tuple[Door, ...]:
-    if os.environ.get("EVERY_DOOR"):
-        return DOORS
+def entry_points_of(name: str, reply: str) -> tuple[EntryPoint, ...]:
+    if os.environ.get("EVERY_ENTRY_POINT"):
+        return ENTRY_POINTS
     if name == "claude":
         return (evaluate,)  # of which each starts a process
-    return part_of_doors([*ADAPTERS].index(name) + [*REPLIES].index(reply) + TODAY)
+    return part_of_entry_points([*ADAPTERS].index(name) + [*REPLIES].index(reply) + TODAY)
 
 
-def part_of_doors(number: int) -> tuple[Door, ...]:
-    return DOORS[number % PARTS :: PARTS]
+def part_of_entry_points(number: int) -> tuple[EntryPoint, ...]:
+    return ENTRY_POINTS[number % PARTS :: PARTS]
 
 
 def allowed(name: str, reply: str) -> frozenset[str]:
@@ -183,17 +191,17 @@ def allowed(name: str, reply: str) -> frozenset[str]:
     return ends | ERROR_CODES | ({""} if reply.startswith(places) else set())
 
 
-def kind_of(name: str, door: Door) -> tuple[bool, bool]:
-    """Doors of one kind end alike; LiteLLM has code of its own for asynchronous ones."""
-    return door in STREAMED, name not in DECODED_HERE and "async" in door.__name__
+def kind_of(name: str, entry_point: EntryPoint) -> tuple[bool, bool]:
+    """Entry points of one kind end alike; LiteLLM has code of its own for asynchronous ones."""
+    return entry_point in STREAMED, name not in DECODED_HERE and "async" in entry_point.__name__
 
 
-def check(name: str, reply: str, stage: Stage, doors: tuple[Door, ...]) -> None:
+def check(name: str, reply: str, stage: Stage, entry_points: tuple[EntryPoint, ...]) -> None:
     stage.reply = REPLIES[reply].answer
     seen: dict[tuple[bool, bool], dict[str, str]] = {}
-    for door in doors:
-        ends = seen.setdefault(kind_of(name, door), {})
-        ends[door.__name__] = end_of(door, stage.adapter(name))
+    for entry_point in entry_points:
+        ends = seen.setdefault(kind_of(name, entry_point), {})
+        ends[entry_point.__name__] = end_of(entry_point, stage.adapter(name))
     for ends in seen.values():
         assert set(ends.values()) <= allowed(name, reply), ends
         assert len(set(ends.values())) == 1, ends
@@ -204,27 +212,32 @@ def check(name: str, reply: str, stage: Stage, doors: tuple[Door, ...]) -> None:
 def test_hostile_reply_ends_a_run_alike_from_every_entry_point(
     name: str, reply: str, stage: Stage
 ) -> None:
-    check(name, reply, stage, doors_of(name, reply))
+    check(name, reply, stage, entry_points_of(name, reply))
 
 
-@pytest.mark.parametrize("reply", AT_ALL_DOORS)
+@pytest.mark.parametrize("reply", AT_ALL_ENTRY_POINTS)
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_selected_replies_end_a_run_alike_from_all_entry_points_of_an_adapter(
     name: str, reply: str, stage: Stage
 ) -> None:
-    doors = DOORS
-    if name == "claude" and not os.environ.get("EVERY_DOOR"):
-        # Each run starts a process, so the replies share the doors. `evaluate` is there to compare.
-        part = part_of_doors(AT_ALL_DOORS.index(reply))
-        doors = (evaluate, stream, *(door for door in part if door not in (evaluate, stream)))
-    check(name, reply, stage, doors)
+    entry_points = ENTRY_POINTS
+    if name == "claude" and not os.environ.get("EVERY_ENTRY_POINT"):
+        # Each run starts a process, so the replies share the entry points; `evaluate` is there to
+        # compare.
+        part = part_of_entry_points(AT_ALL_ENTRY_POINTS.index(reply))
+        entry_points = (
+            evaluate,
+            stream,
+            *(entry_point for entry_point in part if entry_point not in (evaluate, stream)),
+        )
+    check(name, reply, stage, entry_points)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_every_entry_point_still_answers_after_the_hostile_replies(name: str, stage: Stage) -> None:
     stage.reply = lambda request: Say("Still here.")
-    for door in DOORS:
-        assert door(stage.adapter(name), Session(), None) == "Still here."
+    for entry_point in ENTRY_POINTS:
+        assert entry_point(stage.adapter(name), Session(), None) == "Still here."
 
 
 # --- Replies that never end
@@ -236,28 +249,28 @@ ENDLESS = {
 }
 
 OVER_SDKS = {"responses", "chat", "messages"}
-"""The adapters whose deadlines `test_deadlines` holds at all doors, over all behaviours."""
+"""The adapters whose deadlines `test_deadlines` holds at all entry points, over all behaviours."""
 
 
 @pytest.mark.parametrize("behaviour", ENDLESS)
 @pytest.mark.parametrize("name", [name for name in ADAPTERS if name not in OVER_SDKS])
 def test_deadline_applies_from_every_entry_point(name: str, behaviour: str) -> None:
     is_cli = name == "claude"
-    doors = (evaluate, stream) if is_cli else DOORS
+    entry_points = (evaluate, stream) if is_cli else ENTRY_POINTS
 
     def attempt(seconds: float) -> set[str] | None:
         with HostileServer(ENDLESS[behaviour]) as server:
             adapter = ADAPTERS[name](server.url, max_retries=2, max_reply_bytes=NO_BOUND)
 
-            def end_by(door: Door) -> str:
+            def end_by(entry_point: EntryPoint) -> str:
                 with pytest.raises(PromptEvaluationError) as caught:
-                    door(adapter, Session(), Deadline.after(seconds))
+                    entry_point(adapter, Session(), Deadline.after(seconds))
                 return caught.value.code
 
-            with ThreadPoolExecutor(len(doors)) as pool:
-                ends = set(pool.map(end_by, doors))
+            with ThreadPoolExecutor(len(entry_points)) as pool:
+                ends = set(pool.map(end_by, entry_points))
             assert server.left()
-        return ends if len(server.requests) >= len(doors) else None
+        return ends if len(server.requests) >= len(entry_points) else None
 
     ends = with_growing_limit(attempt, 3 if is_cli else 0.5)
     if behaviour == "retry later" and name.startswith("litellm, anthropic"):

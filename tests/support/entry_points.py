@@ -1,7 +1,7 @@
-"""All ways into an adapter: its own, those of `MainLoop` and `Chat`, and runs that other runs lead
-to.
+"""Entry points of an adapter: its own, those of `MainLoop` and `Chat`, and nested runs.
 
-A door takes an adapter, a session and a deadline, runs a prompt, and returns the response's text.
+An entry point takes an adapter, a session and a deadline, runs a prompt, and returns the
+response's text.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
-__all__ = ["ANSWERED_BEFORE", "DOORS", "STREAMED", "Door", "asked", "one_event_loop"]
+__all__ = ["ANSWERED_BEFORE", "ENTRY_POINTS", "STREAMED", "EntryPoint", "asked", "one_event_loop"]
 
 ANSWERED_BEFORE = "paid before"
 """The answer of a call in the runs that another adapter has begun."""
 
-type Door = Callable[[LoopAdapter, Session, Deadline | None], str]
+type EntryPoint = Callable[[LoopAdapter, Session, Deadline | None], str]
 
 
 def _pay(params: object, *, context: ToolContext) -> ToolResult[object]:
@@ -46,7 +46,7 @@ def _pay(params: object, *, context: ToolContext) -> ToolResult[object]:
 
 # Any below: prompts and events of every output
 def asked() -> Prompt[Any]:
-    """The prompt that every door runs."""
+    """The prompt that every entry point runs."""
     return prompt(tool(), replace(tool(_pay, name="pay"), approval="arguments"))
 
 
@@ -55,7 +55,7 @@ _runner: ContextVar[asyncio.Runner | None] = ContextVar("_runner", default=None)
 
 @contextmanager
 def one_event_loop() -> Generator[None]:
-    """Asynchronous doors that this thread uses in the block run in one loop, which is faster."""
+    """Runs this thread's asynchronous entry points in one event loop, which is faster."""
     with asyncio.Runner() as runner:
         token = _runner.set(runner)
         try:
@@ -256,7 +256,7 @@ def durable_stream_async(adapter: LoopAdapter, session: Session, deadline: Deadl
     return _durable(adapter, session, deadline, streamed=True)
 
 
-DOORS: tuple[Door, ...] = (
+ENTRY_POINTS: tuple[EntryPoint, ...] = (
     evaluate,
     evaluate_async,
     execute,
@@ -281,4 +281,4 @@ STREAMED = frozenset(
     {stream, stream_async, loop_stream, loop_stream_async, chat_stream, chat_stream_async}
     | {resume_stream, durable_stream_async}
 )
-"""The doors that ask the provider for a stream."""
+"""The entry points that ask the provider for a stream."""

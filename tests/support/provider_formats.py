@@ -35,7 +35,7 @@ def _sse(events: Iterable[Event]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class WireFormat:
+class ProviderFormat:
     """What a provider's API looks like; `events` gets the reply and the request that asked.
 
     `encode` writes the events of a stream. With `streams_by_path` each reply is a stream.
@@ -385,15 +385,15 @@ def _anthropic_error(fail: Fail) -> Json:
 
 
 _ROUTES = {
-    "/chat/completions": WireFormat(
+    "/chat/completions": ProviderFormat(
         _chat_reply, _chat_events, _openai_error, end_of_stream=b"data: [DONE]\n\n"
     ),
-    "/responses": WireFormat(_responses_reply, _responses_events, _openai_error),
-    "/messages": WireFormat(_anthropic_reply, _anthropic_events, _anthropic_error),
+    "/responses": ProviderFormat(_responses_reply, _responses_events, _openai_error),
+    "/messages": ProviderFormat(_anthropic_reply, _anthropic_events, _anthropic_error),
 }
 # Claude as Google Cloud and Amazon Bedrock serve it
 _ROUTES.update(dict.fromkeys([":rawPredict", ":streamRawPredict", "/invoke"], _ROUTES["/messages"]))
-_ROUTES["/invoke-with-response-stream"] = WireFormat(
+_ROUTES["/invoke-with-response-stream"] = ProviderFormat(
     _anthropic_reply,
     _anthropic_events,
     _anthropic_error,
@@ -403,13 +403,13 @@ _ROUTES["/invoke-with-response-stream"] = WireFormat(
 )
 
 
-def wire_format(path: str) -> WireFormat | None:
+def provider_format(path: str) -> ProviderFormat | None:
     """The format spoken at a path, whatever prefix it has, or None."""
     route = path.partition("?")[0]
     return next((form for end, form in _ROUTES.items() if route.endswith(end)), None)
 
 
-def render(step: Step, form: WireFormat, asked: Json, ids: Ids) -> Raw | Drop:
+def render(step: Step, form: ProviderFormat, asked: Json, ids: Ids) -> Raw | Drop:
     """The bytes that a step is in a format, as a stream if the request `asked` for one."""
     match step:
         case Raw() | Drop():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.foreign_tools import foreign_prompt
+from support.external_tools import foreign_prompt
 from support.messages_api import check_tools
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
