@@ -51,7 +51,7 @@ class Journal:
         self._listed: list[_Listed] = []  # so that their contents stay on disk
 
     def new_file(self) -> IO[bytes]:
-        """Returns a file for contents, which is removed when nothing refers to it any more.
+        """Returns a file for contents, which is removed once nothing refers to it.
 
         Raises `OSError` if the folder above `root` cannot be written.
         """
@@ -67,7 +67,7 @@ class Journal:
         The status of those at a path in `stable` would tell a change. If a change is under way
         already, it goes on until then.
         """
-        if self._folder is None:  # there are no contents
+        if self._folder is None:  # nothing was copied
             self._folder, self._lock = _new_folder(self._root)
         path = self._folder / LIST
         if not self._listed:
@@ -130,7 +130,7 @@ def _new_folder(root: Path) -> tuple[Path, int]:
     while True:
         folder = Path(mkdtemp(prefix=_prefix(root), dir=root.parent))
         lock = _lock(folder, wait=True)
-        if folder.exists():  # else a starting process took it for a leftover
+        if folder.exists():  # otherwise a starting process took it for an abandoned one
             return folder, lock
         os.close(lock)
 
