@@ -36,7 +36,7 @@ def utc_now() -> datetime:
 class Deadline:
     """A moment by which an evaluation must have ended.
 
-    Raises `TypeError` for what is no `datetime` and `ValueError` for one without a time zone.
+    Raises `TypeError` if it is not a `datetime` and `ValueError` for one without a time zone.
     """
 
     expires_at: datetime

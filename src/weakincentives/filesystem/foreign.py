@@ -7,7 +7,7 @@ from typing import IO
 from .host import HostEntry, HostFilesystem
 from .paths import FilesystemLimitError, FilesystemLimits, normal_path
 from .protocol import FileStat, Kind
-from .recovery import LIST, Journal, leftovers
+from .recovery import LIST, Journal, uncommitted_changes
 from .undo import Version
 
 __all__ = ["ForeignDirectory"]
@@ -64,7 +64,7 @@ class ForeignDirectory(HostFilesystem):
         be read; both name the folder of the copies, which stays.
         """
         with self.lock:
-            for folder, entries, until_ns in leftovers(self.root):
+            for folder, entries, until_ns in uncommitted_changes(self.root):
                 stats = [self._status(entry.path) for entry in self._entries()]
                 if any(stat is not None and stat.st_ctime_ns > until_ns for stat in stats):
                     raise FileExistsError(

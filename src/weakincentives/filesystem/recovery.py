@@ -19,7 +19,7 @@ from ..atomic_writes import replacing
 from .host import HostEntry, SpooledContent
 from .protocol import Kind
 
-__all__ = ["LIST", "Journal", "leftovers"]
+__all__ = ["LIST", "Journal", "uncommitted_changes"]
 
 LIST = "entries.json"
 
@@ -65,7 +65,7 @@ class Journal:
         """Lists the `entries` of `root` before a change that ends by the time `until_ns`.
 
         The status of those at a path in `stable` would tell a change. If a change is under way
-        already, it goes on until then.
+        already, it is extended until then.
         """
         if self._folder is None:  # nothing was copied
             self._folder, self._lock = _new_folder(self._root)
@@ -92,7 +92,7 @@ class Journal:
             self._folder = None
 
 
-def leftovers(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
+def uncommitted_changes(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
     """Yields what processes that are gone have listed before changes they did not end.
 
     Yields the folder of the copies, the entries, and the time by which the change ended; the newest

@@ -61,8 +61,8 @@ class Binding[T]:
     `get`. It never closes a resource that is not `owned`.
 
     Raises `ValueError` for an eager or asynchronous binding of another scope than `SINGLETON` and
-    for a provider that does not take one argument; `TypeError` for a scope that is no `Scope` and
-    for what is no type.
+    for a provider that does not take one argument; `TypeError` if the scope is not a `Scope`, and
+    for a kind that is not a type.
     """
 
     protocol: KindOf[T]
@@ -123,7 +123,7 @@ type AnyBinding = Binding[Any]  # Any: a registry binds resources of all types
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ResourceRegistry:
-    """An immutable set of bindings by type. `first | second` contains both, and `second` wins for a type.
+    """Immutable bindings by type. `first | second` contains both, and `second` wins for a type.
 
     `second` may also map types to values that the application owns. Raises `TypeError` for anything
     but a tuple of bindings.
