@@ -1,6 +1,6 @@
 """`python -m examples.sql_generation`: a question becomes SQL that the database can execute.
 
-`accept` lets SQLite explain the answer before it counts, in a transaction with the tools' own
+`accept` lets SQLite explain the answer before it is accepted, in a transaction with the tools' own
 resources. What SQLite says goes back to the model, which answers again. Whatever a query says, the
 connection only reads, and it stops a query that takes too long.
 """

@@ -776,7 +776,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
 
 
 def drawn(page: Path) -> dict[Path, str]:
-    """A page with its figures drawn anew, and the files of its pictures, by path."""
+    """A page with its figures redrawn, and the files of its pictures, by path."""
     files: dict[Path, str] = {}
 
     def draw(at: re.Match[str]) -> str:

@@ -66,7 +66,7 @@ class Sites(ast.NodeVisitor):
 
     def replace(self, node: ast.expr | ast.stmt, new: str) -> None:
         if node.end_lineno != node.lineno or node.end_col_offset is None:
-            return  # most expressions stand on one line; these are enough
+            return  # most expressions are on one line; these are enough
         text = self.lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
         self.changes.append(
             Change(self.path, node.lineno, node.col_offset, node.end_col_offset, text, new)

@@ -180,7 +180,7 @@ def reviewer(root: Path) -> PromptTemplate[Review]:
 
 
 def fixing(root: Path) -> PromptTemplate[Review]:
-    """Returns a reviewer that also changes the files in `root`, after a person's approval."""
+    """Returns a reviewer that also changes the files in `root`, after the user's approval."""
     fixes = MarkdownSection(
         title="Fixes",
         template=(

@@ -45,7 +45,7 @@ def play[Out](
 ) -> NoReturn:
     """Runs a whole example: sends the messages to the model of the command line, and exits.
 
-    `plan` stands in for the model where there is none, `state` is that of `Watch`, and `show` makes
+    `plan` replaces the model if there is none, `state` is that of `Watch`, and `show` makes
     a text of the last answer. The exit code is 1 when the provider fails.
     """
     options = command_line(prompt.name, description).parse_args()

@@ -15,7 +15,7 @@ __all__ = ["local_model"]
 def local_model() -> Generator[tuple[str, OpenAIAdapter]]:
     """Yields the model's name, and an adapter for it that works until the block ends.
 
-    The server cannot enforce a response format beside tools, so the prompt asks for the output in
+    The server cannot enforce a format alongside tools, so the prompt asks for the output in
     words.
     """
     weights = find_weights(lambda text: sys.stderr.write(f"{text}\n"))

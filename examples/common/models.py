@@ -1,4 +1,4 @@
-"""Chooses the model: a named one, OpenAI's if there is a key, else an offline one (no LLM)."""
+"""Chooses the model: a named one, OpenAI's if there is a key, otherwise an offline one (no LLM)."""
 
 import os
 from collections.abc import Generator

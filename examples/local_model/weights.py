@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 def find_weights(report: Callable[[str], object]) -> Path:
     """Returns the weights' path; `report` receives a line for each download.
 
-    Raises `RuntimeError` when there are no weights to be found.
+    Raises `RuntimeError` if no weights are found.
     """
     if chosen := os.environ.get("WINK_LOCAL_MODEL"):
         path = Path(chosen).expanduser()

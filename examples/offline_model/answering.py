@@ -24,7 +24,7 @@ _SAME_SOURCE, _OTHER_SOURCE, _NO_NEWS = 0.5, 0.85, 0.9
 
 
 def extract(conversation: Conversation) -> Call | str:
-    """Returns the next step of the extractive model: a call while one helps, else the answer."""
+    """Returns the extractive model's next step: a call while one helps, otherwise the answer."""
     return next_call(conversation) or compose(conversation)
 
 

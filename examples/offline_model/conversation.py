@@ -116,7 +116,7 @@ _LONG = 300
 
 
 def find_question(conversation: Conversation) -> str:
-    """Returns the newest question: a section titled so, else sentences with `?`, else an order."""
+    """Returns the newest question: the titled section, or sentences with `?`, or orders."""
     texts = [message.text for message in reversed(conversation.messages)]
     return next(filter(None, map(_question_in, texts)), next(iter(texts), ""))
 

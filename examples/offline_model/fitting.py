@@ -162,7 +162,7 @@ def _number(schema: Schema, name: str) -> float | None:
 
 
 def _fit_number(value: float | None, schema: Schema, *, step: float) -> float:
-    """Returns the value, else the default, else the minimum or 0; moved into the bounds."""
+    """Returns the value, or the default, or the minimum or 0, clamped to the limits."""
     low, high = _number(schema, "minimum"), _number(schema, "maximum")
     if (above := _number(schema, "exclusiveMinimum")) is not None:
         low = above + step

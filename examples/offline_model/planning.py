@@ -1,6 +1,6 @@
 """Policies as plans: a generator yields calls and answers, and receives what comes back.
 
-Every request carries the whole conversation, so `follow` keeps no state: it runs the plan anew from
+Every request carries the whole conversation, so `follow` keeps no state: it reruns the plan from
 its beginning.
 """
 

@@ -21,7 +21,7 @@ class Section:
     """A Markdown heading without its number, all text below it, and that text's quotable units.
 
     A unit is a sentence, a list item, a table row, a lead-in with its short list, or a question
-    with what follows it. Code is in `body` alone.
+    with what follows it. Only `body` contains code.
     """
 
     title: str
@@ -29,7 +29,7 @@ class Section:
     units: tuple[str, ...]
 
 
-# Without underlined headings (a summary may stand right above `---`) and code by indentation.
+# Without underlined headings (a summary may appear right above `---`) and code by indentation.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["lheading", "code", "html_block"])
 _NUMBER = re.compile(r"\d+(?:\.\d+)*\.?\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\"'(\[])")
@@ -126,7 +126,7 @@ def identifier(fields: Fields) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One string inside a JSON value: its key, the plain fields beside it, and its source."""
+    """One string inside a JSON value: its key, the plain fields next to it, and its source."""
 
     key: str
     text: str

@@ -59,7 +59,7 @@ def coverage(query: str, text: str) -> float:
 
 
 def _terms(text: str) -> list[str]:
-    """Returns the telling words and their pairs, so that words that stand together count more."""
+    """Returns the telling words and their pairs, so that adjacent words score higher."""
     stems = words(text)
     return stems + [f"{left} {right}" for left, right in pairwise(stems)]
 

@@ -43,7 +43,7 @@ def assistant(repository: Path) -> PromptTemplate[Release]:
     git = MCPSection(
         "git",
         title="Git",
-        lock=replace(lock, command=command),  # as it is installed beside this program
+        lock=replace(lock, command=command),  # as it is installed next to this program
         groups={
             "History": ["git_log", "git_show", "git_status"],
             "Commits": ["git_add", "git_commit"],

@@ -40,7 +40,7 @@ class LiveChat:
     def __init__(self, secret: str, store: ChatStore, loop: MainLoop) -> None:
         self._secret, self._store, self._loop = secret, store, loop
         self._task: asyncio.Task[None] | None = None
-        self._frames: list[str] = []  # of the run that is going on
+        self._frames: list[str] = []  # of the current run
         self._tabs: set[asyncio.Queue[str]] = set()
         self._suspension = ""  # of the last run, if it waits for the user
         self._load()
@@ -99,7 +99,7 @@ class LiveChat:
     async def follow(self, *, replay: bool = True) -> AsyncGenerator[str]:
         """Yields the chat as server-sent events: what was, then what happens.
 
-        Without `replay` only the events of the run that is going on, to its end.
+        Without `replay` yields only the events of the current run, to its end.
         """
         queue: asyncio.Queue[str] = asyncio.Queue(_LONGEST_QUEUE)
         # Nothing awaits from here to `add`: the tab misses no event and gets none twice.
@@ -120,7 +120,7 @@ class LiveChat:
         return _MESSAGES.validate_json(self._stored.messages)
 
     def _replay(self) -> list[str]:
-        """Returns the chat up to the run that is going on, as a run of its own."""
+        """Returns the chat up to the current run, as a separate run."""
         run_id, status = uuid4().hex, self._stored.status
         events: list[ag_ui.Event] = [
             ag_ui.RunStartedEvent(thread_id=_THREAD, run_id=run_id, protocol_version="1.0"),
@@ -174,10 +174,10 @@ class LiveChat:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RunSuspended):
             log.error("a run failed", exc_info=error)
-        if self._stored.status == "running":  # what the run has done could not be stored
+        if self._stored.status == "running":  # the run's result could not be stored
             self._load()
             self._publish(_ENCODER.encode(ag_ui.RunErrorEvent(message="Please reload the page.")))
-        self._publish(_COMMENT)  # which wakes those who follow this run alone
+        self._publish(_COMMENT)  # wakes clients that follow only this run
         self._frames = []
 
     def _publish(self, frame: str) -> None:

@@ -53,7 +53,7 @@ class _Refusal(Exception):
 
 
 def make_app(store: ChatStore, loop: MainLoop) -> Starlette:
-    """Returns the application; it answers on this machine's own names alone."""
+    """Returns the application; it accepts only this machine's own host names."""
     chats = _Chats(store, loop)
     routes = [Route(path, _guarded(_page)) for path in _FILES]
     routes.append(Route("/events", _guarded(chats.events)))

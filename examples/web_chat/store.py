@@ -29,7 +29,7 @@ WHERE id = ? AND version = ?
 
 
 class StaleChatError(Exception):
-    """The chat went on elsewhere since it was read."""
+    """The chat was continued elsewhere after it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class StoredChat:
 class ChatStore:
     """The chats of one database file, by the secrets of their browsers.
 
-    The file has a digest of each secret: who reads it can read chats but not go on with them.
+    The file has a digest of each secret: anyone who reads it can read chats but not continue them.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -364,13 +364,13 @@ def _problem(media: Media) -> str:
         return f"the name has more than {_MAX_NAME} or unprintable characters; pass name="
     if media.url:
         if re.fullmatch(r"https?://[^\s\]]{1,2000}", media.url) is None:
-            return "this is no address of HTTP; pass https://…, or the bytes by from_base64"
+            return "the URL must be an HTTP address; pass https://…, or the bytes to from_base64"
         return "a URL has no digest and no size" if media.digest or media.size else ""
     # a digest names a file, so it must be nothing else
     if re.fullmatch(r"[0-9a-f]{64}", media.digest) is None or media.size <= 0:
         return "digest and size are not those of bytes; use from_bytes, from_path or from_url"
     if re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", media.mime) is None:
-        return f"{media.mime!r:.100} is no media type; pass mime= such as 'image/png'"
+        return f"{media.mime!r:.100} is not a media type; pass mime= such as 'image/png'"
     if media.mime.startswith("image/") != isinstance(media, Image):
         return f"{media.mime} is of the other kind; use Image for images, Document for the rest"
     return ""

@@ -36,7 +36,7 @@ def utc_now() -> datetime:
 class Deadline:
     """A moment by which an evaluation must have ended.
 
-    Raises `TypeError` for what is no `datetime` and `ValueError` for one without a time zone.
+    Raises `TypeError` if it is not a `datetime` and `ValueError` for one without a time zone.
     """
 
     expires_at: datetime
@@ -152,7 +152,7 @@ class Budget:
     dollars, by `RunConfig.prices`; after a request of unknown price it does not allow
     another. `run_usage` is what earlier evaluations used of the budget.
 
-    Raises `TypeError` for a bound that is no number, `ValueError` for a negative or infinite one.
+    Raises `TypeError` if a limit is not a number, `ValueError` for a negative or infinite one.
     """
 
     max_tokens: int | None = None
@@ -179,7 +179,7 @@ class Budget:
     def exceeded(
         self, run_usage: RunUsage, *, before: Literal["request", "tool call"]
     ) -> str | None:
-        """Names the first bound without room for one more request or tool call; `None` if none."""
+        """Names the first limit that one more request or tool call would exceed, or `None`."""
         total = run_usage if self.run_usage is _NO_USAGE else self.run_usage + run_usage
         amounts = [
             ("max_tokens", self.max_tokens, total.usage.total_tokens),
@@ -201,7 +201,7 @@ class Budget:
         return None
 
     def tool_calls_left(self, run_usage: RunUsage) -> int | None:
-        """Returns how many more tool calls there is room for; `None` for any number."""
+        """Returns how many more tool calls are allowed; `None` if there is no limit."""
         if self.max_tool_calls is None:
             return None
         return max(0, self.max_tool_calls - (self.run_usage + run_usage).tool_calls)
@@ -255,9 +255,9 @@ class Meter:
     def exceeded(
         self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
     ) -> str | None:
-        """Names the first bound without room for one more request or tool call; `None` if none.
+        """Names the first limit that one more request or tool call would exceed, or `None`.
 
-        `further` is usage to count for this question alone.
+        `further` is usage to include in this check only.
         """
         if (budget := self.budget) is not None:
             if self.unpriced is not None and budget.max_cost is not None:
@@ -273,14 +273,14 @@ class Meter:
         return self.parent.exceeded(before=before, further=further)
 
     def tool_calls_left(self, count: int) -> int:
-        """Returns how many of `count` more tool calls there is room for."""
+        """Returns how many of `count` more tool calls are allowed."""
         left = None if self.budget is None else self.budget.tool_calls_left(self.usage)
         if left is not None and left < count:
             count = left
         return count if self.parent is None else self.parent.tool_calls_left(count)
 
     def reserve_request(self) -> str | None:
-        """Counts one more request, or names the bound that has no room for it."""
+        """Counts one more request, or names the limit that it would exceed."""
         with _counting:
             bound, meter = self.exceeded(before="request"), None
             if bound is None:
@@ -291,11 +291,11 @@ class Meter:
         return bound
 
     def reserve_tool_calls(self, count: int) -> int:
-        """Counts the first of `count` tool calls for which there is room; returns how many."""
+        """Counts as many of `count` tool calls as the limits allow; returns how many."""
         with _counting:
             if self.exceeded(before="tool call"):
                 return 0
-            if count > 1:  # there is room for one
+            if count > 1:  # one is allowed
                 count = self.tool_calls_left(count)
             meter: Meter | None = self
             while meter is not None:
@@ -355,7 +355,7 @@ def check_count(name: str, count: object) -> None:
 
 
 def check_limits(deadline: object, budget: object) -> None:
-    """Raises `TypeError` unless both are limits or `None`; a number of seconds is no deadline."""
+    """Raises `TypeError` unless both are limits or `None`; seconds are not a deadline."""
     if deadline is not None and not isinstance(deadline, Deadline):
         raise TypeError(
             f"deadline must be a Deadline, such as Deadline.after(30), got {deadline!r}"

@@ -71,7 +71,7 @@ class RunStack:
 
 
 class Reservation:
-    """A block that keeps other runs away from what `stacks` stand for.
+    """A block that keeps other runs from using what `stacks` represent.
 
     Entering raises `ConcurrentRunError` if another run is there.
     """

@@ -44,7 +44,7 @@ def _refuse_others(event: str, args: tuple[object, ...]) -> None:
     host: object
     match event, args:
         case (("socket.connect" | "socket.sendto" | "socket.sendmsg"), (_, (to, *_))):
-            host = to  # a Unix socket's path is no tuple
+            host = to  # a Unix socket's path is not a tuple
         case (("socket.getaddrinfo" | "socket.gethostbyname"), (to, *_)):
             host = to
         case _:

@@ -114,7 +114,7 @@ class Snapshotable(Protocol):
 
 @runtime_checkable
 class Forkable(Snapshotable, Protocol):
-    """State that several tool calls of one turn can use at once, each as if it ran alone."""
+    """State that parallel tool calls of one turn can use, each as if it ran by itself."""
 
     def fork(self) -> Fork:
         """Returns a copy of the state for one call, isolated from changes elsewhere."""

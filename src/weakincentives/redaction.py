@@ -26,7 +26,7 @@ class Redactor:
     """Replaces `credentials` in texts by `***`.
 
     A value of fewer than 8 characters stays readable: local servers take words as keys, and a word
-    may stand in any text.
+    may appear in any text.
     """
 
     credentials: tuple[str, ...] = ()

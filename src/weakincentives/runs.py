@@ -1,4 +1,4 @@
-"""The error of a second run at once; `locks` decides which runs may use a session."""
+"""The error for a second concurrent run; `locks` decides which runs may use a session."""
 
 from .locks import ConcurrentRunError
 

@@ -19,7 +19,7 @@ def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspe
     """Like `inspect.signature`, but annotations may name what is not defined.
 
     Python 3.14 evaluates them here for the first time, and a module may import the names for type
-    checkers only. Raises `ValueError` or `TypeError` if there is no signature.
+    checkers only. Raises `ValueError` or `TypeError` if the callable has no signature.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format
@@ -41,7 +41,7 @@ def selector_form(
     """Returns whether `selector` takes params by position, and which of `names` it takes by name.
 
     With `keyword_only`, a positional parameter with one of the names takes the params. Raises
-    `TypeError` for any other parameters, and `ValueError` if there is no signature.
+    `TypeError` for any other parameters, and `ValueError` if the callable has no signature.
     """
     signature = signature_of(selector)
     parameters = signature.parameters.values()

@@ -524,7 +524,7 @@ def test_api_key_with_invalid_header_characters_is_rejected_before_sending(
 ) -> None:
     with (
         ScriptedServer() as server,
-        pytest.raises(PromptEvaluationError, match="the API key holds") as caught,
+        pytest.raises(PromptEvaluationError, match="the API key contains") as caught,
     ):
         run(connect(server, api, api_key=key), prompt(), Session())
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
@@ -541,7 +541,7 @@ def test_api_key_with_invalid_header_characters_is_rejected_before_sending(
 @apis
 @pytest.mark.parametrize(
     ("key", "steps", "message"),
-    [(f"{KEY}\n", (), "the API key holds"), (KEY, (Fail(400, QUOTING),), r"key \*\*\*")],
+    [(f"{KEY}\n", (), "the API key contains"), (KEY, (Fail(400, QUOTING),), r"key \*\*\*")],
 )
 def test_key_of_a_custom_client_is_checked_and_masked(
     api: str, key: str, steps: tuple[Step, ...], message: str

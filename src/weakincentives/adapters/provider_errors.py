@@ -152,7 +152,7 @@ def error_from_failure(
         error.phase = "response"
     param = next(filter(None, map(_param, parts)), "")
     if error.code == "bad_request" and param:
-        error.remedy = f"change {param!r}, or leave it out of the request"
+        error.remedy = f"change {param!r}, or omit it from the request"
         if param not in error.message:
             error.message = f"{param}: {error.message}"
     return error
@@ -341,6 +341,6 @@ def check_key(provider: str, key: str) -> None:
     The HTTP library would quote the complete key in its own error.
     """
     if not key.isascii() or not key.isprintable() or " " in key:
-        reason = "the API key holds white space or characters that no HTTP header can hold"
+        reason = "the API key contains white space or characters that an HTTP header cannot contain"
         remedy = "check where it comes from; a line break at its end is a usual cause"
         raise error_from_request(provider, "authentication", reason, remedy)

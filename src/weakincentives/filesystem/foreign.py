@@ -7,7 +7,7 @@ from typing import IO
 from .host import HostEntry, HostFilesystem
 from .paths import FilesystemLimitError, FilesystemLimits, normal_path
 from .protocol import FileStat, Kind
-from .recovery import LIST, Journal, leftovers
+from .recovery import LIST, Journal, uncommitted_changes
 from .undo import Version
 
 __all__ = ["ForeignDirectory"]
@@ -19,7 +19,7 @@ _RECOVERY_NS = 600_000_000_000
 
 
 class ForeignDirectory(HostFilesystem):
-    """A directory that other programs change: `restore` undoes their changes after a `record`.
+    """A directory that other programs can change: `restore` undoes their changes after a `record`.
 
     Call `record` before such a program may run, and `restore` when it no longer does, or `commit`.
     A file is copied once and again when its status changed. Symbolic links and special files are
@@ -37,7 +37,7 @@ class ForeignDirectory(HostFilesystem):
         self._journal = Journal(self.root)
 
     def record(self, *, seconds: float = 0) -> None:
-        """Copies what the directory holds into the newest snapshot, if there is one.
+        """Copies the directory's contents into the newest snapshot, if there is one.
 
         `recover` puts it back only if all changes came within `seconds` from now.
         """
@@ -47,13 +47,13 @@ class ForeignDirectory(HostFilesystem):
             if "." not in version.originals:
                 kinds: dict[str, Kind] = {entry.path: entry.kind for entry in self._entries()}
                 self._copies = {path: self._copies[path] for path in kinds if path in self._copies}
-                # a directory last, so that it is put back first
+                # a directory last, so that it is restored first
                 for path, kind in reversed(kinds.items()):
                     self._record(path, kind)
             self._journal.begin(version.originals, self._copies, time_ns() + int(seconds * 1e9))
 
     def commit(self) -> None:
-        """Lets what has changed since `record` stand, even if this process is killed."""
+        """Commits the changes since `record`, even if this process is killed afterwards."""
         with self.lock:
             self._journal.end()
 
@@ -64,7 +64,7 @@ class ForeignDirectory(HostFilesystem):
         be read; both name the folder of the copies, which stays.
         """
         with self.lock:
-            for folder, entries, until_ns in leftovers(self.root):
+            for folder, entries, until_ns in uncommitted_changes(self.root):
                 stats = [self._status(entry.path) for entry in self._entries()]
                 if any(stat is not None and stat.st_ctime_ns > until_ns for stat in stats):
                     raise FileExistsError(
@@ -150,7 +150,7 @@ class ForeignDirectory(HostFilesystem):
         try:
             with self._open_parent(path) as (parent, name):
                 return os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except OSError:  # it has gone, or a link or a file stands in the place of its directory
+        except OSError:  # it was removed, or a link or a file has replaced its directory
             return None
 
     def _get(self, path: str, version: Version[HostEntry]) -> HostEntry | None:

@@ -64,7 +64,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
             del self._operations[snapshot.operation_count :]
 
     def close(self) -> None:
-        """Ends the call: a thread that it left running can change nothing any more."""
+        """Ends the call, so that a thread it left running cannot change anything."""
         with self.lock:
             self.read_only = True
 
@@ -100,7 +100,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
 
 
 class _BaseFile(File):
-    """An entry of the base that is no directory."""
+    """An entry of the base that is not a directory."""
 
     def __init__(self, fork: OverlayFilesystem, path: str, kind: Kind) -> None:
         self._fork, self._path, self.kind = fork, path, kind

@@ -102,11 +102,11 @@ class Filesystem(Snapshotable, Protocol):
         """Repeats the changes of a fork here; returns `False`, and changes nothing, if it is stale.
 
         A fork is stale when something that it read has changed since. Raises `ValueError` for what
-        is no fork of this filesystem or was merged already.
+        is not a fork of this filesystem or was already merged.
         """
 
     def exists(self, path: str, /) -> bool:
-        """Whether anything stands at `path`."""
+        """Whether `path` exists."""
         try:
             self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -140,7 +140,7 @@ class Filesystem(Snapshotable, Protocol):
     def glob(self, pattern: str, path: str = ".", /) -> Iterator[FileStat]:
         """Yields the files below a directory whose path from there matches, in order of `walk`.
 
-        `**` stands for any number of directories, `*`, `?` and `[…]` for characters within one
+        `**` matches any number of directories, `*`, `?` and `[…]` for characters within one
         name.
         """
         matching = self._walk(path, Glob(normal_path(pattern, self.limits)))
@@ -201,6 +201,6 @@ class Filesystem(Snapshotable, Protocol):
                 data = self.read_bytes(file.path)
             except (OSError, PathError):
                 continue
-            # without data there is no line, not even an empty one
+            # empty data has zero lines, not one empty line
             if data and is_text(data):
                 yield from search.matches(file.path, data.decode(errors="replace"))

@@ -19,7 +19,7 @@ from ..atomic_writes import replacing
 from .host import HostEntry, SpooledContent
 from .protocol import Kind
 
-__all__ = ["LIST", "Journal", "leftovers"]
+__all__ = ["LIST", "Journal", "uncommitted_changes"]
 
 LIST = "entries.json"
 
@@ -51,7 +51,7 @@ class Journal:
         self._listed: list[_Listed] = []  # so that their contents stay on disk
 
     def new_file(self) -> IO[bytes]:
-        """Returns a file for contents, which is removed when nothing refers to it any more.
+        """Returns a file for contents, which is removed once nothing refers to it.
 
         Raises `OSError` if the folder above `root` cannot be written.
         """
@@ -65,9 +65,9 @@ class Journal:
         """Lists the `entries` of `root` before a change that ends by the time `until_ns`.
 
         The status of those at a path in `stable` would tell a change. If a change is under way
-        already, it goes on until then.
+        already, it is extended until then.
         """
-        if self._folder is None:  # there are no contents
+        if self._folder is None:  # nothing was copied
             self._folder, self._lock = _new_folder(self._root)
         path = self._folder / LIST
         if not self._listed:
@@ -92,7 +92,7 @@ class Journal:
             self._folder = None
 
 
-def leftovers(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
+def uncommitted_changes(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
     """Yields what processes that are gone have listed before changes they did not end.
 
     Yields the folder of the copies, the entries, and the time by which the change ended; the newest
@@ -130,7 +130,7 @@ def _new_folder(root: Path) -> tuple[Path, int]:
     while True:
         folder = Path(mkdtemp(prefix=_prefix(root), dir=root.parent))
         lock = _lock(folder, wait=True)
-        if folder.exists():  # else a starting process took it for a leftover
+        if folder.exists():  # otherwise a starting process took it for an abandoned one
             return folder, lock
         os.close(lock)
 

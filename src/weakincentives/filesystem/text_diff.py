@@ -10,7 +10,7 @@ __all__ = ["text_diff"]
 def text_diff(
     before: bytes | None, after: bytes | None, names: tuple[str, str], max_bytes: int
 ) -> str | None:
-    """Returns a unified diff with `names` in its head, empty for equal lines; `None` is no file.
+    """Returns a unified diff with `names` in its head, empty for equal lines; `None` means no file.
 
     Returns `None` if a content has more than `max_bytes` or is not UTF-8 text: comparing takes more
     than linear time.

@@ -1,4 +1,4 @@
-"""Undo: a filesystem records what it changes, so that it can go back to an earlier version.
+"""Undo: a filesystem records its changes, so that it can return to an earlier version.
 
 A version holds the original of each entry that has changed since, and the next newer version. Each
 change records the original first, so an interrupt leaves at most one record too many; restoring an
@@ -23,7 +23,7 @@ _LARGEST_DIFF = 200_000  # bytes
 
 
 type Content = bytes | Literal["directory", "other"] | None
-"""What stands at a path: a file's bytes, or `"other"` for what cannot or should not be read."""
+"""A path's content: a file's bytes, or `"other"` if it cannot or should not be read."""
 
 
 class FileChange(NamedTuple):
@@ -56,7 +56,7 @@ class Version[E: _Entry]:
 
 
 class VersionedFilesystem[E: _Entry](Filesystem):
-    """A filesystem made of three primitives over its entries: get one, put one, move one.
+    """A filesystem built from three primitives over its entries: get one, put one, move one.
 
     They give it undo; `ForkableFilesystem` gives it forks.
     """
@@ -77,18 +77,18 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
     @abstractmethod
     def _put(self, path: str, entry: E | None) -> None:
-        """Puts `entry` in the place of whatever is at `path`; `None` removes that."""
+        """Replaces the entry at `path` with `entry`; `None` removes it."""
 
     @abstractmethod
     def _move(self, path: str, to: str) -> None:
-        """Moves a file into a directory that is there."""
+        """Moves a file into an existing directory."""
 
     @abstractmethod
     def _read(self, entry: E, max_bytes: int) -> bytes | None:
         """Returns the content of a file, `None` if it has more than `max_bytes`."""
 
     def _below(self, path: str, entry: E) -> Iterator[tuple[str, E]]:
-        """Yields the entry at `path`, and with a directory all that it holds."""
+        """Yields the entry at `path` and, for a directory, everything in it."""
         yield path, entry
 
     @abstractmethod
@@ -141,7 +141,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 self._log("rename", path, to)
 
     def snapshot(self) -> Version[E]:
-        """Returns the present version, to which `restore` can go back; takes O(1)."""
+        """Returns the current version, to which `restore` can return; takes O(1)."""
         with self.lock:
             newest = self._newest_version()
             if newest is not None and not newest.originals:
@@ -153,7 +153,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             return version
 
     def restore(self, snapshot: Version[E], /) -> None:
-        """Puts back all that has changed since `snapshot`, which makes newer snapshots invalid.
+        """Undoes every change since `snapshot`, which makes newer snapshots invalid.
 
         An entry that cannot be put back does not stop the rest; another `restore` tries it again.
         Raises an `ExceptionGroup` of these failures, and `ValueError` for a snapshot that is
@@ -181,7 +181,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             self._put_back(snapshot)
 
     def changes_since(self, snapshot: Version[E], /) -> dict[str, dict[str, str]]:
-        """Returns what has changed since `snapshot` as a unified diff by path, under "files".
+        """Returns the changes since `snapshot` as a unified diff by path, under "files".
 
         A file that is large or no text has its sizes instead. Takes time for what has changed.
         """
@@ -225,7 +225,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             return "other"
 
     def _put_back(self, version: Version[E]) -> None:
-        """Puts back what `version` recorded, the last first; keeps the record of what fails."""
+        """Restores the entries that `version` recorded, last first; keeps those that fail."""
         entries = [*reversed(version.originals.items())]
         # Directories come once more, for their times, when all that is in them is back.
         directories = [
@@ -272,7 +272,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         self._put(path, entry)
 
     def _remove(self, path: str, kind: Kind | None) -> None:
-        """Removes a file, or a directory with all below it."""
+        """Removes a file, or a directory with everything in it."""
         self._change(path, kind, None)
 
     def _make_parents(self, path: str) -> None:
@@ -284,7 +284,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
     def _check_kind(self, path: str, name: str, **errors: type[OSError]) -> Kind | None:
         """Returns the kind of the entry at `name`, or raises the error for that kind.
 
-        "missing" stands for no entry. The kind "other" is always an error.
+        "missing" means that there is no entry. The kind "other" is always an error.
         """
         kind = self._kind(name)
         error = PermissionError if kind == "other" else errors.get(kind or "missing")

@@ -1,4 +1,4 @@
-"""Resources: objects that tools use beside the session, bound by type and made on first use.
+"""Resources: objects that tools use alongside the session, bound by type and created on demand.
 
 A `ResourceRegistry` says what is bound; a `ResourceContext` makes and holds the resources while it
 is open. Nothing here knows prompts or sessions.

@@ -1,4 +1,4 @@
-"""Bindings say how a resource of each type is made; a registry holds one binding for each type."""
+"""Bindings define how each resource is created; a registry has one binding for each type."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,16 +23,16 @@ __all__ = [
     "kind_names",
 ]
 
-type Kind = KindOf[Any]  # Any: bindings and resources of all types stand side by side
+type Kind = KindOf[Any]  # Any: bindings and resources of all types are mixed
 """The type by which a resource is bound; a callable, so that it may be abstract or a protocol."""
 
 
 class ResourceError(WeakIncentivesError, LookupError):
-    """Nothing is bound for a type, a resource needs itself, or its scope forbids the request."""
+    """A type has no binding, a resource depends on itself, or its scope forbids the request."""
 
 
 class NotIsolatedError(BaseException):
-    """A parallel call asked for a resource that calls cannot share, so it must run alone.
+    """A parallel call requested a resource that calls cannot share, so it must run by itself.
 
     It derives from `BaseException`, so that `except Exception` of a handler does not catch it.
     """
@@ -51,7 +51,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Binding[T]:
-    """Says how the resource of one type is made: `Binding(Clock, lambda resources: SystemClock())`.
+    """Defines how to create one resource: `Binding(Clock, lambda resources: SystemClock())`.
 
     The provider may ask `resources` for others. At the end of the scope the container calls the
     resource's `close()`; it enters a context manager without `close()` at its creation and leaves
@@ -61,8 +61,8 @@ class Binding[T]:
     `get`. It never closes a resource that is not `owned`.
 
     Raises `ValueError` for an eager or asynchronous binding of another scope than `SINGLETON` and
-    for a provider that does not take one argument; `TypeError` for a scope that is no `Scope` and
-    for what is no type.
+    for a provider that does not take one argument; `TypeError` if the scope is not a `Scope`, and
+    for a kind that is not a type.
     """
 
     protocol: KindOf[T]
@@ -123,7 +123,7 @@ type AnyBinding = Binding[Any]  # Any: a registry binds resources of all types
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ResourceRegistry:
-    """Bindings by type; immutable. `first | second` holds both, and `second` wins for a type.
+    """Immutable bindings by type. `first | second` contains both, and `second` wins for a type.
 
     `second` may also map types to values that the application owns. Raises `TypeError` for anything
     but a tuple of bindings.
@@ -143,7 +143,7 @@ class ResourceRegistry:
 
     @classmethod
     def of(cls, *bindings: AnyBinding) -> "ResourceRegistry":
-        """Returns the registry of these bindings; raises `ValueError` for two of one type."""
+        """Returns the registry of these bindings; raises `ValueError` if two have one type."""
         registry = cls(bindings)
         kinds: set[Kind] = set()
         for binding in bindings:

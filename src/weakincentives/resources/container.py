@@ -1,4 +1,4 @@
-"""Containers make the resources of a registry on first use and close them, newest first.
+"""Containers create a registry's resources on first use and close them, newest first.
 
 `ResourceContext` holds what lives as long as a prompt's resources are open, `CallResources` what
 lives for one tool call, and `ForkedResources` the forks of a parallel call.
@@ -102,7 +102,7 @@ class Instances:
         savepoint: Savepoint | None = None
         try:
             with instance.noting_scopes() if binding.asynchronous else nullcontext():
-                # stored first, so that the value is closed whatever fails next
+                # stored first, so that the value is closed even if the next step fails
                 instance.value = binding.provider(resolver)
                 if binding.asynchronous:
                     instance.value = await instance.value
@@ -113,7 +113,7 @@ class Instances:
                         "declare it with `async def`"
                     )
                 manager = instance.value
-                match instance.closing_method():  # what a context manager returns is the resource
+                match instance.closing_method():  # the context manager's result is the resource
                     case "__aexit__":
                         value = await manager.__aenter__()
                         instance.value, instance.exit = value, manager.__aexit__
@@ -161,7 +161,7 @@ class Instances:
         _close_now(savepoint.to_close, error, savepoint.initial_states)
 
     def changes_since(self, savepoint: Savepoint, /) -> dict[str, dict[str, object]]:
-        """Describes the changes of the resources created since, as far as they can tell."""
+        """Describes the changes that resources created since the savepoint can report."""
         changes: dict[str, dict[str, object]] = {}
         for instance, snapshot in savepoint.initial_states.items():
             if instance in savepoint.instances:  # of an outer transaction
@@ -189,14 +189,14 @@ _NO_INSTANCES = Instances()  # of each call that cannot have resources of its ow
 
 
 def release(part: Snapshotable, snapshot: Snapshot) -> None:
-    """Tells `part` that nobody will restore `snapshot` any more, if its class has `release`."""
+    """Tells `part` that `snapshot` will not be restored again, if its class has `release`."""
     method = getattr(type(part), "release", None)
     if method is not None:
         method(part, snapshot)
 
 
 class ResourceContext:
-    """Makes and holds the resources of a registry while it is open.
+    """Creates and keeps the resources of a registry while it is open.
 
     It is a context manager and an asynchronous one. Only the outermost entry opens it, and only the
     last exit closes. Resources are closed newest first; an error on closing is logged and the rest
@@ -341,7 +341,7 @@ class CallResources:
         return _Resolver(self.context, self).get(kind)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Closes the call's own resources, newest first; `error` is what ended the call."""
+        """Closes the call's own resources, newest first; `error` is the error that ended it."""
         if self.instances is _NO_INSTANCES:
             return
         if self.instances.state.instances:
@@ -406,7 +406,7 @@ class ForkedResources(ResourceContext):
         raise NotIsolatedError(reason)
 
     def check_shareable(self, kind: Kind) -> None:
-        """Refuses a singleton that calls cannot share."""
+        """Rejects a singleton that calls cannot share."""
         if kind not in self.context.instances.state.values:
             if not self._makes:
                 self.refuse(f"{kind_name(kind)} is not made yet")
@@ -552,7 +552,7 @@ def _close_now(
 
 
 def _run_now[T](coroutine: Coroutine[object, None, T]) -> T:
-    """Returns the result of a coroutine that waits for nothing."""
+    """Returns the result of a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -2,7 +2,7 @@
 
 pydantic is imported on first use, and dataclasses stay plain ones of the standard library.
 Descriptions come from `field(metadata={"description": …})` or `Annotated[…, pydantic.Field(…)]`.
-Scalars are read strictly: no text stands for a number or a truth value. Unknown keys are refused
+Scalars are strict: a string is not accepted as a number or a boolean. Unknown keys are rejected
 unless `allow_extra` is set. Dates, paths, enums, UUIDs and decimals become strings, bytes URL-safe
 base64, sets sorted arrays; NaN and infinities are refused, both ways. Where a type says `Any`, a
 value is dumped as it would be on its own. JSON leaves out fields with `init=False`.

@@ -133,7 +133,7 @@ def _is_kept(
     if not _of_type(kind, values):
         return False
     if not slots and not {len(columns)}.issuperset(map(len, map(vars, values))):
-        return False  # some instance has an attribute beside its fields
+        return False  # some instance has an attribute besides its fields
     return all(check(list(map(column, values))) for column, check in columns)
 
 
@@ -254,7 +254,7 @@ def _parts(value: AnyValue, back: AnyValue) -> Iterator[tuple[str | int, AnyValu
 
 
 def _other_attributes(value: AnyValue) -> dict[str, AnyValue]:
-    """Returns the attributes that are no fields of a dataclass and no cached properties."""
+    """Returns the attributes that are neither dataclass fields nor cached properties."""
     kind, attributes = type(value), getattr(value, "__dict__", None)
     if not attributes:
         return {}

@@ -14,7 +14,7 @@ __all__ = ["check_unique_keys", "line_matcher", "load_unique"]
 def load_unique(subject: str, text: str | bytes) -> AnyJson:
     """Returns the values in JSON `text`; raises `SerdeError` if an object has a key twice.
 
-    Raises `ValueError` for text that is no JSON.
+    Raises `ValueError` for text that is not JSON.
     """
     return json.loads(text, object_pairs_hook=partial(_unique_keys, subject))
 
@@ -22,7 +22,7 @@ def load_unique(subject: str, text: str | bytes) -> AnyJson:
 def check_unique_keys(subject: str, text: str | bytes) -> None:
     """Raises `SerdeError` about `subject` if an object in the JSON `text` has a key twice.
 
-    Parsers silently keep the last value. Text that is no JSON passes: a parser explains it better.
+    Parsers silently keep the last value. Text that is not JSON passes: a parser explains it better.
     """
     try:
         if isinstance(text, bytes):

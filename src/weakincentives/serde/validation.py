@@ -1,4 +1,4 @@
-"""Checks JSON values against a JSON Schema that others wrote, such as that of a foreign tool.
+"""Checks JSON values against a JSON Schema from outside, such as that of an external tool.
 
 jsonschema does the work and is imported on first use: the import takes 80 ms, and the core does not
 depend on it. It is what the MCP SDK checks with too. Nothing is fetched for a `$ref`. Patterns run
@@ -33,7 +33,7 @@ type _Error = Any
 type _Module = Any
 type _Rule = AnyFunction
 
-_MAX_ISSUES = 20  # a model corrects no more at once
+_MAX_ISSUES = 20  # a model does not correct more in one reply
 _MAX_ERRORS = 1_000
 _MAX_MESSAGE = 300
 # Applications of rules, at 10 to 50 microseconds each: as many for each character, and at most.
@@ -147,7 +147,7 @@ def _errors(schema: str, value: Json, size: int) -> Iterator[_Error]:
 
 
 def _problem(error: Exception) -> str:
-    """Returns why a check has failed. A foreign schema may lead jsonschema anywhere."""
+    """Returns why a check has failed. An external schema can make jsonschema raise any error."""
     match error:
         case _TooManySteps():
             return "the check takes too long; send less, and nest it less deeply"

@@ -209,10 +209,10 @@ def _write_again(
         if issue is None:
             return _to_json(adapter, value, exclude_none=exclude_none, warnings="none")
         issues = [issue]
-    except pydantic.ValidationError as misfit:
+    except pydantic.ValidationError as invalid:
         issues = [
             ValidationIssue(issue.path, f"is not of the declared type: {issue.message}")
-            for issue in _issues_of(misfit)
+            for issue in _issues_of(invalid)
         ]
     except Exception:  # the same error once more
         issues = [ValidationIssue((), _reason(error))]
@@ -356,7 +356,7 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> AnyTypeAdapter:
     extra = "ignore" if allow_extra else "forbid"
     config: PydanticConfig = {**CONFIG, "extra": extra}
     try:
-        # An alias, since TypeAdapter takes no config beside a dataclass itself.
+        # An alias, since TypeAdapter rejects a config for a bare dataclass.
         make_alias: AnyType = TypeAliasType  # a checker reads a call as a declaration
         root = make_alias("Root", of)
         adapter: AnyTypeAdapter = pydantic.TypeAdapter(root, config=config)

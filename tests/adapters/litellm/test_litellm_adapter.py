@@ -304,7 +304,7 @@ def test_api_key_with_invalid_header_characters_is_rejected_before_sending(
 ) -> None:
     with (
         ScriptedServer() as server,
-        pytest.raises(PromptEvaluationError, match="the API key holds") as caught,
+        pytest.raises(PromptEvaluationError, match="the API key contains") as caught,
     ):
         run(connect(server, model, api_key=key), prompt(), Session())
     assert caught.value.code == "authentication"
