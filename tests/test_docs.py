@@ -169,7 +169,7 @@ def test_errors_table_lists_every_code() -> None:
         for node in ast.walk(ast.parse(module.read_text())):
             match node:
                 case ast.Call(
-                    func=ast.Name("error_from_request" | "_reached"),
+                    func=ast.Name("error_from_request" | "_limit_error"),
                     args=[_, ast.Constant(str(code)), *_],
                 ):
                     codes.add(code)

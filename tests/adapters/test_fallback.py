@@ -324,7 +324,7 @@ def test_invalid_arguments_are_rejected_on_creation(
 def plain(message: Message) -> Message:
     match message:
         case AssistantMessage():
-            return replace(message, wire=(), provider_format="")
+            return replace(message, wire=(), wire_format="")
         case _:
             return message
 

@@ -113,7 +113,7 @@ def _renamed(step: Any, prefix: str) -> Any:
 def plain(conversation: Conversation) -> Conversation:
     def neutral(message: Message) -> Message:
         if isinstance(message, AssistantMessage):
-            return replace(message, wire=(), provider_format="", model="")
+            return replace(message, wire=(), wire_format="", model="")
         return message
 
     return replace(conversation, messages=tuple(map(neutral, conversation.messages)))

@@ -217,7 +217,7 @@ def test_restated_keeps_provider_compaction_items_unchanged(keep_turns: int | No
     compacted = AssistantMessage(
         tool_calls=(ToolCall("c1", "read_section", '{"section_key": "payments"}'),),
         wire=({"type": "compaction", "encrypted_content": "…"}, {"type": "function_call"}),
-        provider_format="responses/openai",
+        wire_format="responses/openai",
     )
     conversation = chat([compacted, say("one"), say("two"), say("three")], "A", "B", "C")
     assert conversation.conversation is not None

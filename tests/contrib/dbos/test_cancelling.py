@@ -111,7 +111,7 @@ def test_suspended_run_can_be_cancelled_by_run_id_or_wait_id(new: NewRunStore, n
         [waiting] = until(runs.waiting)
         runs.cancel(getattr(waiting, name))
         check_cancelled(runs)
-        with pytest.raises(ValueError, match="somebody has decided"):
+        with pytest.raises(ValueError, match="has already been decided"):
             runs.decide(waiting.wait_id, everything(waiting))
 
     with_runs(store, use)

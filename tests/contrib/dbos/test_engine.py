@@ -271,9 +271,11 @@ def test_find_and_start_reject_the_id_of_another_agent_or_workflow(tmp_path: Pat
         with dbos.SetWorkflowID("count"):
             dbos.DBOS.start_workflow(count).get_result()
         for find in (runs.find, lambda name, run_id: runs.start(name, Job("it"), run_id=run_id)):
-            with pytest.raises(ValueError, match="run 'run' is of agent 'agent', not of 'other'"):
+            with pytest.raises(
+                ValueError, match="run 'run' belongs to agent 'agent', not to 'other'"
+            ):
                 find("other", "run")
-            with pytest.raises(ValueError, match="the database has no run of this id"):
+            with pytest.raises(ValueError, match="the database has no run with this id"):
                 find("agent", "count")
 
     run_in_process(store, work)
@@ -285,7 +287,7 @@ def test_handle_of_a_deleted_run_raises_value_error(new_store: NewRunStore) -> N
         run.result()
         runs.delete(["run"])
         for read in (run.result, run.session, lambda: run.status):
-            with pytest.raises(ValueError, match="the database has no run of this id"):
+            with pytest.raises(ValueError, match="the database has no run with this id"):
                 read()
 
     with_runs(new_store(), use)

@@ -200,11 +200,11 @@ def test_only_one_of_several_concurrent_decisions_is_accepted(new: NewRunStore) 
                 try:
                     runs.decide(waiting.wait_id, everything(waiting, decision))
                 except ValueError as error:
-                    assert "somebody has decided" in str(error)  # noqa: PT017 - in a process
+                    assert "has already been decided" in str(error)  # noqa: PT017 - in a process
                     store.facts.add("refused")
                 else:
                     store.facts.add("decided", type(decision).__name__)
-                with pytest.raises(ValueError, match="somebody has decided"):
+                with pytest.raises(ValueError, match="has already been decided"):
                     runs.decide(waiting.wait_id, everything(waiting, decision))
                 assert runs.waiting() == []
 
@@ -237,7 +237,7 @@ def test_decision_takes_effect_if_its_process_is_killed_between_writes(new: NewR
     def look() -> None:
         with open_waiting_runs(store.url) as runs:
             assert runs.waiting() == []
-            with pytest.raises(ValueError, match="somebody has decided"):
+            with pytest.raises(ValueError, match="has already been decided"):
                 runs.decide("run:wait-1", {})
             with pytest.raises(ValueError, match="no run was suspended as 'run:wait-7'"):
                 runs.decide("run:wait-7", {})

@@ -122,7 +122,7 @@ def test_wink_runs_lists_cancels_deletes_and_cleans_runs_of_each_status(
     assert shown["running"] == ""  # it has not begun
     assert "suspended for approval after" in shown["waiting"].splitlines()[-1]
     assert "answer after" in shown["ended"].splitlines()[-1]
-    assert shown["ended"].count("decision approve") > 1
+    assert shown["ended"].count(": approve") > 1
     assert "cannot show run 'other' because" in wink("runs", "show", store.url, "other").stderr
     assert [run["pending"] for run in runs.values()] == [0, 2, 0, 0, 0]
     assert [run["attempts"] for run in runs.values()] == [0, 1, 1, 1, 4]

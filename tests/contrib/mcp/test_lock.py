@@ -135,15 +135,15 @@ def test_failing_write_keeps_the_old_lock_file(tmp_path: Path) -> None:
         ("Reads a file.", "Reads all files.", "edited at tool 'read_file'"),
         ('"readOnlyHint": true', '"readOnlyHint": false', "edited at tool 'read_file'"),
         ("Be careful.", "Be careless.", "edited at its instructions"),
-        ('"format": 1', '"format": 2', "another format"),
-        ('"tools": [', '"tools": [3,', "cannot be read"),
-        ('"tools": [', '"more": 1, "tools": [', "cannot be read"),
+        ('"format": 1', '"format": 2', "must have format 1"),
+        ('"tools": [', '"tools": [3,', "cannot read"),
+        ('"tools": [', '"more": 1, "tools": [', "cannot read"),
         ('"tools": [', '"url": "http://x", "tools": [', "the key 'url' stands twice"),
         ('"title": "Read"', '"title": "Read", "title": "Read"', "the key 'title' stands twice"),
-        ('"command": [', '"command": [3,', "cannot be read"),
-        ('"default": 1', '"default": ' + "[" * 100_000, "cannot be read"),
-        ('"default": 1', '"default": ' + "1" * 5_000, "cannot be read"),
-        ("{", "", "cannot be read"),
+        ('"command": [', '"command": [3,', "cannot read"),
+        ('"default": 1', '"default": ' + "[" * 100_000, "cannot read"),
+        ('"default": 1', '"default": ' + "1" * 5_000, "cannot read"),
+        ("{", "", "cannot read"),
     ],
 )
 def test_edited_lock_file_is_rejected(tmp_path: Path, old: str, new: str, place: str) -> None:
@@ -152,9 +152,10 @@ def test_edited_lock_file_is_rejected(tmp_path: Path, old: str, new: str, place:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    words = f"^the lock file {re.escape(str(path))} .*{place}.*; run `wink mcp lock files"
-    with pytest.raises(LockError, match=words):
+    words = f"the lock file {re.escape(str(path))}.*; run `wink mcp lock files"
+    with pytest.raises(LockError, match=words) as caught:
         read_lock(path)
+    assert place in str(caught.value)
 
 
 def test_missing_lock_file_error_names_the_command_that_creates_it(tmp_path: Path) -> None:
@@ -164,8 +165,8 @@ def test_missing_lock_file_error_names_the_command_that_creates_it(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "A", "-a", "a_b", "a" * 33, "a\n"])
 def test_invalid_server_name_is_rejected(name: str, tmp_path: Path) -> None:
-    rule = "use 1 to 32 of a-z, 0-9 and '-', and begin with none of '-'"
-    words = re.escape(f"server name {name!r} is not valid; {rule}")
+    rule = "use 1 to 32 characters from a-z, 0-9 and '-', and start with a letter or digit"
+    words = re.escape(f"invalid server name {name!r}: {rule}")
     with pytest.raises(LockError, match=f"^{words}$"):
         lock_path(name, tmp_path)
 

@@ -83,8 +83,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
         if client is None and async_client is None:
-            # read early, like `origin`, because the variable may change before the client is
-            # created
+            # read early, like `origin`, because the variable may change
             base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
         family, version = _family_and_version(model)
         # Foundry and Anthropic's own platform on AWS accept the same requests as Anthropic's API

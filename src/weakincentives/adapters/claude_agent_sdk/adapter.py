@@ -377,8 +377,7 @@ class _CLIConnection(Connection):
         options = adapter.options(further, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)
-        # The SDK shields its clean-up from cancellation, so cancelling would wait for a process
-        # that does not respond.
+        # the SDK shields its clean-up, so cancelling would wait for a process that hangs
         self._connecting = asyncio.create_task(self._client.connect())
         await asyncio.wait([self._connecting], timeout=adapter.start_timeout)
         if not self._connecting.done():

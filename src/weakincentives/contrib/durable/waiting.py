@@ -342,8 +342,8 @@ def _check_known(action: str, run_id: str, row: Extra) -> None:
     """Raises `ValueError` unless this row is a run's; the application has other workflows."""
     if row is None or row.name != WORKFLOW:
         raise ValueError(
-            f"cannot {action} run {run_id!r} because the database does not have it; check the id "
-            "and the database"
+            f"cannot {action} run {run_id!r} because the database has no run with this id; check "
+            "the id and the database"
         )
 
 
