@@ -235,7 +235,7 @@ async def agents_over_sdk(name: str, url: str) -> list[Row]:
         for way, candidates in ways.items():
             for agents in w10_agents.AGENTS:
                 found = await w10_agents.measure(candidates | {name: theirs[way]}, agents, 1)
-                result.append(Row("W10", f"{agents} at once{way}, per run", "µs", found, 0))
+                result.append(Row("W10", f"{agents} concurrent{way}, per run", "µs", found, 0))
     return result
 
 

@@ -1,4 +1,4 @@
-"""W10: 1, 50, 200 agents at once in one event loop, ten tool calls each, over OpenAI's SDK.
+"""W10: 1, 50 and 200 concurrent agents in one event loop, ten tool calls each, over OpenAI's SDK.
 
 The server is another process on 127.0.0.1. The floor sends the same requests by hand through the
 SDK's own `post`; what counts is the CPU time of this process. Where `aiohttp` is installed, the
@@ -231,11 +231,11 @@ async def table(url: str) -> list[Row]:
             async with over_sdk(url) as ways, over_aiohttp(url) as others:
                 more = others if agents == MANY and not way else {}
                 costs = await measure(ways[way] | more, agents, rounds)
-            case = f"{agents} at once{way}, per run"
+            case = f"{agents} concurrent{way}, per run"
             result.append(Row("W10", case, "µs", costs, target))
         async with over_sdk(url) as ways:
             costs = {name: await peak(agent, MANY) for name, agent in ways[way].items()}
-        case = f"{MANY} at once{way}, peak growth, per run"
+        case = f"{MANY} concurrent{way}, peak growth, per run"
         result.append(Row("W10", case, "kB", costs, MEMORY, "difference"))
     return result
 

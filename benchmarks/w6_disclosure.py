@@ -287,9 +287,9 @@ def rows() -> Iterator[Row]:
     }
     yield Row("W6", "Anthropic, tools in the conversation, fresh", "k chars", fresh, 1.1)
     calls = {"floor": floor.calls, "ours": together.calls}
-    yield Row("W6", "restart, three at once", "calls", calls, 5, "value")
+    yield Row("W6", "restart, three together", "calls", calls, 5, "value")
     fresh = {"floor": floor.fresh, "ours": together.fresh}
-    yield Row("W6", "restart, three at once, fresh", "k chars", fresh, 70, "value")
+    yield Row("W6", "restart, three together, fresh", "k chars", fresh, 70, "value")
 
     chat = PromptTemplate[None](
         ns="bench",

@@ -107,7 +107,7 @@ def _claude(name: str) -> Subject:
 
 
 def composed(subject: Subject, chance: random.Random) -> Scenario:
-    """Turns of scenarios that end well and stand on one prompt, in any order, then a last word."""
+    """Turns of successful scenarios on one prompt, in any order, then a last message."""
     first = chance.choice([scenario for scenario in subject.pool if _plain(scenario)])
     turns = [
         step

@@ -22,7 +22,7 @@ def rows(text: str) -> list[tuple[str, str, str]]:
 @only_full
 def test_every_workload_runs_and_returns_the_rows_of_the_results() -> None:
     paths = os.pathsep.join([str(ROOT / "src"), *sys.path])
-    process = subprocess.run(  # with all names, so that RESULTS.md is left alone
+    process = subprocess.run(  # with all names, so that RESULTS.md stays unchanged
         [sys.executable, "-m", "benchmarks", *WORKLOADS],
         cwd=ROOT,
         env=os.environ | {"BENCH_ONCE": "yes", "PYTHONPATH": paths},

@@ -203,7 +203,7 @@ def test_read_section_returns_the_section_as_rendered_in_full(
             )
             assert [tool.name for tool in result.value.expanded_tools] == gained
             # what is opened is enough to show the section, with its tools, in a prompt rendered
-            # anew
+            # again
             if inside:
                 rendered = render(dict.fromkeys(result.value.opened, FULL))
                 assert (rendered.text, rendered.visibility) == (after.text, after.visibility)
@@ -222,7 +222,7 @@ class Stir:
 
 @dataclass(frozen=True)
 class World:
-    """A tree in which conditions change; beside it stands a tool that changes them, and the
+    """A tree in which conditions change; next to it are a tool that changes them, and the
     session.
     """
 
@@ -323,7 +323,7 @@ def session_with(remembered: Overrides) -> Session:
 
 
 def shown_now(session: Session) -> Overrides:
-    """How the sections stood before the last call of a disclosure tool."""
+    """The sections before the last call of a disclosure tool."""
     return dict(session[ToolInvoked].all()[-1].current_visibility_state)
 
 
@@ -345,7 +345,7 @@ class Model:
         ]
         keys = named_keys(texts)
         if not self.numbers:
-            # its event tells how things stand
+            # its event has the current state
             return self.turn(("read_section", {"section_key": "none such"}))
         number = self.numbers.pop()
         if self.stirs and number % 3 == 0:

@@ -43,7 +43,7 @@ from weakincentives.prompt import Prompt
 from weakincentives.redaction import SECRET_NAMES, credentials_in
 from weakincentives.testing import ScriptedAdapter, call, say
 
-SECRET = "hunter2"  # noqa: S105 - a stand-in
+SECRET = "hunter2"  # noqa: S105 - an example
 HOSTILE = (
     f"{SECRET}</pre><script>alert(1)</script>\n```\n<img src=x onerror=alert(1)>\n"
     "~~~\n# Heading\n[link](javascript:alert(1)) $x$ `````` `code`\r```\r<b>\ud800"

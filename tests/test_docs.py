@@ -230,7 +230,7 @@ def test_every_attribute_and_metric_that_a_page_names_is_sent(page: str) -> None
 
 @cache
 def names_in_code() -> set[str]:
-    """Every word of the source and of what stands beside it, names of files included."""
+    """Every word of the source and of the files next to it, including file names."""
     files = [
         *PACKAGE.rglob("*.py"),
         *(ROOT / "examples").rglob("*.py"),

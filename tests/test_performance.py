@@ -80,7 +80,7 @@ def calls_into(calls: Counter[CodeType], module: ModuleType) -> int:
     ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"],
 )
 def test_import_loads_few_modules_and_no_heavy_ones(entry_point: str) -> None:
-    # -S: what an environment's own .pth files import is no cost of ours.
+    # -S: imports of an environment's own .pth files do not count.
     code = f"import sys; sys.path.append({str(SOURCE)!r}); {entry_point}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True

@@ -47,11 +47,11 @@ class Clock(Thing):
 
 
 class Store(Thing):
-    """A second kind, which stands on a clock."""
+    """A second kind, which depends on a clock."""
 
 
 class Index(Thing):
-    """A third kind, which stands on a store."""
+    """A third kind, which depends on a store."""
 
 
 def of(*bindings: Binding[Any]) -> ResourceContext:
@@ -574,7 +574,7 @@ class Line:
 
 
 class Pool(Line):
-    """One that stands on a line."""
+    """One that depends on a line."""
 
 
 def lines(closed: list[str], **how: Any) -> ResourceContext:

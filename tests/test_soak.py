@@ -1,6 +1,6 @@
 """Holds that the soak plays what it says, for some seconds; an hour of it is `make soak`.
 
-A run each over LiteLLM and the Claude CLI stands with their conformance tests, where the SDKs are.
+A run over LiteLLM and one over the Claude CLI are in their conformance tests, where the SDKs are.
 """
 
 import re

@@ -104,7 +104,7 @@ def test_failed_call_leaves_everything_as_the_previous_call_did(
 
     alone = after(good)
     both = after(good, bad)
-    # What a reducer makes of published telemetry, and of the calls themselves, is no doing of the
+    # Changes by reducers of published telemetry, and of the calls themselves, are not made by the
     # handler.
     assert both == alone
 

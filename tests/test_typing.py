@@ -23,7 +23,7 @@ PAGES = sorted(
     page for pattern in ("*.md", "docs/**/*.md", "specs/**/*.md") for page in ROOT.glob(pattern)
 )
 NOT_CHECKED = (
-    r">>>",  # a doctest; it is no program
+    r">>>",  # a doctest, not a program
     r"# test_\w+\.py\n",  # pytest's functions, whose fixtures most people leave without annotations
 )
 # Our exemptions are not a user's. Blocks of one page show variants under one name, and the

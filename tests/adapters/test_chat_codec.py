@@ -1,4 +1,4 @@
-"""Chat Completions: neutral values to wire and back, without a wire."""
+"""Chat Completions: neutral values to JSON and back, without a server."""
 
 import json
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ LATE = tool_to_spec(tool(name="late"))
 OUTPUT = OutputSpec("Answer", {"type": "object"})
 
 
-# Any: wire payloads.
+# Any: JSON payloads.
 def codec(**options: Any) -> ChatCodec:
     return ChatCodec(CodecOptions(model="m", **options), "openai")
 

@@ -48,7 +48,7 @@ START = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 class Watch:
-    """A clock that stands until it is told otherwise."""
+    """A clock that does not move until a test sets it."""
 
     def __init__(self) -> None:
         self.now = START
@@ -148,24 +148,26 @@ def test_lone_surrogate_in_the_prompt_is_replaced_before_sending() -> None:
 
 def test_custom_bus_and_the_session_receive_each_event_once() -> None:
     session, bus = Session(), InProcessEventBus()
-    own, foreign = recorded(session.bus, Event), recorded(bus, Event)
+    own, external = recorded(session.bus, Event), recorded(bus, Event)
     ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(
         prompt(tool()), session=session, bus=bus
     )
     assert own == []
-    assert len(foreign) == 5
+    assert len(external) == 5
     copies = [
         *session[PromptRendered],
         *session[ProviderCalled],
         *session[ToolInvoked],
         *session[PromptExecuted],
     ]
-    assert sorted(event.event_id for event in copies) == sorted(event.event_id for event in foreign)
+    assert sorted(event.event_id for event in copies) == sorted(
+        event.event_id for event in external
+    )
 
 
-@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("external", [False, True])
 def test_failing_reducer_is_logged_and_does_not_end_the_evaluation(
-    foreign: bool,
+    external: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = Session()
@@ -174,7 +176,7 @@ def test_failing_reducer_is_logged_and_does_not_end_the_evaluation(
         raise RuntimeError("reducer broke")
 
     session[Args].register(ToolInvoked, reduce)
-    bus = InProcessEventBus() if foreign else None
+    bus = InProcessEventBus() if external else None
     adapter = ScriptedAdapter([call(("probe", {})), say("done")])
     assert adapter.evaluate(prompt(tool()), session=session, bus=bus).text == "done"
     assert [

@@ -160,7 +160,7 @@ def test_closing_a_section_removes_its_tools_and_reading_restores_them(
         requests = server.requests
 
     def offered(request: Request) -> list[str]:
-        """Names of the tools that the model can call, wherever they stand, without those of the
+        """Names of the tools that the model can call, wherever declared, without those of the
         library.
         """
         placed_tools = [

@@ -1,4 +1,4 @@
-"""Another adapter goes on where one fails: real SDKs over failing servers, and laws."""
+"""`FallbackAdapter` over real SDKs and failing servers, with its laws."""
 
 import asyncio
 from collections.abc import Callable

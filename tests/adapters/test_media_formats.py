@@ -1,4 +1,4 @@
-"""Media on the wires of OpenAI, in the forms that a strict reader of each API accepts."""
+"""Media in OpenAI requests, in the forms that a strict reader of each API accepts."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A conversation of one adapter goes on at any other, through JSON, as if it had stayed at one."""
+"""A conversation can move from one adapter to any other through JSON."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ def play(
 ) -> list[tuple[Conversation, list[SentRequest]]]:
     """Plays the scenarios as turns of one conversation; returns it after each, and the requests.
 
-    `marks` stand in the call ids of each turn.
+    `marks` appear in the call ids of each turn.
     """
     world, session = World(), Session()
     prompt = SCENARIOS[0].prompt().bind(resources={World: world})

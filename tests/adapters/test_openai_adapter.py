@@ -81,7 +81,7 @@ def tool_names(request: Request) -> list[str]:
 
 
 def outputs(request: Request) -> list[str]:
-    """What the tools answered, as it stands in the recorded request."""
+    """The tool results in the recorded request."""
     return [
         item["output"] if item.get("type") == "function_call_output" else item["content"]
         for item in history(request)
@@ -475,7 +475,7 @@ def test_null_for_an_omitted_default_is_parsed_as_the_default(api: Any) -> None:
         assert evaluate(connect(server, api=api), typed(list[Answer])).output == [Answer("hi", 0)]
 
 
-# --- Many at once
+# --- Concurrent requests
 
 
 def test_adapter_serves_two_event_loops_in_turn_and_closes_its_clients() -> None:

@@ -198,7 +198,7 @@ def test_conversation_of_another_provider_continues_with_the_profile(name: str) 
 
 @contextmanager
 def environment(**variables: str) -> Generator[None]:
-    """These variables alone, of those that a profile or the SDK reads."""
+    """Sets only these variables among those that a profile or the SDK reads."""
     names = {"OPENAI_BASE_URL", "OPENAI_API_KEY"}
     for profile in READY.values():
         names |= {profile.base_url_variable, profile.key_variable}

@@ -603,7 +603,7 @@ def test_event_of_ten_megabytes_is_decoded_quickly(api: str, run: Any) -> None:
     assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
 
 
-# --- Words beside an answer, and failures in odd places
+# --- Text next to an answer, and failures in unusual places
 
 
 @pytest.mark.parametrize("run", [sync, streamed, async_, streamed_async])

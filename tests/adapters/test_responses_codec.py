@@ -1,4 +1,4 @@
-"""OpenAI's Responses: neutral values to items and back, without a wire."""
+"""OpenAI's Responses: neutral values to items and back, without a server."""
 
 import json
 from dataclasses import replace
@@ -51,7 +51,7 @@ REASONING = {
 }
 
 
-# Any: wire payloads.
+# Any: JSON payloads.
 def codec(**options: Any) -> ResponsesCodec:
     return ResponsesCodec(CodecOptions(model="m", **options), "openai")
 

@@ -612,7 +612,7 @@ def test_missing_api_key_error_names_the_environment_variable(api: Any, run: Run
     ):
         run(connect(server, api, api_key=None), prompt(), Session())
     assert (caught.value.phase, caught.value.code) == ("request", "authentication")
-    assert ".; " not in str(caught.value)  # the SDK's sentence goes on with our remedy
+    assert ".; " not in str(caught.value)  # our remedy follows the SDK's sentence
 
 
 @pytest.mark.claim("TL-34")

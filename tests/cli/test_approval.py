@@ -1,4 +1,4 @@
-"""`wink` asks a person about tool calls, and stores runs that wait for one."""
+"""`wink` asks for approval of tool calls, and stores suspended runs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`wink chat` on a terminal, with the keys of a person, and in a pipe."""
+"""`wink chat` on a terminal, with typed keys, and in a pipe."""
 
 import json
 from collections.abc import Generator
@@ -292,7 +292,7 @@ def test_chat_is_logged(folder: Path, wink: Wink) -> None:
         (["--resume", "none.json"], "No such file or directory: 'none.json'"),
         (["--resume", "taken.json"], "taken.json is not a chat of talk:template"),
         (["--resume", "empty.json"], "empty.json has no chat of shop/talk"),
-        (["--resume", "foreign.json"], "no type of that name is known here"),
+        (["--resume", "external.json"], "no type of that name is known here"),
     ],
 )
 def test_unusable_file_is_named_in_the_error(
@@ -300,8 +300,8 @@ def test_unusable_file_is_named_in_the_error(
 ) -> None:
     (folder / "taken.json").write_text("not JSON")
     (folder / "empty.json").write_text('{"version": 1, "slices": {}}')
-    foreign = {"weakincentives.limits:TokenUsage": [{"input_tokens": 1}]}
-    (folder / "foreign.json").write_text(json.dumps({"version": 1, "slices": foreign}))
+    external = {"weakincentives.limits:TokenUsage": [{"input_tokens": 1}]}
+    (folder / "external.json").write_text(json.dumps({"version": 1, "slices": external}))
     done = wink("chat", *TARGET, *arguments, stdin="hello\n")
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""`wink chat` keeps the images that tools return, beside the chat's file."""
+"""`wink chat` stores the images that tools return next to the chat's file."""
 
 from base64 import b64encode
 from pathlib import Path

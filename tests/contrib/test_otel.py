@@ -516,7 +516,7 @@ def test_parallel_calls_have_overlapping_spans_with_their_own_children(how: str)
     inner = ScriptedAdapter([say("Inside.")] * 2)
 
     def meets(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        barrier.wait()  # passed only if both run at once
+        barrier.wait()  # passed only if both run concurrently
         context.evaluate(prompt(), adapter=inner)
         telemetry.inside("http")
         return ToolResult(message="ok")
@@ -542,7 +542,7 @@ def test_repeated_parallel_call_has_two_spans_without_an_error() -> None:
         return ToolResult(message=str(length))
 
     def refuses(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        # which nothing beside others may read
+        # which no parallel call may read
         return ToolResult(message=str(len(context.session[ToolInvoked])))
 
     telemetry = Telemetry()

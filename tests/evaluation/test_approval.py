@@ -91,7 +91,7 @@ async def approve_later(preview: Preview) -> Decision:
 def previews(
     tool: Tool[Any, Any], at: Session, decision: Decision, **resources: Any
 ) -> list[Preview]:
-    """What a person is shown of one call of the tool."""
+    """The preview of one call of the tool."""
     shown: list[Preview] = []
 
     adapter = ScriptedAdapter([call(("run", {})), say("done")])

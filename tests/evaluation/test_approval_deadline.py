@@ -195,7 +195,7 @@ def test_call_does_not_run_if_the_stream_consumer_passes_the_deadline(
 
 
 def test_call_does_not_run_if_the_budget_runs_out_during_approval() -> None:
-    """Two agents run at once: the second one spends the tokens while the first one waits."""
+    """Two agents run concurrently: the second one spends the tokens while the first one waits."""
     spent, session = Event(), Session()
 
     def decide(preview: Preview) -> Decision:

@@ -1,4 +1,4 @@
-"""A chat's turn is in its session from the first step, so whatever stops it, it can go on."""
+"""A chat's turn is in its session from the first step, so a stopped turn can always continue."""
 
 import pickle
 from collections.abc import Callable

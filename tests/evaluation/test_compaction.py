@@ -1,4 +1,4 @@
-"""`Compaction`: a conversation that is too long becomes shorter and goes on."""
+"""`Compaction`: a conversation that is too long is shortened and continues."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A conversation is a value: it goes on, it goes through JSON, it stops, it is derived anew."""
+"""A conversation is a value: continued, saved as JSON, stopped and rebuilt."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
 """Laws of conversations, over random trees, params, conditions and choices of the model.
 
 A `Chat` is a prompt whose params and conditions change between the turns; what the model has read
-is worked out here from the messages alone.
+is computed here from the messages only.
 """
 
 import asyncio
@@ -213,7 +213,7 @@ def idle(prompt: Prompt[Any], conversation: Conversation, session: Session) -> C
     return take_turn(prompt, [], conversation, session)[0]
 
 
-# --- going on
+# --- continuing
 
 
 @given(st.data())
@@ -269,7 +269,7 @@ def test_json_round_trip_preserves_the_complete_conversation(data: st.DataObject
     assert idle(prompt, copy, session) == idle(prompt, conversation, session)
 
 
-# --- deriving anew
+# --- rebuilding
 
 
 @given(st.data())
@@ -416,7 +416,7 @@ def banker(*, dynamic: bool, parallel: Any) -> MainLoop:
 
 
 def goes_on(bank: Bank, stopped: Conversation | None, *, message: str | None = None) -> None:
-    """The stopped conversation is valid, goes on, and no payment begins twice."""
+    """The stopped conversation is valid and continues, and no payment starts twice."""
     assert stopped is not None
     check_answered(stopped.messages)
     assert Conversation.from_json(stopped.to_json()) == stopped
@@ -429,7 +429,7 @@ def goes_on(bank: Bank, stopped: Conversation | None, *, message: str | None = N
     assert execution.conversation is not None
     kept, last = stopped.messages, stopped.messages[-1]
     if message is None and isinstance(last, AssistantMessage) and last.finish == "error":
-        kept = kept[:-1]  # the answer that was cut is written anew
+        kept = kept[:-1]  # the truncated answer is written again
     assert execution.conversation.messages[: len(kept)] == kept
     assert sorted(bank.begun) == [1, 2, 3]
 

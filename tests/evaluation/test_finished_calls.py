@@ -1,4 +1,4 @@
-"""A tool's context serves its call alone: what a handler left running is told so, and changes
+"""A tool's context serves only its call: code that is still running gets an error, and changes
 nothing.
 """
 

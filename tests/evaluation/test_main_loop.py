@@ -671,7 +671,7 @@ def test_unserializable_params_are_matched_by_their_raw_arguments() -> None:
 
 @dataclass(frozen=True)
 class Addressed:
-    """Params of which one stands in no field, so that JSON does not tell them apart."""
+    """Params that differ outside their fields, so that their JSON is equal."""
 
     amount: int
     to: InitVar[str] = ""

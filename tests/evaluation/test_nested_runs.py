@@ -188,7 +188,7 @@ def test_no_nested_run_exceeds_a_budget_and_all_usage_is_counted(
     assert usage == sum(tree.spent, TokenUsage())
     for path in {"root", *tree.requests, *tree.calls}:
         run = tree.run_at(path)
-        if len(set(tree.calls)) == len(tree.calls):  # no call was repeated alone
+        if len(set(tree.calls)) == len(tree.calls):  # no call was repeated by itself
             assert run.max_calls is None or within(tree.requests, path) <= run.max_calls
             below = within(tree.calls, path) - (path in tree.calls)
             assert run.max_tool_calls is None or below <= run.max_tool_calls

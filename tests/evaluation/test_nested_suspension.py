@@ -1,4 +1,4 @@
-"""A nested run that waits for people suspends its root run, which goes on as if it never had."""
+"""A nested run that needs approval suspends its root run, which resumes like any other run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ def run_suspended(
     decide: Callable[[Preview], Decision | None],
     **options: Any,
 ) -> tuple[Execution[Any], int]:
-    """Runs to the end; each time the run waits, another process goes on with some decisions."""
+    """Runs to the end; another process resumes each suspended run with some decisions."""
     resumed: dict[str, Any] = {}
     for times in range(200):
         try:
@@ -70,12 +70,12 @@ def run_suspended(
 
 
 # --------------------------------------------------------------------------------------------------
-# the law: a run that waits anywhere in its tree comes to what a run with an approver comes to
+# the law: a run that is suspended anywhere in its tree ends like a run with an approver
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call: a note, or runs that a handler makes one after another; a person may deny it."""
+    """One call: a note, or runs that a handler makes one after another; which may be denied."""
 
     number: int
     approval: Literal["arguments", "effects"] | None = None
@@ -219,7 +219,7 @@ def test_suspended_tree_of_runs_gives_the_same_result_as_with_an_approver(
 
 
 # --------------------------------------------------------------------------------------------------
-# what waits, and how it goes on
+# what is pending, and how it resumes
 
 
 ASK_TWICE = [
@@ -332,7 +332,7 @@ def test_files_written_by_a_nested_run_are_committed_with_its_call() -> None:
     loop, at = MainLoop(ScriptedAdapter(script)), Session()
     suspension = suspended(loop, asked, at)
     assert tree(files) == {}
-    assert "hunter2" in str(suspension.pending[0])  # what a person reads is in it
+    assert "hunter2" in str(suspension.pending[0])  # the reviewer sees it
     [inside] = suspension.log.inside.values()
     entries = [entry for entry in inside.runs[0].log.entries if not isinstance(entry, Asked)]
     assert "hunter2" not in str(entries)

@@ -1,4 +1,4 @@
-"""A session serves one run at a time: the second one is refused at once and changes nothing."""
+"""A session serves one run at a time: a second run is rejected and changes nothing."""
 
 import asyncio
 import gc
@@ -223,7 +223,7 @@ def test_run_stack_accepts_runs_that_end_in_any_order() -> None:
     stack.begin(inner)
     with pytest.raises(ConcurrentRunError, match="in use by a run of 'inner'"):
         stack.begin(RunToken("sibling", outer))
-    stack.end(outer)  # a thread of its handler goes on
+    stack.end(outer)  # a thread of its handler keeps running
     with pytest.raises(ConcurrentRunError):
         stack.begin(RunToken("next"))
     stack.end(inner)

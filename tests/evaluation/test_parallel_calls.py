@@ -103,7 +103,7 @@ def story(
     driver: Evaluate,
     *,
     start: int,
-    foreign: bool,
+    external: bool,
     later: bool,
 ) -> tuple[object, ...]:
     """All that can be told of an evaluation whose tools run `turns`, in a session that begins with
@@ -121,7 +121,7 @@ def story(
 
     world, at = World(), session()
     at[Plain].seed(*[Plain(0)] * start)
-    bus = InProcessEventBus() if foreign else at.bus
+    bus = InProcessEventBus() if external else at.bus
     events = recorded(bus, Event)
     asked = prompt(named("run", handler_later if later else handler, params=Which)).bind(
         resources=world.registry()
@@ -147,7 +147,7 @@ ENDINGS = (None, None, None, None, False, ValueError, Redirect, KeyboardInterrup
 @given(
     turns=st.lists(st.lists(programs(ENDINGS), min_size=1, max_size=4), min_size=1, max_size=2),
     start=st.sampled_from([0, 3]),
-    foreign=st.booleans(),
+    external=st.booleans(),
     later=st.booleans(),
 )
 def test_parallel_calls_give_the_same_result_as_calls_in_order(
@@ -260,7 +260,7 @@ def counted(handler: Callable[[ToolContext], object]) -> tuple[Tool[Any, Any], l
 def twice(
     tool: Tool[Any, Any], at: Session, driver: Evaluate = evaluate, **resources: Any
 ) -> list[str]:
-    """What two calls of it at once are answered."""
+    """The answers to two parallel calls of the tool."""
     adapter = ScriptedAdapter([call(("count", {}), ("count", {})), say("done")], config=ISOLATED)
     asked = prompt(tool).bind(**resources)
     return [answer.content for answer in answers(driver(adapter, asked, at).transcript)]
@@ -516,7 +516,7 @@ def test_resource_created_in_a_failing_call_is_closed_and_discarded() -> None:
 
 
 def test_nested_runs_of_parallel_calls_run_concurrently_on_their_forks() -> None:
-    """Each call's bus gets its events at once, the session's bus in the order of the calls."""
+    """Each call's bus gets its events immediately, the session's bus in the order of the calls."""
     barrier = Barrier(2)
 
     def inner(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -610,7 +610,7 @@ def test_calls_before_a_redirect_are_answered_and_charged_to_the_budget() -> Non
     for config in (RunConfig(), ISOLATED):
         calls = call(*[("go", {"a": number}) for number in (1, 2, 3)])
         at = Session()
-        # The bound is checked before each call: room for one is no room for the redirection.
+        # The limit is checked before each call: one remaining call does not allow the redirect.
         adapter = ScriptedAdapter([calls], config=config)
         with pytest.raises(BudgetExceededError) as caught:
             evaluate(adapter, prompt(named("go", handler)), at, budget=Budget(max_tool_calls=1))
@@ -799,7 +799,7 @@ def test_calls_before_a_failing_call_are_committed_whatever_it_raises(
         Program((Op("append", Plain, (2,)),), failure),
     ]
     side, order = (
-        story([programs], config, driver, start=0, foreign=False, later=False)
+        story([programs], config, driver, start=0, external=False, later=False)
         for config in (ISOLATED, RunConfig())
     )
     assert side == order

@@ -44,7 +44,7 @@ def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 
 def book_and_pay(*, hidden: bool = False) -> Prompt[Any]:
-    """A prompt whose call of `pay` waits for a person, in a summarized section if `hidden`."""
+    """A prompt whose call of `pay` waits for approval, in a summarized section if `hidden`."""
     book = Tool[Args, object](name="book", description="b", handler=note, effect="at_most_once")
     pay = Tool[Args, object](name="pay", description="p", handler=note, approval="arguments")
     if not hidden:

@@ -65,7 +65,7 @@ def paying(change: Callable[[ToolContext, int], None], paid: list[int]) -> Tool[
 
 
 def resumed(loop: MainLoop, asked: Prompt[Any], at: Session) -> Execution[Any]:
-    """Goes on with a run that waits, approving everything."""
+    """Resumes a suspended run, approving everything."""
     suspension = suspended(loop, asked, at)
     decisions = {preview.call_id: Approve() for preview in suspension.pending}
     return loop.resume(asked, suspension, decisions, session=at)

@@ -23,7 +23,7 @@ TIMEOUT = 20
 
 @dataclass
 class Running:
-    """A run whose tool waits until the test lets it go on."""
+    """A run whose tool waits until the test releases it."""
 
     session: Session
     events: Generator[Any]

@@ -302,8 +302,8 @@ def test_overridden_description_keeps_the_rest_of_an_external_schema() -> None:
         },
         "required": ["city"],
     }
-    foreign = Tool.from_schema(name="t", description="T.", parameters=parameters, handler=ok)
-    plain, other = sent_tool(foreign), sent_tool(foreign, {"when": "The day."})
+    external = Tool.from_schema(name="t", description="T.", parameters=parameters, handler=ok)
+    plain, other = sent_tool(external), sent_tool(external, {"when": "The day."})
     assert other.strict == plain.strict
     assert other.parameters["properties"]["when"]["description"] == "The day."
     assert {**other.parameters["properties"], "when": None} == {

@@ -823,9 +823,9 @@ def test_context_uses_the_session_bus_by_default() -> None:
 
 
 @pytest.mark.claim("TL-31")
-@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("external", [False, True])
 def test_nested_evaluation_events_are_published_once_to_session_and_bus(
-    foreign: bool,
+    external: bool,
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         inner = context.adapter.evaluate(
@@ -837,7 +837,7 @@ def test_nested_evaluation_events_are_published_once_to_session_and_bus(
         return ToolResult(inner.text)
 
     session = Session()
-    bus = InProcessEventBus() if foreign else session.bus
+    bus = InProcessEventBus() if external else session.bus
     invoked, executed = recorded(bus, ToolInvoked), recorded(bus, PromptExecuted)
     adapter = ScriptedAdapter(
         [call(("probe", "{}")), call(("inner", "{}")), say("inner done"), say("done")]

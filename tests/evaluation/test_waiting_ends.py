@@ -30,7 +30,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 
 def sessions_in(database: Path) -> list[str]:
-    """Reads the table, and writes to it, which fails at once if somebody holds a lock."""
+    """Reads the table, and writes to it, which fails immediately if another process has a lock."""
     with closing(sqlite3.connect(database, timeout=0)) as store, store:
         store.execute("BEGIN EXCLUSIVE")
         return [row[0] for row in store.execute("SELECT snapshot FROM sessions")]

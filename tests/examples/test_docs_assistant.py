@@ -1,4 +1,4 @@
-"""The demo on its embedded default model: questions whose answers stand in the documents."""
+"""The demo on its embedded default model: questions whose answers are in the documents."""
 
 import json
 

@@ -349,7 +349,7 @@ def test_provider_failure_is_shown_and_the_chat_can_continue(
 
 def test_closed_tab_does_not_stop_the_answer(client: httpx.Client, adapter: WaitingAdapter) -> None:
     adapter.go.clear()
-    start(client, "Assam, please.")  # the client closes the response at once
+    start(client, "Assam, please.")  # the client closes the response immediately
     tab = Tab(client).read("TEXT_MESSAGE_CONTENT")
     adapter.go.set()
     assert tab.read("RUN_FINISHED").front_end.text.endswith("We have Assam.")

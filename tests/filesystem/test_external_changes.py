@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from support.files import PLACE
 from weakincentives.filesystem import FilesystemLimitError
-from weakincentives.filesystem.foreign import ForeignDirectory
+from weakincentives.filesystem.external import ExternalDirectory
 
 type Change = tuple[str, str, bytes]
 
@@ -28,11 +28,11 @@ CHANGES = st.lists(st.tuples(KINDS, NAMES, CONTENTS), max_size=5)
 
 
 @contextmanager
-def directory() -> Generator[tuple[Path, ForeignDirectory]]:
+def directory() -> Generator[tuple[Path, ExternalDirectory]]:
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
-        foreign = ForeignDirectory(place)
-        yield Path(place), foreign
-        foreign.close()
+        external = ExternalDirectory(place)
+        yield Path(place), external
+        external.close()
 
 
 def remove(path: Path) -> None:
@@ -43,7 +43,7 @@ def remove(path: Path) -> None:
 
 
 def change(root: Path, changes: list[Change]) -> None:
-    """Changes the tree as a foreign program does, without asking the directory's object."""
+    """Changes the tree as a external program does, without asking the directory's object."""
     for kind, name, content in changes:
         path = root / name
         if path.parent != root and not path.parent.is_dir():
@@ -78,31 +78,31 @@ def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
 def test_restore_undoes_changes_by_other_programs(
     first: list[Change], calls: list[list[Change]], data: st.DataObject
 ) -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         change(root, first)
         before, snapshots = [], []
         for changes in calls:
             before.append(tree(root))
-            snapshots.append(foreign.snapshot())
-            foreign.record()
+            snapshots.append(external.snapshot())
+            external.record()
             change(root, changes)
         if not (root / "b").exists():
             change(root, [("link", "b", b"")])
         index = data.draw(st.integers(0, len(calls) - 1))
-        foreign.restore(snapshots[index])
+        external.restore(snapshots[index])
         assert tree(root) == before[index]
 
 
 KILLED = """
 import os, signal, sys
-from weakincentives.filesystem.foreign import ForeignDirectory
-foreign = ForeignDirectory(sys.argv[1])
-snapshot = foreign.snapshot()
-foreign.record(seconds=60)
+from weakincentives.filesystem.external import ExternalDirectory
+external = ExternalDirectory(sys.argv[1])
+snapshot = external.snapshot()
+external.record(seconds=60)
 print(flush=True)
 input()
 if sys.argv[2] == "commit":
-    foreign.commit()
+    external.commit()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -140,29 +140,29 @@ AFTER: list[Change] = [
 
 
 def test_changes_of_a_killed_process_are_undone_by_recover() -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         change(root, BEFORE)
         before = tree(root)
         changed_by_a_killed_process(root, AFTER)
         assert tree(root) != before
-        foreign.recover()
+        external.recover()
         assert tree(root) == before
         assert copies(root) == []
-        foreign.recover()
+        external.recover()
         assert tree(root) == before
 
 
 def test_committed_changes_of_a_killed_process_are_kept() -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         changed_by_a_killed_process(root, BEFORE, "commit")
         after = tree(root)
-        foreign.recover()
+        external.recover()
         assert tree(root) == after
         assert copies(root) == []
 
 
 def test_changes_made_after_a_process_was_killed_are_not_undone() -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         change(root, BEFORE)
         changed_by_a_killed_process(root, AFTER)
         (folder,) = copies(root)
@@ -171,16 +171,16 @@ def test_changes_made_after_a_process_was_killed_are_not_undone() -> None:
         with pytest.raises(
             FileExistsError, match="some of them have been changed again since"
         ) as raised:
-            foreign.recover()
+            external.recover()
         assert str(folder) in str(raised.value)
         assert tree(root) == after
         shutil.rmtree(folder)
-        foreign.recover()
+        external.recover()
         assert tree(root) == after
 
 
 def test_incomplete_or_escaping_copies_are_rejected() -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         change(root, BEFORE)
         changed_by_a_killed_process(root, AFTER)
         after = tree(root)
@@ -189,22 +189,22 @@ def test_incomplete_or_escaping_copies_are_rejected() -> None:
         listed = (folder / "entries.json").read_text()
         os.truncate(contents, 2)
         with pytest.raises(ValueError, match="incomplete"):
-            foreign.recover()
+            external.recover()
         for text in ("{", "[3]", listed.replace('"a/c"', '"../c"'), listed.replace('"b"', '"/b"')):
             contents.write_bytes(b"x" * 100)
             (folder / "entries.json").write_text(text)
             with pytest.raises(ValueError, match=r"cannot read the backups|path"):
-                foreign.recover()
+                external.recover()
         assert tree(root) == after
 
 
 def test_copies_in_use_are_kept_until_their_process_closes() -> None:
-    with directory() as (root, foreign):
-        other = ForeignDirectory(root)
+    with directory() as (root, external):
+        other = ExternalDirectory(root)
         snapshot = other.snapshot()
         other.record(seconds=60)
         (root / "new").write_text("new")
-        foreign.recover()
+        external.recover()
         assert (root / "new").exists()
         assert copies(root) != []
         other.restore(snapshot)
@@ -214,41 +214,41 @@ def test_copies_in_use_are_kept_until_their_process_closes() -> None:
 
 
 def test_restore_without_a_record_undoes_nothing() -> None:
-    with directory() as (root, foreign):
-        snapshot = foreign.snapshot()
+    with directory() as (root, external):
+        snapshot = external.snapshot()
         (root / "new").write_text("by another program")
-        foreign.restore(snapshot)
+        external.restore(snapshot)
         assert (root / "new").exists()
 
 
 def test_file_with_unchanged_status_is_read_once() -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         path = root / "large"
         path.write_bytes(b"x" * 100_000)
         sleep(0.1)  # a later change has another time
-        first = foreign.snapshot()
-        foreign.record()
+        first = external.snapshot()
+        external.record()
         (root / "new").write_bytes(b"y")
-        second = foreign.snapshot()
+        second = external.snapshot()
         before = path.stat().st_atime_ns, path.stat().st_ino
-        foreign.record()
+        external.record()
         assert second.originals["large"] is first.originals["large"]
-        foreign.restore(second)
+        external.restore(second)
         assert (path.stat().st_atime_ns, path.stat().st_ino) == before
 
 
 def test_changed_link_is_reported_and_the_rest_is_restored() -> None:
-    with directory() as (root, foreign):
+    with directory() as (root, external):
         (root / "link").symlink_to("here")
         (root / "file").write_text("before")
         os.link(root / "file", root / "twin")
-        before = foreign.snapshot()
-        foreign.record()
+        before = external.snapshot()
+        external.record()
         (root / "new").write_text("new")
         (root / "link").unlink()
         (root / "twin").write_text("after")
         with pytest.raises(ExceptionGroup, match="cannot restore 1 changes") as raised:
-            foreign.restore(before)
+            external.restore(before)
         assert "'link'" in str(raised.value.exceptions[0])
         assert not (root / "new").exists()
         assert [(root / name).read_text() for name in ("file", "twin")] == ["before", "before"]
@@ -257,10 +257,10 @@ def test_changed_link_is_reported_and_the_rest_is_restored() -> None:
 def test_directory_beyond_max_bytes_is_rejected_before_it_is_copied() -> None:
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         Path(place, "large").write_bytes(b"x" * 1001)
-        foreign = ForeignDirectory(place, max_bytes=1000)
-        snapshot = foreign.snapshot()
+        external = ExternalDirectory(place, max_bytes=1000)
+        snapshot = external.snapshot()
         with pytest.raises(FilesystemLimitError, match="1,001 bytes"):
-            foreign.record()
-        foreign.restore(snapshot)
+            external.record()
+        external.restore(snapshot)
         assert Path(place, "large").exists()
-        foreign.close()
+        external.close()

@@ -31,7 +31,7 @@ SECRET = b"what lies outside is nobody's business"
 
 @contextmanager
 def jail() -> Generator[tuple[Path, Path]]:
-    """A root and, beside it, a directory that must not be touched."""
+    """A root and, next to it, a directory that must not be touched."""
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         root, outside = Path(place, "root"), Path(place, "outside")
         (outside / "below").mkdir(parents=True)

@@ -272,7 +272,7 @@ WRONG = st.sampled_from([NOWHERE, None, 7, -1, 1e999, True, "x<b>", [], [None], 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_altered_log_gives_a_page_or_one_error_line(wink: Wink, data: st.DataObject) -> None:
-    log, page = wink.folder / "foreign.jsonl", wink.folder / "foreign.html"
+    log, page = wink.folder / "external.jsonl", wink.folder / "external.html"
     page.unlink(missing_ok=True)
     lines = (wink.folder / "run.jsonl").read_text().splitlines()
     number = data.draw(st.integers(1, len(lines) - 1))
@@ -285,12 +285,12 @@ def test_altered_log_gives_a_page_or_one_error_line(wink: Wink, data: st.DataObj
     if inner[name] == NOWHERE:
         del inner[name]
     log.write_text("\n".join([*lines[:number], json.dumps(record), *lines[number + 1 :]]))
-    done = wink("report", "foreign.jsonl")
+    done = wink("report", "external.jsonl")
     if done.returncode == 0:
         index = Page(page.read_text()).data["index"]
         assert len(index["runs"]) == 1
     else:
-        assert "foreign.jsonl" in done.stderr
+        assert "external.jsonl" in done.stderr
         assert "Traceback" not in done.stderr
         assert not page.exists()
 

@@ -279,7 +279,7 @@ def test_rendered_prompt_starts_from_scratch_in_each_evaluation() -> None:
         assert contents[0].startswith("Content of section 'a':")
         assert shows in contents[0]
         assert contents[1] == "ok"
-        session.dispatch(Flag())  # the render did not ask for b, so each conversation asks anew
+        session.dispatch(Flag())  # b was not evaluated, so each conversation does it again
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

@@ -270,7 +270,7 @@ def test_alias_of_list_or_str_has_the_container_of_its_target(alias: str) -> Non
 
 
 class Numbers(RootModel[list[int]]):
-    """A model whose JSON is no object."""
+    """A model whose JSON is not an object."""
 
 
 def test_root_model_is_rejected_as_params_and_wrapped_as_output() -> None:

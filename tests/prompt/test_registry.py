@@ -286,7 +286,7 @@ def test_syntax_of_other_template_engines_is_plain_text() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# what is no section
+# values that are not sections
 
 
 @pytest.mark.claim("PS-40")

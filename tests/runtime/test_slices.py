@@ -69,7 +69,7 @@ type Captured = tuple[SessionSnapshot, Model]
 
 
 class SlicesEqualLists(RuleBasedStateMachine):
-    """Several sessions, which may take over each other's snapshots; branches part, and each goes on
+    """Several sessions, which may restore each other's snapshots; branches diverge and continue
     by itself.
     """
 

@@ -58,7 +58,7 @@ def raise_inside(session: Session, entry: Entry) -> None:
 
 
 def nest(session: Session, entry: Entry) -> None:
-    """A branch that a snapshot holds is left, and the session goes on another way."""
+    """The session leaves a branch that a snapshot keeps, and continues on another one."""
     with tool_transaction(session, tag="outer"):
         session.dispatch(entry)
         with tool_transaction(session, tag="inner") as inner:
@@ -132,7 +132,7 @@ def test_repeated_steps_do_not_copy_the_history(
 ) -> None:
     entry = Entry("x")
     session = long_session(entry)
-    step(session, entry)  # the list makes room for more
+    step(session, entry)  # the list grows
     references = sys.getrefcount(entry)
     with memory() as peak:
         for _ in range(1_000):
@@ -204,7 +204,7 @@ def test_restored_session_shares_the_history() -> None:
 
 
 def test_long_chain_of_branches_is_read_as_cheaply_as_a_short_one() -> None:
-    """Each branch stands on the one before; nothing here may recurse from one to the next."""
+    """Each branch builds on the previous one; nothing here may recurse from one to the next."""
     session = Session()
     for number in range(20_000):
         before = session.snapshot()
@@ -243,7 +243,7 @@ def test_failing_reducer_is_rolled_back_without_copying_the_history() -> None:
     session = long_session(entry)
     session[Entry].register(str, keep)
     session[int].register(str, fail)
-    session[Entry].append(entry)  # the list makes room for more
+    session[Entry].append(entry)  # the list grows
     with memory() as peak:
         for _ in range(100):
             with pytest.raises(ValueError, match=r"^$"):

@@ -72,7 +72,7 @@ def raised(kind: type[BaseException]) -> BaseException:
 
 @dataclass(frozen=True)
 class Block:
-    """A transaction to be: what happens in it, how it ends, and whether that goes on beyond it."""
+    """A planned transaction: its steps, how it ends, and whether its end propagates."""
 
     steps: tuple["int | str | Block", ...]
     ending: type[BaseException] | None
@@ -365,7 +365,7 @@ class Handle:
 
 
 class Second(Handle):
-    """Another kind, which stands on the first."""
+    """Another kind, which depends on the first."""
 
 
 class Late(Cell):

@@ -110,7 +110,7 @@ class Aliased:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A dataclass that is checked by its type alone."""
+    """A dataclass that is checked only by its type."""
 
     number: int
     share: float = 0.0
@@ -355,7 +355,7 @@ def portrait(value: Any) -> Any:
     if kind is int:
         return "number", value, None
     if isinstance(value, float) and value.is_integer() and repr(value) != "-0.0":
-        return "number", int(value), None  # an integer may stand in a field of type float
+        return "number", int(value), None  # a field of type float may have an integer
     return kind, value if isinstance(value, int) else repr(value), None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ag_ui import core as ag_ui
 from pydantic import TypeAdapter
 
-type Json = dict[str, Any]  # Any: wire JSON that tests index into
+type Json = dict[str, Any]  # Any: JSON that tests index into
 
 PARSER: TypeAdapter[ag_ui.Event] = TypeAdapter(ag_ui.Event)
 

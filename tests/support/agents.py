@@ -1,4 +1,4 @@
-"""Small prompts, tools and wire bodies for tests of what runs them."""
+"""Small prompts, tools and request bodies for tests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -89,7 +89,7 @@ PLUGIN = ("-p", "no:weakincentives", "-p", "weakincentives.pytest_plugin")
 
 
 class Author:
-    """Runs pytest over a file of tests beside `shop.py`, in this process."""
+    """Runs pytest over a file of tests next to `shop.py`, in this process."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester

@@ -1,4 +1,4 @@
-"""A codec's side of a conversation, without a loop and without a wire."""
+"""A codec's side of a conversation, without a loop and without a server."""
 
 import json
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
 
-# Any throughout: wire payloads, which tests index into.
+# Any throughout: JSON payloads, which tests index into.
 
 
 def encoded(body: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `body` as it stands now, made the way that the SDK writes it: no NaN, no lone
+    """A copy of the current `body`, made the way that the SDK writes it: no NaN, no lone
     surrogates.
     """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
@@ -46,7 +46,7 @@ class Talk:
         )
 
     def hear(self, reply: object) -> AssistantMessage:
-        """Takes a reply into the conversation; the wire's own objects are not touched."""
+        """Takes a reply into the conversation; the reply's own objects are not changed."""
         answer = decode_reply(self.codec, deepcopy(reply))
         self.transcript.append(answer)
         return answer

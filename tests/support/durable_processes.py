@@ -266,7 +266,7 @@ type NewRunStore = Callable[[], RunStore]
 
 
 def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
-    """Tells `hook` of each INSERT of entries, and of the row of a run that waits, of its COMMIT and
+    """Tells `hook` of each INSERT of entries, and of the row of a suspended run, of its COMMIT and
     of what comes after; and of an attempt that is to begin.
     """
     if not isinstance(hook, Kill):
@@ -503,7 +503,7 @@ class Postgres:
         )
 
     def stop(self) -> None:
-        """Stops the server at once, as a crash would."""
+        """Stops the server immediately, like a crash."""
         self._control("-w", "-D", str(self._data), "-m", "immediate", "stop")
 
     def _control(self, *arguments: str) -> None:

@@ -1,7 +1,7 @@
 """An agent for tests of durable runs: it records what really happened in a file that no rollback
 reaches.
 
-Its model decides by the conversation alone, as a provider does, so all attempts of a run take the
+Its model decides only by the conversation, like a provider, so all attempts of a run take the
 same steps.
 """
 
@@ -303,7 +303,7 @@ def helping(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
 
 
 def asking(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
-    """Tools that a person approves: `pay` by its arguments, `draft` by its effects."""
+    """Tools that need approval: `pay` by its arguments, `draft` by its effects."""
 
     def pay(params: Amount, *, context: ToolContext) -> ToolResult[object]:
         hook("before tool")

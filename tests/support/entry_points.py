@@ -186,7 +186,7 @@ def _nested_result(results: list[PromptEvaluationError | str], session: Session)
 
 
 def _suspended(session: Session) -> Suspension:
-    """A run of another adapter that waits for a person."""
+    """A suspended run of another adapter."""
     loop = MainLoop(ScriptedAdapter([call(("pay", {}))]))
     try:
         loop.execute(asked(), session=session)

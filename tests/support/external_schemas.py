@@ -93,7 +93,7 @@ leaves = st.one_of(
     st.just({"type": "string", "enum": ["a", "a", 3]}),
     st.just({"type": "string", "enum": []}),
     st.just({"enum": [1, 2.5, True], "default": 1}),
-    # rules beside unions and references
+    # rules next to unions and references
     st.just({"type": "string", "anyOf": [{"minLength": 1}, {"enum": ["", "b"]}]}),
     st.just({"type": ["string", "array"], "anyOf": [{"type": "string"}, {"type": "array"}]}),
     st.just(

@@ -29,7 +29,7 @@ def foreign_prompt(visibility: SectionVisibility = SectionVisibility.FULL) -> Pr
     """A prompt over all ten servers, none of which is started."""
     sections = [MCPSection(name, lock=lock, visibility=visibility) for name, lock in LOCKS.items()]
     task = MarkdownSection(title="Task", key="task", template="Help.")
-    return PromptTemplate(ns="tests", key="foreign", sections=[task, *sections]).bind()
+    return PromptTemplate(ns="tests", key="external", sections=[task, *sections]).bind()
 
 
 def programs() -> str:

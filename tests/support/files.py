@@ -17,7 +17,7 @@ PLACE = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - tests 
 """Where files cost no disk access, if there is such a place."""
 
 type Tree = dict[str, bytes | None]
-"""What stands at each path: a file's content, or `None` for a directory."""
+"""The entry at each path: a file's content, or `None` for a directory."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def tree(files: Filesystem) -> Tree:
 
 
 def host_tree(root: str | Path) -> dict[str, tuple[int, int, bytes]]:
-    """Returns mode, time and content of all below a directory; of directories the mode alone."""
+    """Returns mode, time and content of all below a directory; of directories only the mode."""
     stats: dict[str, tuple[int, int, bytes]] = {}
     for above, directories, names in os.walk(root):
         for name in directories:

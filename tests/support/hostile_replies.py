@@ -236,7 +236,7 @@ def _values() -> Iterator[tuple[str, _Answer, set[str]]]:
         yield f"counts: {name}", _says(_setting(_COUNTS, value)), hello
     for name, value in _ODD.items():
         for what, keys in _KEYS.items():
-            # an answer is empty where nothing, or a list or object without texts, stands
+            # an answer is empty if it is missing, or a list or object without texts
             empty = {"text": ("null", "list"), "delta": ("null", "object"), "parts": ("null",)}
             ends = hello if what == "usage" else either
             ends = ends | {"output"} if name in empty.get(what, ()) else ends
@@ -276,7 +276,7 @@ def _answers() -> Iterator[tuple[str, _Answer, set[str]]]:
 
 
 def _bytes() -> Iterator[tuple[str, _Answer, set[str]]]:
-    """Bodies that are no reply, statuses, encodings, redirects and streams that end early."""
+    """Malformed bodies, statuses, encodings, redirects and streams that end early."""
     bad, large = {"malformed"}, {"reply_too_large"}
     for name, body in _BODIES.items():
         yield f"body: {name}", _raw(body), bad

@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["PDF", "PNG", "png", "shown_by_chat", "shown_by_messages", "shown_by_responses"]
 
-# Any throughout: wire payloads, which are read key by key.
+# Any throughout: JSON payloads, which are read key by key.
 
 
 def png(red: int = 200, side: int = 2) -> bytes:
@@ -75,7 +75,7 @@ def shown_by_responses(body: dict[str, Any]) -> list[str]:
 def shown_by_chat(body: dict[str, Any]) -> list[str]:
     """Returns the texts, digests and URLs of all parts, in order; fails for any other form.
 
-    Only a user message has parts, and the answers to all calls of a turn follow them at once.
+    Only a user message has parts, and the answers to all calls of a turn follow them immediately.
     """
     shown: list[str] = []
     open_calls: list[str] = []
@@ -106,7 +106,7 @@ def shown_by_chat(body: dict[str, Any]) -> list[str]:
 def shown_by_messages(body: dict[str, Any]) -> list[str]:
     """Returns the texts, digests and URLs of all parts, in order; fails for any other form.
 
-    Images and documents stand in messages of the user and in results that are no errors.
+    Images and documents are allowed in user messages and in results that are not errors.
     """
     shown: list[str] = []
     for message in body["messages"]:

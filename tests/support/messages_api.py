@@ -7,7 +7,7 @@
 
 A request that breaks a rule gets status 400, and leaving the server's block raises `RuleError`.
 Like the newer models the API refuses a request whose beginning is not an earlier request, and puts
-a thinking block before every answer, which must come back where it stood. The rules are those of
+a thinking block before every answer, which must come back in the same place. The rules are those of
 FACTS-ANTHROPIC; no live API was asked.
 """
 
@@ -54,12 +54,12 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A request without its marks; its first `foreign` messages another provider has heard."""
+    """A request without its marks; its first `external` messages another provider has heard."""
 
     fixed: Json
     tools: list[Json]
     messages: list[Json]
-    foreign: int
+    external: int
 
 
 class MessagesAPI:
@@ -113,8 +113,8 @@ class MessagesAPI:
         plain.pop("stream", None)
         said = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
         begun = any(old.messages[:1] == messages[:1] for old in self._sent)
-        foreign = 0 if begun or not said else said[-1] + 1  # said to another provider
-        if said and not foreign:
+        external = 0 if begun or not said else said[-1] + 1  # said to another provider
+        if said and not external:
             before = messages[: said[-1]]
             earlier = [
                 old
@@ -123,19 +123,19 @@ class MessagesAPI:
                 and (
                     (before == old.messages and (self._growing_tools or old.tools == tools))
                     # a new start repeats what another provider has heard, and binds no thinking
-                    or (old.foreign and before == old.messages[: old.foreign - 1])
+                    or (old.external and before == old.messages[: old.external - 1])
                 )
             ]
             rule(bool(earlier), "the beginning of the request is no earlier request")
-            foreign = earlier[0].foreign
+            external = earlier[0].external
         for at in said:
             first = messages[at]["content"][0]
             is_thinking = first.get("type") == "thinking" and "signature" in first
             # a message cannot end with thinking, so one with nothing else is sent without it
             is_empty = first.get("text") == "(no text)"
-            is_right = is_thinking is (at >= foreign) or is_empty
+            is_right = is_thinking is (at >= external) or is_empty
             rule(is_right, "thinking is missing, or another provider's")
-        self._sent.append(_Sent(plain, tools, messages, foreign))
+        self._sent.append(_Sent(plain, tools, messages, external))
 
     def _use_cache(self, body: Json) -> CacheUse:
         """Reads the longest stored prefix within reach of a mark, and stores those at marks."""

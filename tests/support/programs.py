@@ -154,7 +154,7 @@ class ForkedCell(Cell):
 
 
 class ForkableCell(Cell):
-    """Numbers that several calls can use at once."""
+    """Numbers that several calls can use concurrently."""
 
     def fork(self) -> ForkedCell:
         return ForkedCell(list(self.numbers))
@@ -168,7 +168,7 @@ class ForkableCell(Cell):
 
 @dataclass
 class Notebook:
-    """No state of its own; it stands on a cell."""
+    """No state of its own; it depends on a cell."""
 
     cell: Cell
 

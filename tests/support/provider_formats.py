@@ -227,7 +227,7 @@ def _responses_reply(say: Say, model: str, ids: Ids) -> Json:
     }
 
 
-# A part's type: the events of its text, the events of the part itself, where its text stands.
+# A part's type: the events of its text, the events of the part itself, the place of its text.
 _PARTS = {
     "output_text": ("response.output_text", "response.content_part", "text"),
     "refusal": ("response.refusal", "response.content_part", "refusal"),

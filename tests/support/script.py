@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# Wire JSON. `Any`, because tests index into it and a wrong guess should fail there, as a KeyError.
+# JSON of requests. `Any`: tests index into it, and a wrong guess should fail there as a KeyError.
 type Json = dict[str, Any]
 type Headers = tuple[tuple[str, str], ...]
 type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter"]
@@ -48,7 +48,7 @@ class Say:
     `finish` defaults to what the turn implies. `reasoning` becomes the format's own kind: an item
     with encrypted content (Responses), a signed block (Anthropic), an unofficial field (Chat).
     `model` is the one that answers, by default the one that was asked. `blocks` are those of
-    Anthropic's own tools, which stand before the text.
+    Anthropic's own tools, which come before the text.
     """
 
     text: str = ""

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class _Play:
-    """Where the script stands and what has been seen; threads share it, sockets it knows not."""
+    """The script's position and the requests so far; threads share it, and it knows no sockets."""
 
     def __init__(self, steps: tuple[Scripted, ...]) -> None:
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class _Listener(ThreadingHTTPServer):
     """Knows its open connections, so that closing it ends every thread, kept-alive or waiting."""
 
     daemon_threads = False  # so that server_close() joins them
-    # sixteen clients at once overflow the usual five: some wait a second, some are cut off
+    # sixteen concurrent clients overflow the usual five: some wait a second, some are cut off
     request_queue_size = 128
 
     def __init__(self, play: _Play) -> None:

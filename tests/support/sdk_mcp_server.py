@@ -39,7 +39,7 @@ def add(left: int, right: int) -> int:
 
 @server.tool()
 def delete_all(consent: Annotated[Consent, Resolve(ask)]) -> str:
-    """Deletes everything, if a person agrees."""
+    """Deletes everything, if the user agrees."""
     return "deleted" if consent.agreed else "kept"
 
 
@@ -47,7 +47,7 @@ def delete_all(consent: Annotated[Consent, Resolve(ask)]) -> str:
 def invite(
     guest: Annotated[Guest, Resolve(ask_guest)], consent: Annotated[Consent, Resolve(ask)]
 ) -> str:
-    """Asks two questions at once."""
+    """Asks two questions concurrently."""
     return f"{guest.name}, {guest.age}, {guest.meal}, {consent.agreed}"
 
 

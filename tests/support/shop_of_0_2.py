@@ -1,6 +1,6 @@
 """The prompt whose files weakincentives 0.2.0 wrote into `tests/data/0.2`.
 
-It uses only names that exist in 0.2.0 as well, so that the script beside those files can import it.
+It uses only names that exist in 0.2.0, so that the script next to those files can import it.
 """
 
 import os

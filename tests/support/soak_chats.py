@@ -1,5 +1,5 @@
 """Random chats for the soak: two SDKs in one process, of which one takes over where the other
-fails; an MCP server; calls that a person decides on, also in runs that calls begin; and
+fails; an MCP server; calls that need approval, also in nested runs; and
 conversations that become shorter.
 """
 
@@ -145,7 +145,7 @@ class _Talk:
         return f"Answer {turn}."
 
     def plan_memo(self, text: str) -> Step:
-        """Returns the step that calls `keep`, on which a person will decide."""
+        """Returns the step that calls `keep`, which needs a decision."""
         if self.chance.random() < 0.3:
             self.denied.add(text)
         else:
@@ -163,7 +163,7 @@ class _Talk:
             assert not at_once
             text = self.decide_later(waiting.suspension, way)
         assert text == wanted, (text, wanted)
-        if self.model.steps:  # a fault after which there was no other adapter
+        if self.model.steps:  # a fault without another adapter to try
             raise AssertionError(f"not asked for: {self.model.steps}")
 
     def decide_later(self, suspension: Suspension, way: str) -> str:

@@ -209,7 +209,7 @@ def sections(
     return built
 
 
-# Any: one function stands for selectors of every form and answer.
+# Any: one function represents selectors of every form and result.
 def _selector(
     form: str,
     answer: Any,

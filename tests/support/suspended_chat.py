@@ -1,4 +1,4 @@
-"""A turn of a chat over a folder, with a session kept in SQLite, whose call waits for a person:
+"""A turn of a chat over a folder, with a session kept in SQLite, whose call is pending approval:
 `PROGRAM FOLDER DATABASE APPROVAL`.
 
 Prints `asked` when the person is asked, and blocks until a line comes: `yes` approves.

@@ -76,7 +76,7 @@ def agent(*tools: Tool[Any, Any], key: str = "inner", text: str = "Inner.") -> P
 
 
 def delegating(template: PromptTemplate[str], **options: Any) -> Tool[Any, Any]:
-    """A tool that a person wrote, which runs a prompt."""
+    """A hand-written tool that runs a prompt."""
 
     def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(f"delegates {params.a}"))

@@ -1,4 +1,4 @@
-"""Commands that a test uses at a terminal, as a person does."""
+"""Commands that a test types at a terminal."""
 
 import os
 import pty
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._keyboard, text.encode())
 
     def read_until(self, text: str, seconds: float = 60) -> str:
-        """Returns what stands on the screen up to `text`, since the last call."""
+        """Returns the screen's text up to `text`, since the last call."""
         end = time.monotonic() + seconds
         while text not in self._unread:
             left = max(0, end - time.monotonic())

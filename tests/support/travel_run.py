@@ -188,7 +188,7 @@ def travel_log(file: TextIO, content: ContentStore | None = None) -> None:
 
 
 def bookings() -> Prompt[None]:
-    """A prompt whose bookings a person must approve."""
+    """A prompt whose bookings need approval."""
     desk = PromptTemplate[None](
         ns="travel",
         key="bookings",
@@ -236,7 +236,7 @@ def approval_log(file: TextIO) -> None:
 
 
 def resumed_log(file: TextIO) -> None:
-    """Writes the log of a run that waits for approval and goes on once a person has approved."""
+    """Writes the log of a run that is suspended for approval and resumes once approved."""
     session, prompt = Session(), bookings()
     write_events(session.bus, file)
     three = call(("book", {"train": "IC 1832", "count": 3}))

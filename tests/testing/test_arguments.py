@@ -50,7 +50,7 @@ def test_fitting_arguments_satisfy_the_schema_of_any_params_type(
 ) -> None:
     schema = serde.json_schema(kind.of)
     value = data.draw(fitting(schema))
-    # a null can stand for an absent field
+    # a null can represent an absent field
     assert contains_null(value) or jsonschema_rs.is_valid(schema, value)
 
 

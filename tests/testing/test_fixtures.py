@@ -28,6 +28,6 @@ def test_prompts_with_overrides_keep_bound_params_and_resources(tmp_path: Path) 
     LocalPromptOverridesStore(tmp_path).upsert(prompt.descriptor, override, tag="warm")
     overridden = PromptsWithOverrides(tmp_path, "warm")(prompt)
     assert "Greet Ada." in overridden.render().text
-    assert "Help Ada." in prompt.render().text, "the given prompt is left alone"
+    assert "Help Ada." in prompt.render().text, "the given prompt is unchanged"
     with overridden.resources:
         assert overridden.resources.get(Shelf) is shelf

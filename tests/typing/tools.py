@@ -45,7 +45,7 @@ class Lookups:
         return self(params, context=context)
 
 
-# From the handler alone, whatever kind of callable it is.
+# From the handler only, whatever kind of callable it is.
 assert_type(Tool(name="lookup", handler=lookup), Tool[Lookup, Found])
 assert_type(Tool(name="lookup", handler=lookup_async), Tool[Lookup, Found])
 assert_type(Tool(name="lookup", handler=Lookups()), Tool[Lookup, Found])

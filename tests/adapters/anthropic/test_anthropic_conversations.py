@@ -1,4 +1,4 @@
-"""Conversations that go on, elsewhere too, only grow on Anthropic's wire."""
+"""Continued conversations, with this adapter or another, only append to Anthropic's requests."""
 
 from dataclasses import dataclass
 from typing import Any

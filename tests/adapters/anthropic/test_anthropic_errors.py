@@ -1,4 +1,4 @@
-"""What goes wrong in the Messages API alone; `test_sdk_errors` has what all APIs share."""
+"""Errors specific to the Messages API; `test_sdk_errors` has what all APIs share."""
 
 import json
 from collections.abc import Callable

@@ -217,7 +217,7 @@ def test_usage_of_the_wrong_type_is_reported_as_zero(usage: Any) -> None:
     assert (answer.text, answer.usage) == ("x", TokenUsage())
 
 
-# --- Streams on the wire
+# --- Raw streams
 
 
 def body(*events: dict[str, Any], end: str = "\n\n") -> bytes:

@@ -1,4 +1,4 @@
-"""Images and documents on the wire of the Messages API, behind its rules."""
+"""Images and documents in requests of the Messages API, which its rules check."""
 
 import asyncio
 from collections.abc import Callable

@@ -171,7 +171,7 @@ def check_request(platform: str, request: Request, *, is_stream: bool) -> None:
     if platform != "foundry":
         assert request.json.keys() >= {"anthropic_version", "messages", "max_tokens"}
         assert "model" not in request.json
-    assert "cache_control" not in request.json, "marks stand at blocks, which each platform takes"
+    assert "cache_control" not in request.json, "every platform accepts marks at blocks"
 
 
 @pytest.mark.parametrize("platform", ["bedrock", "google"])
@@ -327,5 +327,5 @@ def test_credential_with_invalid_header_characters_is_not_leaked(
     ):
         evaluate(adapter, prompt())
     assert SECRET not in "".join(traceback.format_exception(caught.value))
-    if platform != "bedrock, signed":  # which sends a signature alone
+    if platform != "bedrock, signed":  # which sends only a signature
         assert server.requests == ()

@@ -1,4 +1,4 @@
-"""Laws of the Messages codec, without a wire: requests only grow, schemas fit the API's profile,
+"""Laws of the Messages codec, without a server: requests only grow, schemas fit the API's profile,
 and any reply is read or malformed.
 """
 
@@ -30,7 +30,7 @@ from weakincentives.evaluation.messages import (
 )
 from weakincentives.evaluation.schemas import ToolSpec, tool_to_spec
 
-# Any: wire payloads, which tests index into.
+# Any: JSON payloads, which tests index into.
 
 WAYS: list[ToolChanges] = ["inline", "deferred", "list"]
 ways = pytest.mark.parametrize("way", WAYS)
@@ -125,7 +125,7 @@ def test_requests_are_valid_and_only_grow_for_any_conversation(
             grown = way == "list" or (way == "deferred" and not _loads_by_reference(new))
             assert grown or plain["tools"] == before["tools"]
         before = plain
-    # another process writes the whole conversation at once, and the same
+    # another process encodes the whole conversation in one step, with the same result
     other = Talk(codec(way), "Go.", spec("probe"), READ)
     other.transcript[:] = talk.transcript
     again = without_marks(encoded(other.request()))

@@ -50,7 +50,7 @@ class Long:
 
 
 def script(folder: Path, text: str) -> Path:
-    """A program that stands in for the CLI."""
+    """A program that replaces the CLI."""
     path = folder / "claude-stand-in"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What LiteLLM leaves lying about is no failure of ours, and goes with the module that used it."""
+"""Objects that LiteLLM leaves open cause no failure here, and are closed with the module."""
 
 import asyncio
 import gc

@@ -17,7 +17,7 @@ from weakincentives.testing.scenarios import Step as Played
 
 
 def play(step: Played) -> Step:
-    """LiteLLM takes a web page for a server's failure, so what is no reply is broken JSON."""
+    """LiteLLM reads a web page as a failure of the server, so malformed means broken JSON."""
     return (
         Raw(b"{") if isinstance(step, ProviderFault) and step.code == "malformed" else played(step)
     )

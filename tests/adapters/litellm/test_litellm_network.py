@@ -148,7 +148,7 @@ def test_reply_larger_than_max_reply_bytes_raises(
         (ANTHROPIC, stream, "500 Oops"),
         (ANTHROPIC, stream_async, "500 Oops"),
     ]:
-        # LiteLLM goes on without the body that it could not read
+        # LiteLLM continues without the body that it could not read
         assert error.code == "server_error"
     else:
         assert error.code == "reply_too_large"

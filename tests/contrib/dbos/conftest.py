@@ -34,7 +34,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewRunStore:
 
 @pytest.fixture
 def new(new_store: NewRunStore) -> NewRunStore:
-    """Gives a new store for runs that wait for people."""
+    """Returns a new store for suspended runs."""
     return lambda: replace(new_store(), story=PAID, asks=True)
 
 

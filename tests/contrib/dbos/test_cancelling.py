@@ -161,7 +161,7 @@ def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> N
     assert payments(store) == []
 
 
-# What is stored: 0 start and answer, note, pay is asked, the row of a run that waits.
+# What is stored: 0 start and answer, note, pay is asked, the row of the suspended run.
 def test_run_can_be_cancelled_while_it_suspends(new: NewRunStore) -> None:
     places = [("after commit", 1), ("after commit", 2), ("after commit", 3)]
     if not new().url.startswith("sqlite"):  # where any writer locks everybody out

@@ -167,7 +167,7 @@ def test_second_live_process_with_the_same_executor_id_is_rejected(new_store: Ne
 
     def serve() -> None:
         runs = store.open("slot-1")
-        # asking twice is no second process
+        # asking twice does not start a second process
         assert runs.config("tests", store.url, executor_id="slot-1")
         store.launch()
         signal.pause()

@@ -114,7 +114,7 @@ def calls_open(store: RunStore) -> bool:
 def test_parallel_calls_with_nested_runs_survive_random_kills(
     new_store: NewRunStore, *, counts: bool
 ) -> None:
-    """A session that counts events does so in order: what ran beside other calls is dropped."""
+    """A session counts events in order, without those of discarded parallel calls."""
     kills: list[str] = []
     chances = map(random.Random, count(100 * counts))
 

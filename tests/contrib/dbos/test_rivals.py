@@ -1,4 +1,4 @@
-"""Two attempts of one run at once: both end alike, and the older one stores nothing more."""
+"""Two concurrent attempts of one run: both end alike, and the older one stores nothing more."""
 
 import os
 import random
@@ -130,7 +130,7 @@ def test_worker_frozen_in_a_nested_run_stores_nothing_after_a_takeover(
         for parallel in (False, True):
             store = replace(new_store(), story=PARALLEL, helps=True, parallel=parallel)
             if parallel and store.url.startswith("sqlite"):
-                continue  # a call beside it could be frozen while it locks the file
+                continue  # a parallel call could be frozen while it locks the file
             freeze(store, place, passed)
             check_nested(store)
             assert max(sent(store).values()) == 1
@@ -144,7 +144,7 @@ def test_worker_frozen_before_its_attempt_repeats_no_at_most_once_call(
     store = new_store()
 
     def hold(place: str) -> None:
-        """Keeps the other one in its first call until the first one has gone on so far."""
+        """Blocks the other one in its first call until the first one has come so far."""
         if place == "in tool":
             until(lambda: [it[0] for it in store.facts.read()].count("provider") >= asked)
 

@@ -1,4 +1,4 @@
-"""Runs that wait for people hold no worker, survive every kill, and go on once."""
+"""Suspended runs occupy no worker, survive every kill, and resume once."""
 
 import json
 import random
@@ -228,7 +228,7 @@ def test_decision_takes_effect_if_its_process_is_killed_between_writes(new: NewR
     def die(runs: DurableRuns) -> None:
         runs.start("agent", Job("run"), run_id="run")
         [waiting] = until(runs.waiting)
-        # killed when the row of the run that waits is to go
+        # killed before the row of the suspended run is deleted
         dying = type("Dying", (dbos.DBOS,), {"cancel_workflow": lambda _: kill_me()})
         WaitingRuns(dying).decide(waiting.wait_id, everything(waiting))
 

@@ -79,7 +79,7 @@ def worker(
 
 
 class Full(logging.Handler):
-    """A log that has no room for the first takeover."""
+    """A log whose disk is full at the first takeover."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == "Taking over runs":

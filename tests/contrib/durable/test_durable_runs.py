@@ -1,4 +1,4 @@
-"""A durable run that was cut goes on from its log, and ends as one that was not."""
+"""A durable run that crashed resumes from its log and ends like an uninterrupted one."""
 
 import asyncio
 import json
@@ -293,7 +293,7 @@ def test_rows_of_a_restarted_run_replace_its_and_its_nested_runs_rows() -> None:
         return {*table.rows["run"]}
 
     everything = found()
-    table.append("run", number, [Row(called, 1, "new")], first=True)  # goes on from its first row
+    table.append("run", number, [Row(called, 1, "new")], first=True)  # resumes from its first row
     assert found() == everything - {Row(called, 1, "old")} | {Row(called, 1, "new")}
     table.append("run", number, [Row(called, 2, "new")], first=False)
     assert Row(inside, 0, "old") in found()

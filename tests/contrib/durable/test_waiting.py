@@ -1,4 +1,4 @@
-"""A durable run that waits for people ends as one that does not wait, wherever it is cut."""
+"""A suspended durable run ends like an uninterrupted one, wherever it crashes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Servers that ask a person in the middle of a call: who is asked what, and how a wait ends."""
+"""Servers that ask the user during a call: who is asked what, and how the waiting ends."""
 
 import asyncio
 import json
@@ -314,7 +314,7 @@ def test_field_description_is_limited_to_300_characters() -> None:
     assert len(line) == 300
 
 
-# --- What a person sees
+# --- What the user sees
 
 
 def elicitation(message: str = "?", schema: Any = FLAT) -> Elicitation:

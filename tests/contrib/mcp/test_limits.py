@@ -156,7 +156,7 @@ with connected(hostile(Path({folder!r}))) as call:
 def test_child_processes_of_a_server_end_when_the_client_is_killed(tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[2])
     started: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGKILL):  # both at once: their ends take two seconds
+    for number in (signal.SIGTERM, signal.SIGKILL):  # both together: their ends take two seconds
         (folder := tmp_path / number.name).mkdir()
         program = CLIENT.format(tests=tests, folder=str(folder))
         client = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Sections over servers that misbehave: the model gets an answer, and the run goes on."""
+"""Sections over servers that misbehave: the model gets an error, and the run continues."""
 
 import json
 import os

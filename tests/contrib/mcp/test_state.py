@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from support.commands import environment
 from support.deadlines import with_growing_limit
-from support.external_tools import FOREIGN_SERVERS
+from support.external_tools import EXTERNAL_SERVERS
 from support.files import PLACE
 from support.mcp_prompts import (
     Call,
@@ -227,7 +227,7 @@ def test_rollback_undoes_commits_of_the_git_server(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ExternalServer:
     """A server that does not come with the tests: `make test-mcp` installs it."""
 
     name: str
@@ -242,8 +242,8 @@ def entity(name: str) -> dict[str, object]:
     return {"name": name, "entityType": "letter", "observations": []}
 
 
-FOREIGN = [
-    Foreign(
+EXTERNAL = [
+    ExternalServer(
         "sqlite",
         "mcp1/bin/mcp-server-sqlite",
         ("--db-path", "{folder}/data.db"),
@@ -253,7 +253,7 @@ FOREIGN = [
         ),
         ("sqlite_read_query", {"query": "SELECT * FROM notes, sqlite_master"}),
     ),
-    Foreign(
+    ExternalServer(
         "memory",
         "node_modules/.bin/mcp-server-memory",
         (),
@@ -261,7 +261,7 @@ FOREIGN = [
         ("memory_read_graph", {}),
         environment="MEMORY_FILE_PATH",
     ),
-    Foreign(
+    ExternalServer(
         "filesystem",
         "node_modules/.bin/mcp-server-filesystem",
         ("{folder}",),
@@ -281,21 +281,21 @@ def at[T](folder: Path, value: T) -> T:
     return result
 
 
-@pytest.mark.skipif(not FOREIGN_SERVERS.is_dir(), reason="not installed, see `make test-mcp`")
-@pytest.mark.parametrize("foreign", FOREIGN, ids=lambda foreign: foreign.name)
+@pytest.mark.skipif(not EXTERNAL_SERVERS.is_dir(), reason="not installed, see `make test-mcp`")
+@pytest.mark.parametrize("external", EXTERNAL, ids=lambda external: external.name)
 def test_rollback_undoes_changes_of_an_external_server(
-    foreign: Foreign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    external: ExternalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if foreign.environment:
-        monkeypatch.setenv(foreign.environment, str(tmp_path / "memory.json"))
+    if external.environment:
+        monkeypatch.setenv(external.environment, str(tmp_path / "memory.json"))
     with closing(sqlite3.connect(tmp_path / "data.db")) as database:
         database.execute("CREATE TABLE notes (text)")
         database.execute("INSERT INTO notes VALUES ('one')")
         database.commit()
-    command = (str(FOREIGN_SERVERS / foreign.program), *at(tmp_path, foreign.arguments))
-    environment = (foreign.environment,) if foreign.environment else ()
-    section = server_section(foreign.name, *command, folder=tmp_path, env=environment)
+    command = (str(EXTERNAL_SERVERS / external.program), *at(tmp_path, external.arguments))
+    environment = (external.environment,) if external.environment else ()
+    section = server_section(external.name, *command, folder=tmp_path, env=environment)
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    before, after = undone(section, at(tmp_path, foreign.calls), at(tmp_path, foreign.read))
+    before, after = undone(section, at(tmp_path, external.calls), at(tmp_path, external.read))
     assert before == after
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files

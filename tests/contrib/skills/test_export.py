@@ -1,4 +1,4 @@
-"""What was imported is exported byte for byte; what was overridden stands in its place."""
+"""Imported skills are exported byte for byte; overridden texts replace the originals."""
 
 import stat
 from pathlib import Path

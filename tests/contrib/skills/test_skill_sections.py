@@ -68,7 +68,7 @@ def texts(section: SkillSection) -> dict[SectionPath, str]:
 
 
 def plain_lines(*texts: str) -> list[str]:
-    """The lines with text that are no headings."""
+    """The lines of text that are not headings."""
     return [line for text in texts for line in text.split("\n") if line and line[0] != "#"]
 
 

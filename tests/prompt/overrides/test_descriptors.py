@@ -43,7 +43,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Node:
-    """Holds itself, so that its schema stands behind a reference."""
+    """Holds itself, so that its schema is behind a reference."""
 
     children: "tuple[Node, ...]" = field(default=(), metadata={"description": "Below it."})
 

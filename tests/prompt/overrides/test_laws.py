@@ -157,7 +157,7 @@ def test_fresh_overrides_render_like_authored_texts_and_stale_ones_are_ignored(
 
 
 # -------------------------------------------------------------------------------------------------
-# every kind of text at once
+# every kind of text together
 
 
 @dataclass(frozen=True)

@@ -494,7 +494,7 @@ def test_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
         ((_, text),) = store.resolve(hundred().descriptor).texts.items()
         assert int(text.split()[0]) >= last
         assert len(text.split()[1]) == 200_000
-        # the lock is free, and what was left is no hindrance
+        # the lock is free, and leftover files do not matter
         store.upsert(hundred().descriptor, body(1, "after"))
         assert len(store.resolve(hundred().descriptor).texts) == 2
         store.delete(PLACE, TextId("body", "s1"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakSet
 
-from ...filesystem.foreign import ForeignDirectory
+from ...filesystem.external import ExternalDirectory
 from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
 from ...prompt.tool import ToolResult
@@ -46,7 +46,7 @@ class ServerState:
     """
 
     def __init__(self, path: str | os.PathLike[str], connection: Connection) -> None:
-        self._directory = ForeignDirectory(path)
+        self._directory = ExternalDirectory(path)
         self._connection = connection
         # weak, because a caller may never release one
         self._savepoints = WeakSet[_Savepoint]()

@@ -10,7 +10,7 @@ from .protocol import FileStat, Kind
 from .recovery import LIST, Journal, uncommitted_changes
 from .undo import Version
 
-__all__ = ["ForeignDirectory"]
+__all__ = ["ExternalDirectory"]
 
 _LIMITS = FilesystemLimits(depth=1_000)
 # A file that changes so soon after it was copied may keep its times.
@@ -18,7 +18,7 @@ _CLOCK_NS = 50_000_000
 _RECOVERY_NS = 600_000_000_000
 
 
-class ForeignDirectory(HostFilesystem):
+class ExternalDirectory(HostFilesystem):
     """A directory that other programs can change: `restore` undoes their changes after a `record`.
 
     Call `record` before such a program may run, and `restore` when it no longer does, or `commit`.
