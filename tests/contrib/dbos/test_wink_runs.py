@@ -135,7 +135,7 @@ def test_wink_runs_lists_cancels_deletes_and_cleans_runs_of_each_status(
     for run_id in ("waiting", "running"):
         refused = wink("runs", "delete", store.url, "ended", run_id)
         assert refused.returncode == 2
-        assert f"cannot delete run '{run_id}' because it is not over" in refused.stderr
+        assert f"cannot delete run '{run_id}' because it has not ended" in refused.stderr
     assert "is a part of run 'ended'" in wink("runs", "delete", store.url, "ended:wait-1").stderr
     assert listed(wink, store.url) == runs
 
