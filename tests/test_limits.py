@@ -40,7 +40,7 @@ def test_naive_deadline_is_rejected_with_a_fix() -> None:
 def test_deadline_of_the_wrong_type_is_rejected_with_a_fix() -> None:
     wrong: Any = "3"
     with pytest.raises(
-        TypeError, match=r"Deadline must get a datetime, got '3'; .* use Deadline\.after\(seconds\)"
+        TypeError, match=r"Deadline takes a datetime, got '3'; .* use Deadline\.after\(seconds\)"
     ):
         Deadline(wrong)
     with pytest.raises(TypeError, match=r"Deadline\.after must be seconds or a timedelta, got '3'"):

@@ -105,7 +105,7 @@ def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
 def message_of(error: BaseException) -> str:
     """Returns the text of `error`, or its class's name if the text is empty or cannot be read.
 
-    The text of a `KeyError` is its key alone, so the class's name stands before it.
+    The text of a `KeyError` is only its key, so the class's name precedes it.
     """
     try:
         text = plain_text(str(error))

@@ -44,12 +44,12 @@ class Deadline:
     def __post_init__(self) -> None:
         if not isinstance(self.expires_at, datetime):
             raise TypeError(
-                f"Deadline must get a datetime, got {self.expires_at!r}; for a number of seconds, "
+                f"Deadline takes a datetime, got {self.expires_at!r}; for a number of seconds, "
                 "use Deadline.after(seconds)"
             )
         if self.expires_at.utcoffset() is None:
             raise ValueError(
-                f"Deadline must get a timezone-aware datetime, got {self.expires_at!r}; use "
+                f"Deadline takes a timezone-aware datetime, got {self.expires_at!r}; use "
                 "datetime.now(UTC) + …"
             )
 

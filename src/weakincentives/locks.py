@@ -1,7 +1,7 @@
-"""Which runs use a session or a prompt's resources now: one, and the runs inside its tool calls.
+"""Locks that let one run, with its nested runs, use a session or a prompt's resources.
 
-A failing tool call takes back all changes since it began. Two runs side by side would take back
-each other's, so the second one is refused.
+A failing tool call rolls back all changes since it started. Two concurrent runs would roll back
+each other's changes, so the second one is rejected.
 """
 
 from _thread import allocate_lock  # `threading` has the same lock, and takes longer to import

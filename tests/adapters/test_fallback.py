@@ -301,7 +301,7 @@ def test_nested_fallbacks_are_tried_before_the_next_adapter() -> None:
             [ScriptedAdapter([]), "gpt"],
             {},
             TypeError,
-            "must get adapters of this library, got 'gpt'",
+            "takes adapters of this library, got 'gpt'",
         ),
         (
             [ScriptedAdapter([])] * 2,

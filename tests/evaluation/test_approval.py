@@ -1009,7 +1009,7 @@ def test_replaced_arguments_must_be_a_json_object(arguments: Any) -> None:
 
     with pytest.raises(
         TypeError,
-        match=r"^ReplaceArguments must get a mapping of JSON values, got",
+        match=r"^ReplaceArguments takes a mapping of JSON values, got",
     ):
         previews(asking(handler), at, ReplaceArguments(arguments))
     assert at[Note].all() == ()

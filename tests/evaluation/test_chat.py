@@ -456,7 +456,7 @@ def test_chat_keeps_the_conversation_of_an_adapter_with_its_own_loop() -> None:
 def test_chat_rejects_an_adapter_and_an_unbound_template() -> None:
     adapter: Any = ScriptedAdapter([])
     unbound: Any = template()
-    with pytest.raises(TypeError, match=r"must get a loop, such as MainLoop\(adapter\), got"):
+    with pytest.raises(TypeError, match=r"takes a loop, such as MainLoop\(adapter\), got"):
         Chat(adapter, template().bind(), session=Session())
     with pytest.raises(TypeError, match=r"template\.bind"):
         Chat(MainLoop(adapter), unbound, session=Session())

@@ -344,9 +344,7 @@ def test_max_expansions_must_be_an_integer(count: Any) -> None:
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
 def test_main_loop_rejects_an_adapter_of_another_type(adapter: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"MainLoop must get an adapter, such as OpenAIAdapter.*, got"
-    ):
+    with pytest.raises(TypeError, match=r"MainLoop takes an adapter, such as OpenAIAdapter.*, got"):
         MainLoop(adapter)
 
 

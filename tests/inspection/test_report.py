@@ -242,7 +242,7 @@ def test_report_assets_are_small_and_load_nothing_external() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a", "b", "c"), "a report must get one or two logs, got 3"),
+        (("a", "b", "c"), "a report takes one or two logs, got 3"),
         (("run.jsonl", "-o", "run.jsonl"), "--output must not be the log itself, got run.jsonl"),
         (("shop.py",), "shop.py: line 1 is not an event"),
     ],

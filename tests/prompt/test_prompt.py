@@ -119,11 +119,11 @@ Loose: Any = Prompt
         (lambda: Loose[Answer](greeting()), "a template for None and output_type"),
         (
             lambda: Loose("template"),
-            "must get a PromptTemplate, or ns=, key= and sections=, got 'template'",
+            "takes a PromptTemplate, or ns=, key= and sections=, got 'template'",
         ),
         (
             lambda: Loose[Answer]("template"),
-            "must get a PromptTemplate, or ns=, key= and sections=, got 'template'",
+            "takes a PromptTemplate, or ns=, key= and sections=, got 'template'",
         ),
         (lambda: Loose(ns="", key="k"), "ns must be a non-empty string, got ''"),
     ],

@@ -452,7 +452,7 @@ def test_register_requires_an_event_class_and_a_callable(arguments: Any, message
 
 def test_dispatching_a_class_raises_type_error() -> None:
     session = Session()
-    with pytest.raises(TypeError, match="dispatch must get an instance of an event, got"):
+    with pytest.raises(TypeError, match="dispatch takes an instance of an event, got"):
         session.dispatch(Session)
 
 
@@ -462,13 +462,13 @@ def test_dispatching_a_class_raises_type_error() -> None:
     [
         (
             lambda session: session["Plan"],
-            "must get a class, such as session\\[Plan\\], got 'Plan'",
+            "takes a class, such as session\\[Plan\\], got 'Plan'",
         ),
         (
             lambda session: SetVisibilityOverride(path="guide", visibility=FULL),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             "path must be a tuple of section keys, such as \\('guide', 'details'\\)",
         ),
-        (lambda session: session.restore("{}"), "restore must get a snapshot, such as"),
+        (lambda session: session.restore("{}"), "restore takes a snapshot, such as"),
     ],
 )
 def test_name_path_or_snapshot_of_the_wrong_type_raises_type_error(

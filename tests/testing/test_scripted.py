@@ -47,7 +47,7 @@ def test_call_requires_pairs_of_name_and_arguments() -> None:
         arguments: Any = wrong
         with pytest.raises(
             TypeError,
-            match=r"call must get pairs of a tool name and arguments, .*, got .*find_order",
+            match=r"call takes pairs of a tool name and arguments, .*, got .*find_order",
         ):
             call(*arguments)
 

@@ -47,12 +47,10 @@ class FallbackAdapter(LoopAdapter):
     ) -> None:
         for adapter in adapters:
             if not isinstance(adapter, LoopAdapter):
-                raise TypeError(
-                    f"FallbackAdapter must get adapters of this library, got {adapter!r}"
-                )
+                raise TypeError(f"FallbackAdapter takes adapters of this library, got {adapter!r}")
         if len(adapters) <= 1:
             raise ValueError(
-                "FallbackAdapter must get at least two adapters, in the order in which to try them"
+                "FallbackAdapter takes at least two adapters, in the order in which to try them"
             )
         codes = frozenset({on} if isinstance(on, str) else on)
         if unknown := sorted(codes - ERROR_CODES):

@@ -34,7 +34,7 @@ def report(
 ) -> None:
     """Write a logged run as one HTML page; two runs are shown side by side."""
     if logs[2:]:  # a page can show at most two
-        raise UsageError(f"a report must get one or two logs, got {len(logs)}")
+        raise UsageError(f"a report takes one or two logs, got {len(logs)}")
     mask = None if secrets else Redactor(tuple(credentials_in(os.environ)))
     clean = partial(readable, secrets=secrets)
     runs: list[ReportedRun] = []

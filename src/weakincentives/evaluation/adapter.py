@@ -423,7 +423,7 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
     prompt = rendered.prompt
     if not isinstance(prompt, Prompt):
         raise ValueError(  # noqa: TRY004 - the type is right, but the value has no prompt
-            "evaluate must get a prompt rendered by Prompt.render, got one rendered by a bare "
+            "evaluate takes a prompt rendered by Prompt.render, got one rendered by a bare "
             "PromptRenderer"
         )
     return prompt

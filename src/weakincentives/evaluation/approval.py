@@ -92,7 +92,7 @@ def arguments_json(arguments: object) -> str:
             )
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
-            f"ReplaceArguments must get a mapping of JSON values, got {arguments!r:.200} ({error})"
+            f"ReplaceArguments takes a mapping of JSON values, got {arguments!r:.200} ({error})"
         ) from error
     return text
 

@@ -231,6 +231,6 @@ def _written_messages(conversation: Conversation) -> list[Message]:
 
 def _check(loop: object, prompt: object) -> None:
     if not isinstance(loop, MainLoop):
-        raise TypeError(f"Chat must get a loop, such as MainLoop(adapter), got {loop!r}")
+        raise TypeError(f"Chat takes a loop, such as MainLoop(adapter), got {loop!r}")
     if not isinstance(prompt, Prompt):
-        raise TypeError(f"Chat must get a Prompt, such as template.bind(…) returns, got {prompt!r}")
+        raise TypeError(f"Chat takes a Prompt, such as template.bind(…) returns, got {prompt!r}")

@@ -52,7 +52,7 @@ class MainLoop:
         check_count("max_expansions", max_expansions)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
-                f"MainLoop must get an adapter, such as OpenAIAdapter(model), got {adapter!r}"
+                f"MainLoop takes an adapter, such as OpenAIAdapter(model), got {adapter!r}"
             )
         self.adapter = adapter
         if not isinstance(compaction, Compaction | None):

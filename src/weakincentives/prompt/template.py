@@ -221,11 +221,11 @@ class Prompt(Parametrized, Generic[OutputT]):
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):
             raise PromptValidationError(
-                f"Prompt must get a PromptTemplate, or ns=, key= and sections=, got {template!r}"
+                f"Prompt takes a PromptTemplate, or ns=, key= and sections=, got {template!r}"
             )
         elif definition and definition != {"output_type": template.output_type}:
             raise PromptValidationError(
-                "Prompt must get a template or a template's arguments, not both, got a template "
+                "Prompt takes a template or a template's arguments, not both, got a template "
                 f"for {template.output_type!r} and {', '.join(definition)}"
             )
         self.template = template

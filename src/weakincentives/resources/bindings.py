@@ -136,7 +136,7 @@ class ResourceRegistry:
             isinstance(binding, Binding) for binding in self.bindings
         ):
             raise TypeError(
-                f"ResourceRegistry must get bindings, got {self.bindings!r}; write "
+                f"ResourceRegistry takes bindings, got {self.bindings!r}; write "
                 "ResourceRegistry.of(Binding(Type, provider), …), or ResourceRegistry() | "
                 f"{{Type: value}}"
             )

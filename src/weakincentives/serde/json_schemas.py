@@ -1,7 +1,7 @@
-"""JSON Schemas as dicts: that of a type, and the one walk of the schemas inside a schema.
+"""JSON Schemas as dicts: the schema of a type, and a walk over the schemas inside a schema.
 
-`map_parts` knows the keywords that hold schemas. Whatever visits or rewrites a schema calls it, and
-so meets no part twice and takes no value, such as a default, for a schema.
+`map_parts` knows the keywords whose values are schemas. All code that visits or rewrites schemas
+uses it, so no schema is visited twice, and no other value, such as a default, is taken for one.
 """
 
 from collections.abc import Callable, Iterator

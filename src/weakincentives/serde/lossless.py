@@ -224,9 +224,9 @@ def _changed(value: AnyValue, path: tuple[str | int, ...]) -> ValidationIssue:
 
 
 def _parts(value: AnyValue, back: AnyValue) -> Iterator[tuple[str | int, AnyValue, AnyValue]]:
-    """Yields what makes up two values of one type, each with its place in JSON or `_WHOLE`.
+    """Yields the parts of two values of one type in pairs, with their place in JSON or `_WHOLE`.
 
-    Those after a part that differs may not exist.
+    Parts after the first pair that differs may be missing.
     """
     for name in ("maxlen", "default_factory"):
         if hasattr(value, name):

@@ -48,7 +48,7 @@ def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> Assista
                 pass
             case _:
                 raise TypeError(
-                    "call must get pairs of a tool name and arguments, such as call((name, "
+                    "call takes pairs of a tool name and arguments, such as call((name, "
                     f"arguments)), got {pair!r}"
                 )
     return AssistantMessage(

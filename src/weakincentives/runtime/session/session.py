@@ -85,7 +85,7 @@ class Session:
         if not isinstance(given, type):
             if (kind := record_class(slice_type)) is not slice_type:  # an alias, or Plan[int]
                 return self[kind]
-            raise TypeError(f"session[…] must get a class, such as session[Plan], got {given!r}")
+            raise TypeError(f"session[…] takes a class, such as session[Plan], got {given!r}")
         with self._lock:
             if slice_type not in self._slices:  # another thread has not added it
                 added = Slice(slice_type, self._lock, self._weak_register)
@@ -101,7 +101,7 @@ class Session:
         """
         kind = type(event)
         if kind is type:
-            raise TypeError(f"dispatch must get an instance of an event, got the class {event!r}")
+            raise TypeError(f"dispatch takes an instance of an event, got the class {event!r}")
         with self._lock:
             reducers = self._reducers.get(kind)
             if reducers is None:
@@ -201,7 +201,7 @@ class Session:
             slices = snapshot.slices
         except AttributeError as error:
             raise TypeError(
-                "restore must get a snapshot, such as session.parse_snapshot(text) returns, got "
+                "restore takes a snapshot, such as session.parse_snapshot(text) returns, got "
                 f"a {type(snapshot).__name__}"
             ) from error
         with self._lock:
