@@ -5,11 +5,9 @@ records what it reads from the base. A merge reads that again: if the base still
 the merge repeats the fork's operations on it.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
-from operator import methodcaller
 from typing import Any
 
 from .protocol import FileStat, Filesystem, Kind
@@ -47,7 +45,8 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
         super().__init__(_BaseDirectory(self, "."), limits=base.limits)
         self.base = base
         self._observations: dict[tuple[str, str, object], None] = {}  # a set in order
-        self._operations: list[Callable[[Filesystem], object]] = []
+        # `operator.methodcaller` crashes the garbage collector of Python 3.14 on WebAssembly
+        self._operations: list[tuple[str, tuple[str | bytes, ...], dict[str, bool]]] = []
         self._merged = False
         self.start = self.snapshot()
 
@@ -79,8 +78,8 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
                     return False
             before = base.snapshot()
             try:
-                for operation in self._operations:
-                    operation(base)
+                for method, arguments, options in self._operations:
+                    getattr(base, method)(*arguments, **options)
             except BaseException:
                 base.restore(before)
                 raise
@@ -96,7 +95,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
         return value
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
-        self._operations.append(methodcaller(method, *arguments, **options))
+        self._operations.append((method, arguments, options))
 
 
 class _BaseFile(File):
