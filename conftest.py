@@ -88,9 +88,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if without_slow and name in _SLOW else None
 
 
+def _freeze() -> None:
+    """Lets the collector skip all objects; on 3.14, Hypothesis needs it to find referrers."""
+    if sys.version_info < (3, 14):
+        gc.freeze()
+
+
 def pytest_collection_finish() -> None:
     """Starts the garbage collector again, which never reads what was collected: it all stays."""
-    gc.freeze()
+    _freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
 
@@ -100,7 +106,7 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     if (file := _file_of(nodeid)) not in _STARTED:
         _STARTED.add(file)
         gc.collect()
-        gc.freeze()
+        _freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
