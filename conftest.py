@@ -95,14 +95,14 @@ def _freeze() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Starts the garbage collector again, which never reads what was collected: it all stays."""
+    """Enables the garbage collector again; it skips the objects that collection created."""
     _freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """At the start of a file, leaves to the collector only what its own tests will make."""
+    """Collects garbage at the start of each test file, and lets later collections skip the rest."""
     if (file := _file_of(nodeid)) not in _STARTED:
         _STARTED.add(file)
         gc.collect()

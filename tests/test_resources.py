@@ -390,7 +390,7 @@ def test_scope_must_be_a_scope_member() -> None:
     word: Any = "tool_call"
     with pytest.raises(
         TypeError,
-        match=r"scope of the binding of Clock must be Scope\.SINGLETON, .*, got 'tool_call'",
+        match=r"the scope of the binding of Clock must be Scope\.SINGLETON, .*, got 'tool_call'",
     ):
         Binding(Clock, lambda _: Clock(), scope=word)
 

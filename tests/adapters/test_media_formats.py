@@ -155,7 +155,7 @@ def test_unsupported_media_is_rejected_before_the_request(
         )
     error = caught.value
     assert (error.phase, error.code, error.provider) == ("request", "content", "openai")
-    assert "m: " in str(error)
+    assert str(error).startswith("openai: m: ")
     assert problem in str(error)
     assert error.conversation is not None
     assert server.requests == ()

@@ -2,29 +2,7 @@
 
 from warnings import warn
 
-from .run_timeline import (
-    NO_END,
-    Line,
-    LoggedRun,
-    RunEvaluation,
-    RunSection,
-    RunStep,
-    RunTurn,
-    is_inside,
-    read_run,
-)
-
-__all__ = [
-    "NO_END",
-    "Line",
-    "LoggedRun",
-    "RunEvaluation",
-    "RunSection",
-    "RunStep",
-    "RunTurn",
-    "is_inside",
-    "read_run",
-]
+from .run_timeline import *  # noqa: F403 - `run_timeline` lists the names once
 
 warn(
     "weakincentives.inspection.runs is now weakincentives.inspection.run_timeline; import that",

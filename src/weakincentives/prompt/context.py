@@ -13,13 +13,12 @@ from ..visibility import SectionPath, SectionVisibility
 
 if TYPE_CHECKING:
     from ..limits import Budget, Deadline
-    from .output import StructuredOutputConfig
+    from .output import DeclaresOutput, StructuredOutputConfig
     from .overrides.model import PromptDescriptor
 
 __all__ = [
     "AnyEvaluator",
     "BoundPrompt",
-    "DeclaresOutput",
     "Evaluator",
     "NestedOptions",
     "OutputCheck",
@@ -29,18 +28,13 @@ __all__ = [
 ]
 
 
-class DeclaresOutput[Out](Protocol):
-    """A prompt or a rendered prompt whose answer is an `Out`."""
-
-    @property
-    def structured_output(self) -> "StructuredOutputConfig[Out] | None": ...
-
-
-class BoundPrompt[Out](DeclaresOutput[Out], Protocol):
+class BoundPrompt[Out](Protocol):
     """A `Prompt`, for modules that cannot import it."""
 
     resources: ResourceContext
 
+    @property
+    def structured_output(self) -> "StructuredOutputConfig[Out] | None": ...
     @property
     def ns(self) -> str: ...
     @property
@@ -73,7 +67,7 @@ class Evaluator(Protocol):
 
     def evaluate[Out](
         self,
-        prompt: DeclaresOutput[Out],
+        prompt: "DeclaresOutput[Out]",
         /,
         *,
         session: SessionProtocol,
@@ -89,7 +83,7 @@ class Evaluator(Protocol):
 
     async def evaluate_async[Out](
         self,
-        prompt: DeclaresOutput[Out],
+        prompt: "DeclaresOutput[Out]",
         /,
         *,
         session: SessionProtocol,
@@ -152,7 +146,7 @@ class ToolContext:
     idempotency_key: str = ""
 
     def evaluate[Out](
-        self, prompt: DeclaresOutput[Out], /, **options: Unpack[NestedOptions]
+        self, prompt: "DeclaresOutput[Out]", /, **options: Unpack[NestedOptions]
     ) -> Response[Out]:
         """Evaluates another prompt as a part of this call and returns its response.
 
@@ -166,12 +160,12 @@ class ToolContext:
 
     # Not `async def`: the adapter must copy the prompt's bindings when it is called.
     def evaluate_async[Out](
-        self, prompt: DeclaresOutput[Out], /, **options: Unpack[NestedOptions]
+        self, prompt: "DeclaresOutput[Out]", /, **options: Unpack[NestedOptions]
     ) -> Coroutine[object, None, Response[Out]]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
         return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
 
-    def _with_resources[Out](self, prompt: DeclaresOutput[Out]) -> DeclaresOutput[Out]:
+    def _with_resources[Out](self, prompt: "DeclaresOutput[Out]") -> "DeclaresOutput[Out]":
         """Returns the prompt, or a copy that also has the call's resources."""
         # Any: a `Prompt`, or a `RenderedPrompt` with its prompt
         given: Any = prompt

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
 
 from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..record_types import is_record_type, unaliased
-from .context import DeclaresOutput
 from .errors import OutputParseError, PromptValidationError
 
 if TYPE_CHECKING:
@@ -97,6 +96,13 @@ def _admits_everything(schema: "serde.JsonSchema", root: "serde.JsonSchema") -> 
     return not schema.keys() - _ANNOTATIONS or any(
         _admits_everything(option, root) for option in options
     )
+
+
+class DeclaresOutput[Out](Protocol):
+    """A prompt or a rendered prompt whose answer is an `Out`."""
+
+    @property
+    def structured_output(self) -> StructuredOutputConfig[Out] | None: ...
 
 
 def parse_structured_output[Out](output_text: str, rendered: DeclaresOutput[Out]) -> Out:

@@ -80,7 +80,7 @@ class Binding[T]:
         name = kind_name(self.protocol)
         if not isinstance(self.scope, Scope):
             raise TypeError(
-                f"scope of the binding of {name} must be Scope.SINGLETON, .TOOL_CALL or "
+                f"the scope of the binding of {name} must be Scope.SINGLETON, .TOOL_CALL or "
                 f".PROTOTYPE, got {self.scope!r}"
             )
         if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
