@@ -207,13 +207,13 @@ def pytest_sessionfinish(session: Any) -> None:  # Any: pytest's session
 # ------------------------------------------------------------------------------------------ running
 
 
-def covering_tests(root: Path, package: str, folder: Path) -> dict[str, dict[int, list[str]]]:
+def covering_tests(root: Path, folder: Path) -> dict[str, dict[int, list[str]]]:
     """Returns the quick tests of each line of each file, the quickest first."""
     seconds, data = folder / "seconds.json", folder / "coverage"
     environment = environment_of(root / "src", MUTANTS_SECONDS=str(seconds))
     environment["COVERAGE_FILE"] = str(data)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "mutants", "tests"]
-    command += [f"--cov=weakincentives.{package}", "--cov-context=test", "--cov-report="]
+    command += ["--cov=weakincentives", "--cov-context=test", "--cov-report="]
     command += ["--cov-fail-under=0", "-p", "no:cacheprovider"]
     subprocess.run(command, cwd=root, env=environment, check=False)
     from coverage import CoverageData
@@ -265,12 +265,18 @@ def is_noticed(root: Path, source: Path, change: Change, tests: list[str]) -> bo
     return result.returncode != 0
 
 
-def try_changes(package: str, *, root: Path, count: int, seed: int, jobs: int) -> Iterator[str]:
+def try_changes(
+    package: str,
+    covering: dict[str, dict[int, list[str]]],
+    *,
+    root: Path,
+    count: int,
+    seed: int,
+    jobs: int,
+) -> Iterator[str]:
     """Yields the changes that no test notices, and the share of the others last."""
     every = changes_of(root, package)
     chosen = random.Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - repeatable
-    with TemporaryDirectory() as folder:
-        covering = covering_tests(root, package, Path(folder))
     copies: SimpleQueue[Path] = SimpleQueue()
     places = [Path(mkdtemp(prefix="mutants-")) for _ in range(jobs)]
     for place in places:
@@ -309,10 +315,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=38)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    root: Path = options.root.resolve()
+    with TemporaryDirectory() as folder:
+        covering = covering_tests(root, Path(folder))
     for package in options.packages:
         for line in try_changes(
             package,
-            root=options.root.resolve(),
+            covering,
+            root=root,
             count=options.count,
             seed=options.seed,
             jobs=options.jobs,
