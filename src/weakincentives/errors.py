@@ -111,7 +111,7 @@ def message_of(error: BaseException) -> str:
         text = plain_text(str(error))
         if text and type(error).__str__ is KeyError.__str__:
             return f"{type(error).__name__}: {text}"
-        return text or type(error).__name__
+        return text if text.strip() else type(error).__name__
     except Exception:  # the `__str__` of a user's exception may do anything
         return type(error).__name__
 

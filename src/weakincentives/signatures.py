@@ -2,11 +2,11 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
 
-__all__ = ["AnyFunction", "is_coroutine_function", "selector_form", "signature_of"]
+__all__ = ["AnyFunction", "check_names", "is_coroutine_function", "selector_form", "signature_of"]
 
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _NAMEABLE = {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
@@ -55,3 +55,15 @@ def selector_form(
     if len(others) > 1 or not _POSITIONAL.issuperset(others):
         raise TypeError(f"takes {signature}")
     return bool(others), frozenset(taken)
+
+
+def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises `TypeError` for a keyword argument that `function` does not take."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(name, names, 1)
+            remedy = f"did you mean {nearest[0]!r}?" if nearest else f"it takes {', '.join(names)}"
+            raise TypeError(f"{function} got an unexpected keyword argument {name!r}; {remedy}")

@@ -27,6 +27,7 @@ from ..prompt.context import AnyEvaluator, OutputCheck, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
     PromptError,
+    ToolError,
     ToolValidationError,
     VisibilityExpansionRequired,
 )
@@ -264,7 +265,7 @@ class ToolExecutor:
                 raise error
             content, success = result_text(call.name, result), result.success
         except Exception as failure:
-            content, success = failed(message_of(failure)).message, False
+            content, success = failed(_failure_text(call.name, failure)).message, False
         return shorten(sendable(content), self._config.max_result_chars), success
 
     def merge(self, inside: OpenCall, forked: ForkedCall) -> Effects[ToolExecutionOutcome]:
@@ -418,11 +419,10 @@ class ToolExecutor:
             self.log.refusal = failure
             raise failure
         call = inside.call
-        # a `ToolValidationError` is the model's mistake, and its text is for the model
-        if not isinstance(failure, ToolValidationError):
+        if not isinstance(failure, ToolError):  # whose text is for the model
             fields = {"tool_name": call.name, "call_id": call.call_id}
             _log.error("Tool handler failed", exc_info=failure, extra=fields)
-        return failed(message_of(failure))
+        return failed(_failure_text(call.name, failure))
 
     def check_output(
         self,
@@ -438,7 +438,7 @@ class ToolExecutor:
 
         def answer(performed: Performed) -> tuple[ToolExecutionOutcome, None]:
             message, error = ToolMessage(call.call_id, ""), performed[2]
-            if isinstance(error, OutputRejected | ToolValidationError):
+            if isinstance(error, OutputRejected | ToolError):
                 text = sendable(message_of(error))
                 message = ToolMessage(call.call_id, text, success=False)
             elif error is not None:
@@ -576,6 +576,12 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
         yield from effects
     finally:
         revoke(context)
+
+
+def _failure_text(tool: str, failure: Exception) -> str:
+    """Returns the model's text for an error of a tool; an error without a text is named."""
+    text = message_of(failure)
+    return f"Tool {tool!r} failed: {text}" if text == type(failure).__name__ else text
 
 
 def _accepted(_: object) -> tuple[str, bool]:

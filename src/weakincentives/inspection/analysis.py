@@ -12,12 +12,15 @@ from typing import Literal
 
 from ..prompt.conditions import BoundSelector
 from ..prompt.errors import PromptRenderError
+from ..prompt.function_tools import FunctionHandler
 from ..prompt.overrides.apply import apply_overrides
+from ..prompt.overrides.descriptors import param_texts
 from ..prompt.registry import RegistrySnapshot, SectionNode
 from ..prompt.sections import MarkdownSection, ParamsByType, ParamsType, Section
 from ..prompt.sizes import measure
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.text_template import compiled
+from ..prompt.tool import AnyTool
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
 from ..record_types import build, field_names, is_typed_dict
@@ -38,6 +41,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "tool-not-open": "warning",
     "description-missing": "warning",
     "description-too-long": "warning",
+    "docstring-wrong": "warning",
     "effects-not-isolated": "warning",
     "param-in-braces": "warning",
     "param-unused": "warning",
@@ -153,20 +157,36 @@ def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds tools with missing or too long descriptions."""
+    """Finds tools with missing or too long descriptions, and docstrings that describe others."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
-        if tool is not None and tool.description == name:
-            message = f"its tool `{name}` has no description, so the model sees only its name"
+        if tool is None:
+            continue
+        subject = f"its tool {_shown(tool)}"
+        if tool.description == name:
+            message = f"{subject} has no description, so the model sees only its name"
             remedy = "give the handler a docstring, or pass description="
             yield _finding("description-missing", path, message, remedy)
-        # an external JSON Schema keeps its descriptions
-        length = 0 if tool is None or tool.schema is not None else len(tool.description)
-        if length > _LONG_DESCRIPTION:
+        if isinstance(tool.handler, FunctionHandler):
+            for problem, remedy in tool.handler.problems():
+                yield _finding("docstring-wrong", path, f"{subject}: {problem}", remedy)
+        if tool.schema is not None:  # an external JSON Schema keeps its descriptions
+            continue
+        if bare := [f"`{param}`" for param, text in param_texts(tool).items() if not text]:
+            message = f"{subject} has parameters without a description: {', '.join(bare)}"
+            remedy = "describe them in the docstring, or as Annotated[…, Field(description=…)]"
+            yield _finding("description-missing", path, message, remedy)
+        if (length := len(tool.description)) > _LONG_DESCRIPTION:
             size = f"{length:,} characters, which every request contains"
-            message = f"the description of its tool `{name}` has {size}"
+            message = f"the description of {subject} has {size}"
             remedy = f"shorten it to {_LONG_DESCRIPTION}, and move the rest to the section's text"
             yield _finding("description-too-long", path, message, remedy)
+
+
+def _shown(tool: AnyTool) -> str:
+    """Returns the name of a tool, and where its function is defined."""
+    line = f" ({tool.handler.line})" if isinstance(tool.handler, FunctionHandler) else ""
+    return f"`{tool.name}`{line}"
 
 
 def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ __all__ = [
     "PromptError",
     "PromptRenderError",
     "PromptValidationError",
+    "ToolError",
     "ToolValidationError",
     "VisibilityExpansionRequired",
 ]
@@ -64,7 +65,11 @@ class PromptRenderError(_PlacedError):
     missing: type | None = None
 
 
-class ToolValidationError(PromptError):
+class ToolError(PromptError):
+    """An expected failure of a tool: the model receives the message, and changes are undone."""
+
+
+class ToolValidationError(ToolError):
     """A tool rejects its arguments; the model receives the message as a failed result."""
 
 

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import takewhile
 from types import MethodType, NoneType, UnionType
 from typing import Any, Protocol, Union, get_args, get_type_hints, runtime_checkable
 
@@ -13,6 +12,7 @@ from ..content import Document, Image
 from ..generics import Parametrized
 from ..record_types import AnyType, field_names, is_typed_dict, origin_of, record_class
 from ..signatures import AnyFunction, signature_of
+from .docstrings import read_docstring
 from .errors import PromptValidationError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "check_handler",
     "description_of",
     "find_types",
+    "handler_place",
 ]
 
 type AnyHandler = Callable[..., Any]  # a handler whose types are not known yet
@@ -79,17 +80,17 @@ class ToolResult[R](Parametrized):
         Media markers that are missing from the text are added at the end.
         """
         body = "" if self.exclude_value_from_context else self.render()
-        text = f"{self.message}\n\n{body}" if body else self.message
+        text = "\n\n".join(filter(None, [self.message, body]))
         for marker in [str(media) for media in self.media]:
-            text = text if marker in text else f"{text}\n\n{marker}"
+            if marker not in text:
+                text = f"{text}\n\n{marker}" if text else marker
         return text
 
 
 def description_of(handler: AnyHandler | None) -> str:
     """Returns the first paragraph of a handler's docstring as one line; `""` if it has none."""
     docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
-    lines = takewhile(str.strip, (docstring or "").strip().splitlines())
-    return " ".join([line.strip() for line in lines])
+    return read_docstring(docstring).summary
 
 
 def check_handler(subject: str, handler: AnyHandler, first: str = "params: Params") -> None:
@@ -126,6 +127,13 @@ def _yields(function: object) -> bool:
 
 def _handler_name(handler: AnyHandler) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
+
+
+def handler_place(handler: AnyHandler | None) -> str:
+    """Returns the module and qualified name of a handler, or of the function that it calls."""
+    function: Any = getattr(handler, "function", handler)  # Any: a callable of any class
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def find_types(

@@ -13,6 +13,7 @@ from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
+from .handlers import handler_place
 from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled
 from .tool import NON_REPEATABLE, AnyTool, Effect, PromptHandler
@@ -255,9 +256,13 @@ class RegistrySnapshot:
                     section_path=path,
                 )
             if other := self.tool_paths.get(tool.name):
+                before = self._by_key.get(".".join(other))
+                both = [*(before.tools if before else ()), *tools]
+                places = [handler_place(item.handler) for item in both if item.name == tool.name]
                 raise PromptValidationError(
                     f"tool names must be unique in the whole prompt, got {tool.name!r} here and "
-                    f"in section {'.'.join(other)!r}; rename one of the tools",
+                    f"in section {'.'.join(other)!r} (handlers {' and '.join(places)}); rename one "
+                    "of the tools",
                     section_path=path,
                 )
             self.tool_paths[tool.name] = path
@@ -367,8 +372,11 @@ def example_text(tool: AnyTool, index: int) -> str:
     Raises `SerdeError` for values that cannot be converted to JSON.
     """
     example = tool.examples[index]
-    params, result = serde.dump_json(example.input), serde.dump_json(example.output)
-    return f"{example.description}\n  - input: `{params}`\n  - output: `{result}`"
+    parts = [example.description] if example.description else []
+    parts.append(f"input: `{serde.dump_json(example.input)}`")
+    if example.output is not ...:
+        parts.append(f"output: `{serde.dump_json(example.output)}`")
+    return "\n  - ".join(parts)
 
 
 def tool_examples(

@@ -16,6 +16,7 @@ from ..generics import Parametrized
 from ..protocols import DeclaredState, StateSlice, StateView
 from ..record_types import RECORD_TYPES, is_instance, is_record_type, record_class
 from ..resources import ResourceRegistry
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
 from .text_template import compiled, dedented
@@ -71,7 +72,7 @@ class SectionArguments[P](TypedDict, total=False):
     key: str | None
     summary: str | None
     children: Iterable["AnySection"] | None
-    tools: Iterable[AnyTool] | None
+    tools: Iterable[AnyTool | AnyFunction] | None
     enabled: Selector[P, bool] | bool | None
     visibility: Selector[P, SectionVisibility] | SectionVisibility
     accepts_overrides: bool
@@ -111,7 +112,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         key: str | None = None,
         summary: str | None = None,
         children: Iterable["AnySection"] | None = None,
-        tools: Iterable[AnyTool] | None = None,
+        tools: Iterable[AnyTool | AnyFunction] | None = None,
         enabled: Selector[ParamsT, bool] | bool | None = None,
         visibility: Selector[ParamsT, SectionVisibility]
         | SectionVisibility = SectionVisibility.FULL,
@@ -135,7 +136,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self.params_from = params_from
         self.state = tuple(map(record_class, self._sequence("state", state)))
         self.approval = approval
-        self._tools = self._sequence("tools", tools)
+        self._tools = tuple(map(self._tool, self._sequence("tools", tools)))
         self._compile()
         sequences = {"children": self.children, "tools": self._tools, "state": self.state}
         for name, items in sequences.items():
@@ -254,7 +255,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         """Dedents the texts and makes the checks that do not need a tree; clones run it again."""
         title, key, params = self.title, self.key, self.params_type
         self.children = self._sequence("children", self.children)
-        self._tools = self._sequence("tools", self._tools)
+        self._tools = tuple(map(self._tool, self._sequence("tools", self._tools)))
         if not isinstance(title, str) or not title.strip() or len(title.splitlines()) > 1:
             raise self._refusal(f"title must be one line of text, got {title!r}")
         if not isinstance(key, str) or re.fullmatch(KEY, key) is None:
@@ -262,12 +263,6 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 f"invalid key {key!r} of section {title!r}: pass key= with 1 to 64 characters "
                 "from a-z, 0-9, '.', '_' and '-', and start with a letter or digit"
             )
-        for tool in self._tools:
-            if not isinstance(tool, Tool):
-                raise self._refusal(
-                    f"tools must contain Tool objects, got {tool!r}; wrap a function as "
-                    "Tool(name=…, handler=…)"
-                )
         for child in self.children:
             if not isinstance(child, Section):
                 raise self._refusal(
@@ -304,6 +299,18 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 "params_from must be a function of the session, in a section written as "
                 f"{type(self).__name__}[Params](…), got {source!r}"
             )
+
+    def _tool(self, tool: AnyTool | AnyFunction) -> AnyTool:
+        if isinstance(tool, Tool):
+            return tool
+        if not callable(tool):
+            raise self._refusal(f"tools must contain functions and Tool objects, got {tool!r}")
+        from .function_tools import as_tool
+
+        try:
+            return as_tool(tool)
+        except PromptValidationError as error:
+            raise self._refusal(error.message) from error
 
     def _sequence[Item](self, name: str, items: Iterable[Item] | None) -> tuple[Item, ...]:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from .. import serde
@@ -31,6 +32,7 @@ __all__ = [
     "MAX_DESCRIPTION",
     "MAY_RUN_ON_FORKS",
     "NON_REPEATABLE",
+    "TOOL_NAME",
     "AgentTemplate",
     "AnyTool",
     "AnyToolHandler",
@@ -63,7 +65,7 @@ type JsonParams = Mapping[str, serde.Json]
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 MAY_RUN_ON_FORKS: frozenset[Effect] = frozenset({"pure", "repeatable"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
-_NAME = r"[a-z0-9_-]{1,64}"
+TOOL_NAME = r"[a-z0-9_-]{1,64}"
 MAX_DESCRIPTION = 1024  # the providers' limit
 _OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"additionalItems"')
 
@@ -81,7 +83,8 @@ class ToolExample[P, R](NamedTuple):
 
     description: str
     input: P
-    output: R
+    output: R | EllipsisType = ...
+    """The result's value; an example without an output shows only the arguments."""
 
 
 class AgentSections(Protocol):
@@ -162,7 +165,7 @@ class Tool[P, R](Parametrized):
         approval: "Approval | None" = None,
         schema: str | None = None,
     ) -> None:
-        if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
+        if not isinstance(name, str) or re.fullmatch(TOOL_NAME, name) is None:
             raise PromptValidationError(
                 f"invalid tool name {name!r}: use 1 to 64 characters from a-z, 0-9, '_' and '-'"
             )

@@ -23,7 +23,8 @@ from ..evaluation.run_log import RunLog
 from ..evaluation.tool_executor import ToolExecutor, same_adapter
 from ..filesystem import Filesystem
 from ..prompt.context import AnyEvaluator, ToolContext
-from ..prompt.errors import ToolValidationError
+from ..prompt.errors import ToolError, ToolValidationError
+from ..prompt.function_tools import as_tool
 from ..prompt.handlers import AnyHandler
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import AnyPrompt, PromptTemplate
@@ -34,6 +35,7 @@ from ..runtime.events import Operation, ToolInvoked
 from ..runtime.session import Session
 from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
+from ..signatures import AnyFunction
 from .scripted import ScriptedAdapter
 
 if TYPE_CHECKING:  # an optional package
@@ -44,7 +46,7 @@ __all__ = ["ToolContractError", "assert_tool_contract"]
 __tracebackhide__ = True  # pytest shows the test and the handler instead of this module
 
 _MAX_SHOWN = 2_000
-_REFUSE = "answer with success=False, raise ToolValidationError, or name the exception in raises="
+_REFUSE = "answer with success=False, raise ToolError, or name the exception in raises="
 _RETURN = "return a ToolResult with a value that is JSON or has render(), and let no restore() fail"
 _RESTORE = "let restore() restore what snapshot() copied, and keep the values of slices frozen"
 _KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is already known"
@@ -67,7 +69,7 @@ def _silent_model() -> ScriptedAdapter:
 
 
 def assert_tool_contract(
-    tool: AnyTool,
+    tool: AnyTool | AnyFunction,
     *,
     prompt: Callable[[], AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
@@ -78,7 +80,7 @@ def assert_tool_contract(
     raises: _Exceptions = (),
     max_examples: int | None = None,
 ) -> None:
-    """Calls `tool` with arguments that match its schema, and with similar ones that do not.
+    """Calls `tool`, or a function, with arguments that match its schema, and with other ones.
 
     `prompt`, `session`, `resources` and `adapter` create the handler's context for each example;
     `resources` can also be an argument of `bind`, and all examples then share the values of a
@@ -96,6 +98,7 @@ def assert_tool_contract(
         raise missing_extra("assert_tool_contract", "hypothesis", "testing") from error
     from .arguments import argument_strategies, to_json
 
+    tool = as_tool(tool)
     if tool.handler is None:
         raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
@@ -135,6 +138,8 @@ def _recording(handler: AnyHandler, errors: list[Exception]) -> AnyHandler:
             yield
         except (ControlFlow, ToolValidationError):
             raise
+        except ToolError as error:  # the same answer
+            raise ToolValidationError(f"{error}") from error
         except Exception as error:
             errors.append(error)
             raise ToolValidationError from error  # same outcome, but not logged

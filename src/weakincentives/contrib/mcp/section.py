@@ -17,6 +17,7 @@ from ...limits import utc_now
 from ...prompt.approval_rules import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
+from ...prompt.function_tools import as_tool
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments
 from ...prompt.tool import MAX_DESCRIPTION, AnyTool, Effect, JsonParams, Tool, ToolResult
 from ...protocols import Resources
@@ -149,7 +150,7 @@ class MCPSection(MarkdownSection[None]):
             *tools,
             *[
                 tool if tool.approval is not None else replace(tool, approval=approval)
-                for tool in others.get("tools") or ()
+                for tool in map(as_tool, others.get("tools") or ())
             ],
         )
         text = "\n\n".join(filter(None, [lock.instructions, text]))
