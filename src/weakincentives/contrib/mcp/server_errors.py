@@ -9,7 +9,7 @@ __all__ = ["UNKNOWN_EFFECT", "Notify", "ServerEndedError", "ServerError"]
 UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
 
 type Notify = Callable[[object], object]
-"""Receives an event; can be called by any thread."""
+"""Receives an event; can be called from any thread."""
 
 
 class ServerError(WeakIncentivesError):

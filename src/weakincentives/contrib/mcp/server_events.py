@@ -32,7 +32,7 @@ class MCPLogMessage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPServerChanged(Event):
-    """A started server differs from its lock; calls to the changed tools are rejected."""
+    """A server differs from its lock after it was started; calls to changed tools are rejected."""
 
     server: str
     differences: tuple[ToolDifference, ...]
