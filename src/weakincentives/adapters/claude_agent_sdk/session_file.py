@@ -40,7 +40,7 @@ def count_earlier(transcript: Sequence[Message]) -> int:
 
 
 def media_message(instructions: Instructions) -> list[Message]:
-    """Returns a user message with the media in `instructions`; the CLI's can contain only text."""
+    """Returns a user message with the media from `instructions`: the CLI's can only be text."""
     parts = _with_markers(instructions)
     return [UserMessage(parts)] if parts else []
 
