@@ -65,10 +65,10 @@ type Wire = JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecOptions:
-    """Options that determine how a codec writes requests.
+    """Options that determine how a codec encodes requests.
 
-    `prompt_role` is the prompt's role if the user does not send a message; by default it is a user
-    message, because every server accepts one. If there is a user message, `instructions_role` is
+    `prompt_role` is the prompt's role if the user does not send a message, by default `"user"`,
+    because every server accepts a user message. If there is a user message, `instructions_role` is
     the prompt's role, by default the codec's own. `changes_role` is the role for sections that
     change later, by default the same. `origin` names the server if it is not the provider's own;
     items such as reasoning are sent back only to the server that they came from.
@@ -369,7 +369,7 @@ class Codec(ABC):
         return without_thoughts(text) if self.options.profile.think_tags else text
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
-        """Returns the usage that some of a reply's events, or a complete reply, report."""
+        """Returns the usage reported in some of a reply's events, or in a complete reply."""
         return TokenUsage()
 
 

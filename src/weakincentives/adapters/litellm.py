@@ -389,7 +389,7 @@ def _to_json(reply: AnyLiteLLM) -> AnyJson:
     body = reply.model_dump()
     for choice in body.get("choices") or ():
         message: JsonObject = choice["message"]
-        # LiteLLM reports `stop` for reasons that it does not know.
+        # LiteLLM reports `stop` for any reason that it does not know.
         native = (choice.get("provider_specific_fields") or {}).get("native_finish_reason")
         if native and choice.get("finish_reason") == "stop":
             choice["finish_reason"] = native

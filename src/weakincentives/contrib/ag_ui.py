@@ -1,6 +1,6 @@
-"""Converts the events of a run to AG-UI events, for any front end that supports AG-UI.
+"""Converts a run's events to AG-UI events, for any front end that supports AG-UI.
 
-Needs the `ag-ui` extra. `AgUiRun` converts the events of a stream; `new_message` and
+Needs the `ag-ui` extra. `AgUiRun` converts a stream's events; `new_message` and
 `earlier_conversation` read the front end's request. This module does not include an HTTP server.
 """
 
@@ -73,7 +73,7 @@ class AgUiRun:
         self._messages: list[ag_ui.Message] = []
         self._message: ag_ui.AssistantMessage | None = None  # contains the model's current answer
         self._text: list[str] | None = None  # the chunks of an open text message
-        self._open_calls: dict[str, str] = {}  # AG-UI's ids of open calls, by the model's ids
+        self._open_calls: dict[str, str] = {}  # AG-UI's ids for open calls, by the model's ids
         answered = {
             item.tool_call_id for item in self._earlier if isinstance(item, ag_ui.ToolMessage)
         }
@@ -362,11 +362,11 @@ def new_message(request: ag_ui.RunAgentInput) -> str:
 def earlier_conversation(
     request: ag_ui.RunAgentInput, prompt: AnyPrompt, session: StateView | None = None
 ) -> Conversation | None:
-    """Returns the messages before the new one as a conversation of `prompt`, or `None` if empty.
+    """Returns the messages before the new one as a conversation for `prompt`; `None` if empty.
 
     The front end supplies this history, including tool results. If your server must be able to
     trust the history, store conversations on the server and read only the new message. Sections
-    start in the visibility that the prompt gives them. Calls without results and the front end's
+    start with the visibility that the prompt gives them. Calls without results and the front end's
     instructions are omitted.
     """
     messages: list[Message] = []

@@ -108,7 +108,7 @@ class ExternalDirectory(HostFilesystem):
         return {}
 
     def _complete(self, version: Version[HostEntry]) -> None:
-        """Adds entries created since `version` was recorded to it, and drops unchanged files."""
+        """Records in `version` which entries were created since, and drops unchanged files."""
         paths = [entry.path for entry in self._entries()]
         originals = version.originals
         for path in paths:

@@ -44,7 +44,7 @@ class _Spool(SpooledTemporaryFile[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class SpooledContent:
-    """One content in a file that stores many."""
+    """The position of one content in a file that stores many."""
 
     spool: IO[bytes]
     start: int
@@ -72,9 +72,9 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
     managers install files that way.
 
     A write creates a temporary file in the same directory and renames it, so readers see either the
-    old content or the new, never a part. Mode bits are kept, but owner and extended attributes are
-    those of a new file. Raises `OSError` unless `root` is a directory and the platform can open
-    files relative to a directory.
+    old content or the new, never partial content. Mode bits are kept, but owner and extended
+    attributes are those of a new file. Raises `OSError` unless `root` is a directory and the
+    platform can open files relative to a directory.
     """
 
     def __init__(

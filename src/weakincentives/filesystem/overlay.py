@@ -100,7 +100,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
 
 
 class _BaseFile(File):
-    """An entry of the base that is not a directory."""
+    """An entry in the base that is not a directory."""
 
     def __init__(self, fork: OverlayFilesystem, path: str, kind: Kind) -> None:
         self._fork, self._path, self.kind = fork, path, kind

@@ -1,4 +1,4 @@
-"""On-disk backups of a directory, with which a later process undoes a killed one's changes.
+"""On-disk backups of a directory, from which a later process undoes a killed one's changes.
 
 The backups are in a folder `.NAME.undo-…` next to the directory: the contents of its files and,
 while a change is in progress, a list of its entries. The process that created the backups holds a
@@ -94,7 +94,7 @@ class Journal:
 
 
 def uncommitted_changes(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
-    """Yields the lists that dead processes saved before changes that they did not finish.
+    """Yields the lists that dead processes saved before changes they did not finish.
 
     Each item contains the backup folder, the entries, and the time by which the change ended; the
     newest comes first. Advancing the iterator removes the previous folder. Raises `ValueError` for

@@ -44,7 +44,7 @@ class GrepMatch:
 
 
 def is_text(data: bytes) -> bool:
-    """Returns whether a file's content is text, which has no NUL byte near its start."""
+    """Returns whether a file's content counts as text: it has no NUL byte near its start."""
     return b"\0" not in data[:8192]
 
 

@@ -12,8 +12,8 @@ def text_diff(
 ) -> str | None:
     """Returns a unified diff with `names` in its header; it is empty if all lines are equal.
 
-    A content of `None` means that there is no file. Returns `None` if a content is not UTF-8 text
-    or has more than `max_bytes`, because comparing takes more than linear time.
+    `None` as content means that the file does not exist. Returns `None` if a content is not UTF-8
+    text or has more than `max_bytes`, because comparing takes more than linear time.
     """
     contents = [content or b"" for content in (before, after)]
     if max(map(len, contents)) > max_bytes or any(b"\0" in content for content in contents):

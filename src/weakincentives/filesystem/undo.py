@@ -185,7 +185,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         """Returns the changes since `snapshot` under "files", as a unified diff for each path.
 
         For a large file, or one that is not text, returns its sizes instead. The time it takes
-        depends on the size of the changes.
+        depends on how much has changed.
         """
         differences = {change.path: _difference(change) for change in self.changes(snapshot)}
         return {"files": {path: text for path, text in differences.items() if text}}
@@ -257,7 +257,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             raise ExceptionGroup(f"cannot restore {len(failures)} changes", failures)
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
-        """Is called after each change; a fork logs the changes to repeat them on its base."""
+        """Handles a finished change; a fork logs it, to repeat it on its base later."""
 
     def _newest_version(self) -> Version[E] | None:
         return None if self._newest is None else self._newest()

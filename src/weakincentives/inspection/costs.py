@@ -39,7 +39,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class SectionCost:
-    """A section's cost: `requests` that included it, characters `sent`, and how often it `opened`.
+    """A section's cost: `requests` that included it, characters `sent`, and times it was `opened`.
 
     `advice` is `None` if every run started with the cheapest visibility, or if the log does not
     contain enough information: it does not show whether the model needed a text without tools, or

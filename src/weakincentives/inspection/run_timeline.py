@@ -42,7 +42,7 @@ class RunSection:
     """A section in one turn; `visibility` is `full`, `summary`, `closed` (again) or `hidden`.
 
     `size` is the number of characters that it adds to requests, and `tool_size` is the number for
-    its tools. `opened_by` describes how it was opened, unless its author opened it.
+    its tools. `opened_by` describes what opened it, unless the author did.
     """
 
     path: str
@@ -270,7 +270,7 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
 
 
 def _last_turn(evaluation: RunEvaluation, record: Record) -> RunTurn | None:
-    """Returns the last turn; a call or decision before any request starts a turn without one."""
+    """Returns the last turn; a call or decision can start a turn that has no request."""
     if not evaluation.turns and record["event"] in ("ToolInvoked", "ApprovalDecided"):
         evaluation.turns.append(RunTurn([], evaluation.sections, evaluation.tools))
     return evaluation.turns[-1] if evaluation.turns else None

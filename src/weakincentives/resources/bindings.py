@@ -41,7 +41,7 @@ class NotIsolatedError(BaseException):
 class Scope(Enum):
     """How long a resource lives: while the context is open, for one tool call, or for one `get`.
 
-    The context or tool call that requested a `PROTOTYPE` closes it when it ends itself.
+    A `PROTOTYPE` is closed when the context or tool call that requested it ends.
     """
 
     SINGLETON = "singleton"

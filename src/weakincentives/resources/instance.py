@@ -82,7 +82,7 @@ class Instance:
 
 def log_error(message: str, kind: Kind) -> None:
     """Logs that an operation on the resource of type `kind` failed."""
-    import logging  # it loads 15 modules that most prompts never need
+    import logging  # loads 15 modules, so only on demand
 
     logging.getLogger(__name__).error(
         message, exc_info=sys.exception() is not None, extra={"resource": kind_name(kind)}

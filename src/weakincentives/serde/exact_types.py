@@ -291,7 +291,7 @@ def _all_flags(kind: type[Flag]) -> int:
 def _read_member(
     members: Mapping[object, AnyValue], value: Json, read: Callable[[object], AnyValue]
 ) -> AnyValue:
-    """Returns the member whose JSON is `value`, or the one that the enum's `_missing_` returns."""
+    """Returns the member whose JSON is `value`, or one that the enum returns for unknown values."""
     found = comparable(value)
     if found in members:
         return members[found]

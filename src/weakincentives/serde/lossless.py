@@ -198,8 +198,8 @@ def difference(
 ) -> ValidationIssue | None:
     """Returns the first place where `back` differs from `value`, or `None` if they are the same.
 
-    Two values are the same if they are equal and have the same type. As an exception, an integer
-    may come back as the equal float.
+    Two values are the same if they are equal and have the same type. However, an integer may come
+    back as the equal float.
     """
     kind = type(value)
     if value is back or (kind is int and type(back) is float and back == value):

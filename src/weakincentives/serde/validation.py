@@ -75,7 +75,7 @@ def check_schema(schema: JsonSchema) -> None:
 
 
 def validation_issues(schema: str, value: Json) -> tuple[ValidationIssue, ...]:
-    """Returns at most 20 issues that `value` has under a schema, which is given as JSON text.
+    """Checks `value` against a schema in JSON text; returns at most 20 issues.
 
     Raises `SerdeError` if the schema is invalid, or if a `$ref` cannot be resolved or is circular.
     """
@@ -84,7 +84,7 @@ def validation_issues(schema: str, value: Json) -> tuple[ValidationIssue, ...]:
 
 
 def parse_object(schema: str, text: str) -> dict[str, Json]:
-    """Parses the JSON object in `text` and checks it against a schema, also given as JSON text.
+    """Parses the JSON object in `text`, and checks it against a schema in JSON text.
 
     Nulls that the schema rejects are dropped, because a strict decoder sends them for absent
     properties. A number without a fraction, such as 3.0, becomes an `int` where the schema requires

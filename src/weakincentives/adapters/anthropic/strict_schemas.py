@@ -56,8 +56,8 @@ class StrictLimits:
     def fit(self, schema: JsonSchema, *, tool: bool) -> JsonSchema | None:
         """Returns the strict form of `schema` and subtracts its size from the limits.
 
-        Returns `None`, and subtracts nothing, if a schema cannot be strict or exceeds the remaining
-        limits. An optional field remains optional. A keyword that the API rejects is moved into the
+        Returns `None`, and leaves the limits unchanged, if the schema cannot be strict or exceeds
+        them. An optional field remains optional. A keyword that the API rejects is moved into the
         description.
         """
         encoded = encode_schema(schema, ANTHROPIC)

@@ -79,14 +79,13 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     set the language, paths, proxies and certificates; `env` adds variables. `start_timeout` limits
     the seconds until the CLI is ready, and `max_reply_bytes` limits the size of each message from
     the model. `builtin_tools` names the CLI's own tools to offer, such as `("Read", "Bash")`. They
-    run in `cwd`, which defaults to the root of the prompt's `HostFilesystem`, or otherwise to the
-    empty home directory. `approval` determines, by tool name, which calls to built-in tools need
-    approval: `"arguments"`, or a function that receives the arguments, as in `Tool(approval=)`.
-    Such runs require `approver=`, because the CLI cannot keep a call waiting for days. With
-    `dynamic_tools`, the tools in an opened section are added to the running conversation; otherwise
-    the evaluation restarts. `options` are further `ClaudeAgentOptions`. For tests, `transport`
-    replaces the process; it is a function that receives these options and returns the SDK's
-    `Transport`.
+    run in `cwd`, by default the root of the prompt's `HostFilesystem`, or otherwise the empty home.
+    `approval` determines, by tool name, which calls to built-in tools need approval: `"arguments"`,
+    or a function that receives the arguments, as in `Tool(approval=)`. Such runs require
+    `approver=`, because the CLI cannot keep a call waiting for days. With `dynamic_tools`, the
+    tools in an opened section are added to the running conversation; otherwise the evaluation
+    restarts. `options` are further `ClaudeAgentOptions`. For tests, `transport` replaces the
+    process: it gets these options and returns the SDK's `Transport`.
 
     If the user sends a message, the prompt becomes the system prompt, unless `options` contains
     one. To continue a conversation, the adapter writes it as a session that the CLI resumes, with
@@ -378,8 +377,7 @@ class _CLIConnection(Connection):
         options = adapter.options(further, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)
-        # The SDK shields its clean-up from cancellation, so cancelling would wait for a hanging
-        # process.
+        # The SDK shields its clean-up, so cancelling would wait for a hanging process.
         self._connecting = asyncio.create_task(self._client.connect())
         await asyncio.wait([self._connecting], timeout=adapter.start_timeout)
         if not self._connecting.done():

@@ -24,7 +24,7 @@ __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 _SERVER = "wink"
 _CALL_ID = "claudecode/toolUseId"
 _SPARE_SERVERS = 4
-# The longest result that the CLI sends to the model; it replaces a longer one by 2 kB and a path.
+# The longest result that the CLI sends to the model; it shortens longer ones to 2 kB and a path.
 MAX_RESULT_CHARS = 500_000
 _META = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # the CLI's default is 50 kB
 

@@ -40,7 +40,7 @@ def count_earlier(transcript: Sequence[Message]) -> int:
 
 
 def media_message(instructions: Instructions) -> list[Message]:
-    """Returns a user message with the media from `instructions`: the CLI's can only be text."""
+    """Returns the media in `instructions` as a user message; CLI instructions can only be text."""
     parts = _with_markers(instructions)
     return [UserMessage(parts)] if parts else []
 
@@ -61,7 +61,7 @@ def write_session(
     encode_call: Callable[[ToolCall], JsonObject],
     encode_media: EncodeMedia,
 ) -> None:
-    """Writes messages to a file that the CLI can resume; `encode_call` gives name and input."""
+    """Writes messages to a file that the CLI can resume; `encode_call` encodes a call."""
     session, parent = path.stem, None
     lines: list[str] = []
     for message in _encode(messages, encode_call, encode_media):

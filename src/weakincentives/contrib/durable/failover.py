@@ -26,7 +26,7 @@ __all__ = ["WorkerFailover", "lock_executor", "release"]
 
 _log = logging.getLogger(__name__)
 
-# Consecutive checks without a lock; a worker that only lost its connection relocks within these.
+# Consecutive checks without a lock; by then, a worker that only lost its connection has a new one.
 _CHECKS = 3
 
 # The server notices a dead worker only after a delay, and a `WorkerFailover` takes the lock briefly

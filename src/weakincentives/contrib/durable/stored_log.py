@@ -176,9 +176,9 @@ class _Line:
 
 type _Unstored = tuple[Sequence[Row], bool]
 
-# The entries of runs nested in a transactional call. They are stored when the call ends, because
-# nothing is committed before then, and so that the run's row, which another attempt needs, stays
-# unlocked.
+# The entries of runs nested in a transactional call. They are stored only when the call ends:
+# nothing is committed before then, and the run's row, which another attempt needs, stays unlocked
+# until then.
 _unstored: ContextVar[list[_Unstored] | None] = ContextVar("entries of a transaction", default=None)
 
 

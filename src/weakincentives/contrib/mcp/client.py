@@ -55,8 +55,8 @@ async def open_server(
     """Starts or connects to the server in `lock`; the server is stopped at the end of the block.
 
     Enter and leave the block in the same task. `notify` receives the server's log messages, and the
-    differences between its tools and `lock`. The server is told that it can ask the user only if
-    `ask` is given. Raises `ServerError` if the server cannot be reached or the connection is lost.
+    differences between its tools and `lock`. If `ask` is given, the server is told that it can ask
+    the user. Raises `ServerError` if the server cannot be reached or the connection is lost.
     """
     server = OpenServer(lock, notify, ask)
     try:
@@ -75,7 +75,7 @@ async def open_server(
 
 
 class OpenServer:
-    """A running server: lists its current tools and returns their results."""
+    """A running server: lists its current tools and calls them."""
 
     def __init__(self, lock: ServerLock, notify: Notify, ask: Ask | None) -> None:
         self._reviewed = lock
@@ -93,7 +93,8 @@ class OpenServer:
             logging_callback=self._log,
             message_handler=self._listen,
             log_level="info",
-            # Without a callback, the client declares no support for elicitation and rejects it.
+            # Without a callback, the client does not declare support for elicitation, and rejects
+            # it.
             elicitation_callback=None if ask is None else partial(self._elicit, ask),
         )
 

@@ -84,13 +84,13 @@ class Connection:
         publish: Callable[[object], object],
         context: ToolContext | None = None,
     ) -> ToolResult[Json]:
-        """Returns the result of a call, or a failure if the tool differs from its lock.
+        """Returns a call's result, or a failure if the tool differs from its lock.
 
         While the caller waits, `publish` is called in the caller's thread with up to 10,000
         progress and log messages. `elicit` receives `context` and is not called without it. If the
         server stops, a `repeatable` call is retried once on a new server. Raises `ServerError` if
         there is no result after `seconds`, which includes the server's start and the user's
-        answers. If `elicit` raises an error, raises it after the server's result.
+        answers. An error raised by `elicit` is raised again after the server's result.
         """
         caller = asyncio.get_running_loop()
         numbers = iter(range(_MAX_EVENTS))

@@ -24,7 +24,7 @@ _EMPTY = "The tool answered without content."
 
 
 def to_tool_result(result: CallToolResult) -> ToolResult[Json]:
-    """Converts a server's result to a `ToolResult`, which fails if the server reports an error.
+    """Converts a server's result to a `ToolResult`; an error becomes a failed result.
 
     The value is the structured content; the model sees it only if no text block repeats it. Images
     and documents become media, whose markers appear in the message.

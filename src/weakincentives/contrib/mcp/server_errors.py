@@ -1,4 +1,4 @@
-"""Errors of MCP servers, with messages for the model; this module does not need the SDK."""
+"""MCP server errors, with messages for the model; this module does not need the SDK."""
 
 from collections.abc import Callable
 

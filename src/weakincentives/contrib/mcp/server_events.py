@@ -1,4 +1,4 @@
-"""Events of MCP servers, published on the bus of the running call."""
+"""MCP server events, published on the running call's bus."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -40,7 +40,7 @@ class MCPServerChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPElicitationAnswered(Event):
-    """A server asked the user; if the library answered instead, `reason` says why.
+    """A server asked the user; if the library answered instead, `reason` explains why.
 
     The event does not contain the answer itself.
     """

@@ -93,8 +93,8 @@ def probe_undo(
 ) -> UndoVerdict:
     """Makes a server change its folder, restores the folder, and compares what the server reads.
 
-    `change` and `read` are tool names with arguments. At the end, the folder is in its original
-    state. Raises `ServerError` if the server does not reply.
+    `change` and `read` are tool names with arguments. Afterwards, the folder is back in its
+    original state. Raises `ServerError` if the server does not reply.
     """
     with (
         closing(Connection(lock)) as connection,

@@ -108,7 +108,7 @@ class TransportState:
 
 
 class _Writer(ObjectSendStream[SessionMessage]):
-    """Sends messages with a function, and reports replies and its end to `TransportState`."""
+    """Sends messages with a function, and reports replies and closing to `TransportState`."""
 
     def __init__(
         self, send: Callable[[SessionMessage], Awaitable[None]], state: TransportState

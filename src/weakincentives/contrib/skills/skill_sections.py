@@ -248,7 +248,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
 
 @dataclass(frozen=True, slots=True)
 class _InFolder:
-    """A file tool of a read-only workspace, which opens the skill's folder for each call."""
+    """A file tool for a read-only workspace, which opens the skill's folder for each call."""
 
     handler: AnyToolHandler
     folder: Path
