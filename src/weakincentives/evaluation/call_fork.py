@@ -1,7 +1,8 @@
-"""Runs tool calls in parallel, each on forks of session and resources, and merges them in order.
+"""Runs tool calls in parallel, each on its own forks, and merges them in order.
 
-A call runs again by itself if a fork cannot isolate it, or if an earlier call has since changed
-something that it read. So the outcome is the same as when all calls run in order.
+The forks are those of the session and the resources. A call runs again on its own if a fork cannot
+isolate it, or if an earlier call changed something that it read. The outcome is therefore the same
+as if all calls had run in order.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ __all__ = ["ForkedCall"]
 
 
 class ForkedCall:
-    """One call of `run` on forks of session and resources: perform `effects`, then `merge`."""
+    """One call of `run` on forks of the session and resources: perform `effects`, then `merge`."""
 
     __slots__ = ("_origin", "_outcome", "resources", "seconds", "session")
 
@@ -42,7 +43,7 @@ class ForkedCall:
     def effects(
         self, invoke: Invoke, operation: AbstractContextManager[Callable[[object], None]]
     ) -> Effects[None]:
-        """Runs a handler within `operation` and stores what it returns or raises."""
+        """Runs a handler within `operation` and stores its result or exception."""
         started = perf_counter()
         try:
             with operation as set_result, self.resources:
@@ -64,7 +65,7 @@ class ForkedCall:
                 fork.close()
 
     def discard(self) -> None:
-        """Drops the unmerged call; the events keep its requests."""
+        """Discards the unmerged call, but keeps the events about its requests."""
         self.session.discard()
 
     @property
