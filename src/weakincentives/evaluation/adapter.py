@@ -451,7 +451,7 @@ def config_for(
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Returns a function that publishes on `bus`, and reaches the session even on another bus."""
+    """Returns a function that publishes on `bus`, and to the session if that uses another bus."""
     if bus is None or bus is session.bus:
         return session.bus.publish
 

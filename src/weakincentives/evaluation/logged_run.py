@@ -165,7 +165,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionChange:
-    """The sections that a call opened and closed, as in `ToolExecutionOutcome`, and tool names."""
+    """The section changes from a `ToolExecutionOutcome`, with tools represented by their names."""
 
     section_key: str
     tools: tuple[str, ...]

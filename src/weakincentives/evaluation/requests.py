@@ -189,7 +189,7 @@ class ProviderRequests:
         answer: AssistantMessage | None,
         failure: BaseException | None,
     ) -> AssistantMessage:
-        """Returns the answer or raises the failure; `DeadlineExceededError` if either came too late."""
+        """Returns the answer or raises the failure; `DeadlineExceededError` if it came too late."""
         deadline = request.deadline
         if (
             isinstance(failure, Exception)

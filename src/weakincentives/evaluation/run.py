@@ -242,7 +242,7 @@ class Run[Out]:
                     self._reservation.__exit__()
 
     def _end_turn(self, turn: ChatTurn, error: BaseException | None) -> None:
-        """Saves the conversation of a turn that ended, for example because its stream was closed."""
+        """Saves the conversation of a turn that has ended, for example when its stream closes."""
         has_continued = "resumes" not in self._options
         if isinstance(error, Exception | GeneratorExit | None) and has_continued:
             turn.end(self._session, self._conversation)
@@ -434,7 +434,7 @@ class Run[Out]:
         self._options["rendering"] = Rendered(cause="compaction")
 
     def _prepare_compaction(self, error: PromptEvaluationError) -> bool:
-        """Prepares for compaction, and returns true, if a provider rejected a request as too long."""
+        """If a provider rejected a request as too long, prepares to compact and returns true."""
         conversation = error.conversation if error.code == "context_length" else None
         if self._compaction is None or self._was_refused or conversation is None:
             return False
