@@ -1,4 +1,4 @@
-"""Determines who was cancelled, and lets cleanup code await while its task is being cancelled.
+"""Determines what was cancelled, and lets cleanup code await during a cancellation.
 
 asyncio cancels a task once. anyio, and therefore Starlette, FastAPI and MCP, cancels it again at
 each `await` until it has left the cancelled scope. This module does not import anyio or asyncio: if

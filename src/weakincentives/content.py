@@ -1,7 +1,7 @@
 """Images and documents for a model, and the stores that keep their bytes.
 
 An `Image` or `Document` is a reference: either a URL, or the type, size, name and digest of some
-bytes. `data` contains the bytes in the program that read them. JSON never contains bytes:
+bytes. `data` contains the bytes only in the program that read them. JSON never contains bytes:
 conversations, events, logs and snapshots contain references, and a `ContentStore` finds the bytes
 by their digest.
 """
@@ -305,7 +305,7 @@ class ContentStore(ABC):
 
 
 class MemoryContentStore(ContentStore):
-    """Stores bytes in memory, as long as the store exists."""
+    """Stores bytes in memory, for as long as the store exists."""
 
     def __init__(self) -> None:
         self._data: dict[str, bytes] = {}

@@ -68,7 +68,7 @@ def code_span(text: str) -> str:
 
 
 def literal(line: str) -> str:
-    """Returns Markdown that shows a complete line literally."""
+    """Returns Markdown that shows an entire line literally."""
     line = _without_surrogates(line)
     ticks = "`" * (longest_run(line) + 1)
     return f"{ticks} {line} {ticks}"

@@ -47,7 +47,7 @@ class WeakIncentivesError(Exception):
 
 
 class ControlFlow(WeakIncentivesError):
-    """The base class of exceptions that redirect an evaluation; transactions commit on them."""
+    """The base class of exceptions that redirect an evaluation; they commit transactions."""
 
 
 class ValidationIssue(NamedTuple):

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 type Clock = Callable[[], datetime]
-"""Returns the current time, timezone-aware."""
+"""Returns the current time as a timezone-aware `datetime`."""
 
 
 def utc_now() -> datetime:
@@ -180,7 +180,7 @@ class Budget:
     def exceeded(
         self, run_usage: RunUsage, *, before: Literal["request", "tool call"]
     ) -> str | None:
-        """Names the first limit that one more request or tool call would exceed, or `None`."""
+        """Returns the first limit that one more request or tool call would exceed, or `None`."""
         total = run_usage if self.run_usage is _NO_USAGE else self.run_usage + run_usage
         amounts = [
             ("max_tokens", self.max_tokens, total.usage.total_tokens),
@@ -212,7 +212,7 @@ class Budget:
         return replace(self, run_usage=self.run_usage + run_usage, max_seconds=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
-        """Returns the deadline of `max_seconds` after `now`; `None` beyond the calendar."""
+        """Returns the deadline `max_seconds` after `now`; `None` if that is out of range."""
         try:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:
@@ -249,7 +249,7 @@ class Meter:
 
     @property
     def left(self) -> Budget | None:
-        """The rest of the nearest budget, for an adapter that does not count in a meter."""
+        """The remaining part of the nearest budget, for adapters that do not use a meter."""
         if self.budget is None:
             return None if self.parent is None else self.parent.left
         return self.budget.after(self.usage)
@@ -257,7 +257,7 @@ class Meter:
     def exceeded(
         self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
     ) -> str | None:
-        """Names the first limit that one more request or tool call would exceed, or `None`.
+        """Returns the first limit that one more request or tool call would exceed, or `None`.
 
         `further` is usage to include in this check only.
         """
@@ -282,7 +282,7 @@ class Meter:
         return count if self.parent is None else self.parent.tool_calls_left(count)
 
     def reserve_request(self) -> str | None:
-        """Counts one more request, or names the limit that it would exceed."""
+        """Counts one more request, or returns the limit that it would exceed."""
         with _counting:
             bound, meter = self.exceeded(before="request"), None
             if bound is None:

@@ -71,7 +71,7 @@ class RunStack:
 
 
 class Reservation:
-    """A block that prevents other runs from using the objects of `stacks`.
+    """A block that prevents other runs from using the objects that `stacks` guard.
 
     Entering the block raises `ConcurrentRunError` if another run is using one of them.
     """

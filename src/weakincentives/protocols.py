@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from .content import ContentStore, Document, Image
 from .locks import RunStack
 
-if TYPE_CHECKING:  # it imports `datetime`, and modules that define prompts do not need limits
+if TYPE_CHECKING:  # `limits` imports `datetime`, and modules that define prompts need neither
     from .limits import TokenUsage
 
 __all__ = [

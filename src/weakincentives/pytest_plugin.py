@@ -83,14 +83,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Guards the complete test, including fixtures, if the project chose "loopback"."""
+    """Guards the entire test, including fixtures, if the project chose "loopback"."""
     refuse = item.config.getini("wink_network") == "loopback" and not _may_use_network(item)
     with guard_network(refuse=refuse) as item.stash[_REFUSED]:
         return (yield)
 
 
 def _is_confined(item: pytest.Item) -> bool:
-    """Returns whether the test function, without its fixtures, must not use the network.
+    """Returns whether the test function itself, unlike its fixtures, may not use the network.
 
     The guard does not apply to fixtures. A fixture with a wider scope, such as a container, is
     shared by tests with and without our fixtures; whether it can start must not depend on which

@@ -55,7 +55,7 @@ def unaliased(kind: AnyType) -> AnyType:
 
 
 def _with_arguments(kind: AnyType, arguments: Mapping[object, AnyType]) -> AnyType:
-    """Returns `kind` with those of its type parameters replaced that are in `arguments`."""
+    """Returns `kind`, replacing the type parameters that are in `arguments`."""
     if isinstance(kind, TypeVar):
         return arguments.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())

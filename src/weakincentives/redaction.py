@@ -1,4 +1,4 @@
-"""Masks the credentials that an adapter sends with its requests in all of its reports."""
+"""Masks an adapter's credentials in everything that it reports."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ SECRET_NAMES = (
     *("api_key", "api-key", "apiKey", "apikey", "access_key", "private_key", "secret", "password"),
     *("passwd", "passphrase", "credential", "authorization", "cookie", "token", "jwt"),
 )
-"""Words that mark fields, headers and variables as secrets if their names contain them."""
+"""A field, header or variable whose name contains one of these words is a secret."""
 
 # "key" in the name of a header, variable or option means a secret; in a data field, it may not.
 _CREDENTIAL_NAME = re.compile("|".join(("key", *SECRET_NAMES)), re.IGNORECASE)

@@ -164,7 +164,7 @@ class ExecutionOptions(RunOptions, total=False):
 
 
 class EvaluationStart(ConversationOptions, total=False):
-    """The arguments of one evaluation of a run.
+    """The arguments for one of a run's evaluations.
 
     `log` is the run's log; if `resumes` is true, the evaluation continues where the log ends. For
     each evaluation after the first, `rendering` gives the reason. The evaluation ends with
@@ -451,7 +451,7 @@ def config_for(
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Returns a function that publishes on `bus`, and to the session if that uses another bus."""
+    """Returns a function that publishes on `bus`, and to the session if it uses another bus."""
     if bus is None or bus is session.bus:
         return session.bus.publish
 

@@ -104,7 +104,7 @@ type Decision = Approve | Deny | ReplaceArguments
 
 @runtime_checkable
 class Previewable(Protocol):
-    """A resource's fork that can describe the changes its merge would make."""
+    """A fork of a resource that can describe the changes that merging it would make."""
 
     def preview(self) -> str:
         """Returns the changes as text, which must be the same for equal changes."""

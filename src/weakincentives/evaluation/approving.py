@@ -167,7 +167,10 @@ class ApprovedCalls:
                 yield ApprovalRequested(call, preview)
 
     def _preview_own(self, call: ToolCall, key: CallKey) -> Effects[Preview | None]:
-        """Returns the call's current preview; `None` if it needs no approval or starts runs."""
+        """Returns the call's current preview, or `None`.
+
+        There is no preview for a call that does not need approval or that starts nested runs.
+        """
         call, replaced = self._with_replaced_arguments(call, key)
         try:
             mode = self._mode(call, key)
@@ -268,7 +271,7 @@ class ApprovedCalls:
     def _answer(self, call: ToolCall, outcome: Outcome) -> tuple[str, bool]:
         """Returns the answer that the model would see, and whether the call would succeed."""
         result, error = outcome
-        if isinstance(error, ControlFlow):  # a transaction that it passes through is committed
+        if isinstance(error, ControlFlow):  # transactions that it passes through are committed
             return message_of(error), True
         if error is not None and not isinstance(error, Exception):
             raise error  # an interrupt

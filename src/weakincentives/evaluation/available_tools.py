@@ -96,7 +96,7 @@ class AvailableTools:
         )
 
     def handler(self, tool: AnyTool) -> AnyToolHandler | None:
-        """Returns the tool's handler; that of a disclosure tool uses the current sections."""
+        """Returns the tool's handler; disclosure tools get one that uses the current sections."""
         if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
             return tool.handler
         return disclosure_handler(tool.name, self._view, self._read)
@@ -106,7 +106,7 @@ class AvailableTools:
         return {node.path: shown for node, shown in self._view.visible_sections().items()}
 
     def rejection(self, name: str) -> str:
-        """Returns the answer to a call of an unavailable tool."""
+        """Returns the answer to a call to an unavailable tool."""
         if name in self._arriving:
             return f"Unknown tool {name!r}. It is available from the next turn on."
         try:
@@ -123,7 +123,7 @@ class AvailableTools:
     ) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError`, with a text for the model, if the call is invalid or its
+        Raises `ToolValidationError`, whose message is for the model, if the call is invalid or its
         arguments are longer than `max_chars` characters.
         """
         name = call.name
@@ -147,7 +147,7 @@ class AvailableTools:
     def note(self, answer: object, params: object) -> None:
         """Records the sections that a disclosure tool's answer or request opens or closes.
 
-        A section that the model has read opens only at the end of the turn, in `apply`.
+        A section that the model has read is opened only at the end of the turn, by `apply`.
         """
         match answer, params:
             case ReadSectionResult(expanded_tools=tools, opened=paths), _:
@@ -161,7 +161,7 @@ class AvailableTools:
                 pass
 
     def remember(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        """Stores in the session that the model opened or closed a section."""
+        """Records in the session that the model opened or closed a section."""
         self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
 
     def restore(self, change: ToolExecutionOutcome) -> None:
@@ -175,7 +175,7 @@ class AvailableTools:
         self._tools = {tool.name: tool for tool in change.expanded_tools} | self._tools
 
     def apply(self, change: ToolExecutionOutcome) -> None:
-        """Adds and removes tools for the sections that a call of the last turn opened or closed."""
+        """Adds and removes tools for the sections that a call in the last turn opened or closed."""
         key = change.section_key
         removed = [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
         if removed:

@@ -83,7 +83,7 @@ class ForkedCall:
         return self._outcome
 
     def merge(self, *, context: object = None) -> object:
-        """Applies the call's changes to session and resources; returns its result or raises.
+        """Applies the call's changes to the session and resources; returns its result or raises.
 
         Raises `NotIsolatedError` when the call must run again; the surrounding transaction then
         undoes a partial merge.

@@ -45,8 +45,8 @@ class Chat[Out]:
 
     The chat stores its conversation in the session, replacing the previous version, so
     `session.snapshot().to_json()` saves the whole chat. To continue in another process, restore the
-    session and create a chat with the same prompt. A session can keep one chat for each prompt. The
-    chat copies the prompt, with its params and resources, when it is created: to change them for
+    session and create a chat with the same prompt. A session can keep one chat for each prompt.
+    When the chat is created, it copies the prompt with its params and resources; to change them for
     later turns, bind `chat.prompt`.
 
     If an error, a cancellation or Ctrl-C stops a turn, or the turn is suspended, the chat keeps
@@ -209,7 +209,7 @@ def _can_continue(stopped: StoppedTurn | None, adapter: ProviderAdapter) -> bool
 
 
 def _has_continued(conversation: Conversation | None, suspension: Suspension) -> bool:
-    """Whether the user or the model has written since a turn was suspended."""
+    """Whether the user or the model has written anything since a turn was suspended."""
     suspended = suspension.conversation
     # the session is new, or its state is older than the turn
     if conversation is None or conversation == suspension.start:

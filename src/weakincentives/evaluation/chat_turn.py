@@ -130,7 +130,7 @@ class ChatTurn:
 
 
 def saved_conversation(session: SessionProtocol, name: tuple[str, str]) -> Conversation | None:
-    """Returns the saved conversation with the prompt of this ns and key, if there is one."""
+    """Returns the saved conversation with the prompt that has this ns and key, if any."""
     for conversation in reversed(session[Conversation].all()):
         if (conversation.ns, conversation.key) == name:
             return conversation

@@ -14,10 +14,10 @@ _MIN_CHARS = 1_000  # so that a rejection, and the note about truncated text, al
 class RunConfig:
     """Limits and options for a run.
 
-    `max_turns` limits the number of provider requests. `max_repairs` limits the requests to correct
-    an answer that does not match the declared output. `max_depth` limits how deeply runs can be
-    nested in each other's tool calls: a deeper run raises `DepthLimitError`, which makes the call
-    that started it fail.
+    `max_turns` limits the number of provider requests. `max_repairs` limits the number of requests
+    to correct an answer that does not match the declared output. `max_depth` limits how deeply runs
+    can be nested in each other's tool calls: a deeper run raises `DepthLimitError`, which makes the
+    call that started it fail.
 
     With `parallel_tool_calls="isolated"`, calls in the same turn to `"pure"` or `"repeatable"`
     tools run in parallel, isolated from each other, and take effect in call order. A call with more

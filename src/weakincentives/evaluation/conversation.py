@@ -114,7 +114,7 @@ class Conversation:
         return conversation
 
     def decisions_for(self, prompt: AnyPrompt) -> SectionDecisions | None:
-        """Returns the visibility of sections if `prompt` continues; `None` for another prompt."""
+        """Returns the section decisions for continuing `prompt`; `None` for another prompt."""
         if (self.ns, self.key) != (prompt.ns, prompt.key):
             return None
         return SectionDecisions(

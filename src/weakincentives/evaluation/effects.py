@@ -84,7 +84,7 @@ class Ask[Request]:
     shown: list[str] | None = None
 
     def note(self, piece: object) -> None:
-        """Keeps the text of a chunk; a rejection discards the earlier texts."""
+        """Records the text of a chunk; a rejection discards the earlier texts."""
         if self.shown is not None:
             if isinstance(piece, TextDelta):
                 self.shown.append(piece.text)
@@ -113,7 +113,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Runs generators concurrently, each in its own thread or task; none of them raises."""
+    """Runs generators concurrently, each in its own thread or task; they must not raise."""
 
     branches: "Sequence[Effects[None]]"
 

@@ -272,7 +272,7 @@ class Evaluation[Out]:
         return connection
 
     def stop(self, error: BaseException | None) -> Conversation:
-        """Returns the conversation so far, ready to be continued; `error` ended it, if given."""
+        """Returns the conversation so far, ready to be continued; `error` is why it stopped."""
         if not isinstance(error, Exception | None):
             return self.so_far()
         self._stop(suspended=isinstance(error, RunSuspended))
@@ -289,7 +289,7 @@ class Evaluation[Out]:
         return again.conversation_now
 
     def end(self, error: BaseException | None) -> None:
-        """Ends the evaluation; if an `error` ended it, publishes that."""
+        """Ends the evaluation, and publishes an event if `error` ended it."""
         try:
             if error is not None:
                 loop, seconds = self._loop, perf_counter() - self._started
@@ -302,7 +302,7 @@ class Evaluation[Out]:
             self._operation.__exit__(None, error, None)
 
     def _stop(self, *, suspended: bool = False) -> None:
-        """Completes the conversation, with earlier evaluations' calls, for continuation."""
+        """Completes the conversation with earlier evaluations' calls, so that it can continue."""
         if not self._has_ended:
             self._loop.stop(suspended=suspended)
             self._loop.transcript += self.tools.earlier.rest()

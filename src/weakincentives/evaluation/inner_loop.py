@@ -166,7 +166,7 @@ class InnerLoop:
     transcribed_changes: int = field(default=0, init=False)
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list, init=False)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list, init=False)
-    # the number of messages before the first one that no provider has answered
+    # the number of messages that precede the first unanswered one
     accepted: int = field(default=0, init=False)
     sent: int = field(default=0, init=False)  # the number of messages in the last request
 
@@ -209,7 +209,7 @@ class InnerLoop:
         return self._finish(text)
 
     def _missing_part(self, answer: AssistantMessage, text: str) -> str:
-        """Describes the part that an answer without calls lacks; returns `""` if it is complete.
+        """Describes the missing part of an answer without calls; returns `""` if it is complete.
 
         A typed answer counts as complete, because parsing the output finds everything missing.
         """
@@ -340,7 +340,7 @@ class InnerLoop:
         )
 
     def _add_tool_changes(self) -> None:
-        """Adds the tools that calls opened or closed to the transcript, each one once."""
+        """Adds the tools that calls opened or closed to the transcript, each only once."""
         for outcome in self.tool_changes[self.transcribed_changes :]:
             self._add_changes_of(outcome)
         self.transcribed_changes = len(self.tool_changes)

@@ -139,7 +139,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The handler of a call starts; even if it is interrupted, the call must not run twice."""
+    """A call's handler starts; even if it is interrupted, the call must not run twice."""
 
     key: CallKey
     kind: Literal["began"] = field(default="began", repr=False)

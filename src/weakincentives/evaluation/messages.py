@@ -48,7 +48,7 @@ the message contains only the text received up to that point.
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of the tool `name`; `arguments` is the model's JSON text, not yet validated."""
+    """A call to the tool `name`; `arguments` is the model's JSON text, not yet validated."""
 
     call_id: str
     name: str
@@ -57,7 +57,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The prompt's text in a conversation with user messages, or a later change of that text.
+    """The prompt's text in a conversation with user messages, or a later change to that text.
 
     `media` contains the images and documents whose markers appear in the text. `refused` means that
     the provider rejected the media, so later requests omit them.

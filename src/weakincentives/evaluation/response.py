@@ -93,7 +93,7 @@ class Execution[Out]:
 
     @property
     def output(self) -> Out:
-        """The typed answer of the final response."""
+        """The typed answer in the final response."""
         return self.response.output
 
     @property

@@ -80,7 +80,7 @@ class Run[Out]:
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
         session, used = given["session"], given.get("adapter") or adapter
-        parent = _caller(used, adapter)  # its usage includes that of another model
+        parent = _caller(used, adapter)  # counts the usage even if `adapter=` replaces the model
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
@@ -578,7 +578,7 @@ def _adapter_of_call(adapter: ProviderAdapter, caller: ParentRun, clock: Clock) 
 
 
 def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
-    """Returns the parent run of the first adapter that has one, otherwise an empty one."""
+    """Returns the parent run of the first adapter that has one, or an empty parent."""
     if type(used) is NestedAdapter:
         return used.parent
     return adapter.parent if type(adapter) is NestedAdapter else _NO_PARENT

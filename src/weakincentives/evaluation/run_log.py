@@ -1,9 +1,8 @@
 """The log of a run in progress: its steps, in order.
 
 A tool call took effect if and only if its `Called` entry is in the log. Appending that entry is the
-last step of the call's transaction, and a single store. An interrupted run's conversation is
-restored from its log. The runs nested in a call have logs of their own, which the call's `OpenCall`
-creates.
+last step of the call's transaction, and is atomic. An interrupted run's conversation is restored
+from its log. The runs nested in a call have logs of their own, which the call's `OpenCall` creates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -162,7 +161,7 @@ class RunLog:
         self._inside: dict[CallKey, OpenCall] = {}
         self._shown: dict[CallKey, Preview] = {}
         self._decisions: dict[CallKey, Decision] = {}
-        self._begun: set[CallKey] = set()  # calls that started before a stop and have no answer
+        self._begun: set[CallKey] = set()  # unanswered calls that started before the run stopped
         for entry in record.entries:
             self._note(entry)
 
@@ -318,7 +317,7 @@ class RunLog:
         return key in self._begun
 
     def was_suspended_for(self, key: CallKey) -> bool:
-        """Whether the run was suspended for a call, or for a call in a run nested in that call."""
+        """Whether the run was suspended for this call, or for a call in a run nested in it."""
         return key in self._shown or key in self.record.inside
 
     def store(self) -> None:

@@ -13,7 +13,7 @@ __all__ = ["new_log", "with_record"]
 
 
 def with_record(options: ExecutionOptions) -> ExecutionOptions:
-    """Returns the options; for a suspended or stopped run, those with which it started.
+    """Returns the options, or the original ones if a suspended or stopped run continues.
 
     Raises `TypeError` for a value that is not a suspension, and `ValueError` for options that are
     allowed only for a new run.

@@ -159,7 +159,7 @@ class Suspension:
 
 
 def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
-    """Returns the pending calls, for a list, if the suspension was written by 0.2, or `None`."""
+    """Lists the pending calls of a suspension written by 0.2; `None` for any other version."""
     value = serde.parse_json(dict[str, object], text)
     if value.get("version") != 1:
         return None

@@ -7,7 +7,7 @@ which `effects.perform` invokes. If the handler fails, its changes are undone. T
 by its entry in the run's log. Then the executor publishes `ToolInvoked` and returns a
 `ToolExecutionOutcome`, which the evaluation submits to the inner loop.
 
-Every mistake of the model or the tool becomes a failed answer. Only `ControlFlow` and exceptions
+Every mistake by the model or the tool becomes a failed answer. Only `ControlFlow` and exceptions
 outside `Exception`, such as `KeyboardInterrupt`, leave this module.
 """
 
@@ -77,7 +77,7 @@ _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 type _Result = ToolResult[object]
 
 _NO_CHANGES: Changes = {}
-# Any: a `ProviderAdapter`; its methods take prompts, which an `Evaluator` cannot name
+# Any: a `ProviderAdapter`; its methods take prompts, whose type an `Evaluator` cannot name
 type AdapterOfCall = Callable[[SessionProtocol, EventBus, OpenCall], Any]
 """Returns the adapter for runs nested in one call, given the call's session and bus."""
 
@@ -258,7 +258,7 @@ class ToolExecutor:
         return self._context(inside, self._resources, self._session, self._operation.bus)
 
     def read(self, call: ToolCall, result: _Result, error: Exception | None) -> tuple[str, bool]:
-        """Returns the model's answer for a finished call, and whether the call succeeded."""
+        """Returns a finished call's answer to the model, and whether the call succeeded."""
         try:
             if error is not None:
                 raise error
@@ -458,7 +458,7 @@ class ToolExecutor:
     def admit(self, call: ToolCall) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError`, with a text for the model, if the call is invalid.
+        Raises `ToolValidationError`, whose message is for the model, if the call is invalid.
         """
         return self.available.admit(call, self._config.max_argument_chars)
 

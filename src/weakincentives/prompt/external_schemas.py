@@ -204,7 +204,7 @@ class _Form:
         if "anyOf" in body:
             rules |= {"anyOf": body.pop("anyOf")}
             if "object" in types:
-                body.setdefault("additionalProperties", True)  # a union can name other properties
+                body.setdefault("additionalProperties", True)  # members can name other properties
         types = types or _types_of_values(body)
         forms = [form for name in types if (form := self._form_of_type(name, body)) is not None]
         if not forms:  # the part allows every type or has no matching value

@@ -43,7 +43,7 @@ def json_text(output_text: str) -> str:
 
 
 def _fenced(output_text: str) -> str:
-    """Returns the first JSON block, else the first block without a language, else the text."""
+    """Returns the first JSON block, or the first block without a language, or all of the text."""
     blocks: dict[str, str] = {}
     ticks = 0  # the number of backticks of the open fence; 0 if none is open
     language = ""
@@ -64,7 +64,7 @@ def _fenced(output_text: str) -> str:
 
 
 def unwrap(text: str, wrapper: str) -> str:
-    """Returns the value of a JSON object's only property if that is `wrapper`, else `text`."""
+    """Returns the value of a JSON object's only property if that is `wrapper`, otherwise `text`."""
     value = _load(text)
     if isinstance(value, dict) and list(value) == [wrapper]:
         return _dump(value[wrapper])

@@ -1,4 +1,4 @@
-"""Renders a template's tree with params to a `RenderedPrompt`, the input for adapters."""
+"""Renders a template's tree with params into a `RenderedPrompt`, the input for adapters."""
 
 import reprlib
 from collections.abc import Mapping

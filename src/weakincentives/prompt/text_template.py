@@ -69,9 +69,9 @@ class CompiledTemplate:
 def dedented(text: str) -> str:
     """Returns an author's text without common indentation and surrounding blank lines.
 
-    If the first line is indented more than the others, it keeps the extra indentation, because it
-    may be an indented code block. As in `textwrap.dedent`, which takes twice as long, both spaces
-    and tabs count as indentation.
+    If the first line is indented more than the others, it keeps the extra indentation, as an
+    indented code block must. As in `textwrap.dedent`, which takes twice as long, both spaces and
+    tabs count as indentation.
     """
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     indents = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line]

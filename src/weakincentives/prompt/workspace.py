@@ -138,7 +138,7 @@ class WorkspaceSection(Section[None]):
         return substitute(self.body_text(), params, path)
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The file tools, without writing tools if read-only, and the author's own tools."""
+        """The file tools (if read-only, only those that read) and the author's own tools."""
         from .workspace_tools import READING_TOOLS, WRITING_TOOLS
 
         return (*READING_TOOLS, *(WRITING_TOOLS if self._writable else ()), *super().tools())

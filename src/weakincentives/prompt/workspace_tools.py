@@ -122,7 +122,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines of a file without line ends, from `offset` on; the model sees them as in `cat -n`."""
+    """A file's lines without line endings, from `offset` on; the model sees them as from `cat -n`."""
 
     path: str
     offset: int
@@ -135,7 +135,7 @@ class FileText:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Matching lines; the model sees them as in `grep -n`."""
+    """Matching lines; the model sees them in the format of `grep -n`."""
 
     matches: tuple[GrepMatch, ...]
 

@@ -60,9 +60,9 @@ class EventIds(TypedDict):
 class Event:
     """Base class of telemetry events; sessions keep them in LOG slices, unaffected by rollbacks.
 
-    A nested run has the same `run_id` as its parent run, and `run_path` is its place there:
-    `"3/call_7/1:"` is the first run nested in call `call_7` of turn 3. If no call started the run,
-    `run_path` is empty. A suspended run and a stopped chat turn keep their `run_id` when they
+    A nested run has the same `run_id` as its parent run, and `run_path` is its position in that
+    run: `"3/call_7/1:"` is the first run nested in call `call_7` of turn 3. If no call started the
+    run, `run_path` is empty. A suspended run and a stopped chat turn keep their `run_id` when they
     continue.
     """
 
@@ -75,7 +75,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionTexts:
-    """The texts of one enabled section, rendered to be measured.
+    """The texts of one enabled section, rendered for measuring.
 
     `visibility` is `None` for a hidden section, and `summary` is `None` for a section that cannot
     be summarized. `tools` contains the section's tools as JSON, approximately as a provider
@@ -106,7 +106,7 @@ class SectionTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRendered(Event):
-    """An evaluation starts with this text, and with the tools that have these names.
+    """An evaluation starts with this text and the tools with these names.
 
     In a conversation, `message` is the user's new message, and `changes` tells the model which
     sections have changed since it last saw them. `visibility` contains every section of the prompt,
@@ -156,9 +156,9 @@ class ParamsMissing(Event):
 class ProviderCalled(Event):
     """A request to the provider ended, after `seconds` of wall-clock time.
 
-    `error` is the text of the failure, or `None`. `text` is the model's text, either an answer or a
-    text alongside tool calls. `model` is the model name reported by the provider, or the name in
-    the request if the provider does not report one. `cost` is in dollars, calculated with
+    `error` is the text of the failure, or `None`. `text` is the model's text, either as an answer
+    or alongside tool calls. `model` is the model name reported by the provider, or the name in the
+    request if the provider does not report one. `cost` is in dollars, calculated with
     `RunConfig.prices`, or `None` if it is unknown.
     """
 
@@ -386,7 +386,7 @@ class Operation:
         text: str = "",
         streamed: bool = False,
     ) -> AbstractContextManager[Callable[[object], None]]:
-        """Returns a context manager for a part of this operation; it yields `set_result`."""
+        """Returns a context manager that runs a part of this operation and yields `set_result`."""
         if not self.observed:
             return _UNOBSERVED
         return replace(

@@ -3,7 +3,7 @@
 A snapshot covers the session's STATE slices and other parts, such as a prompt's resources. Any
 `BaseException` causes a rollback, which restores the newest part first. If a part fails, the
 failure is reported and the other parts are still restored. If a part has a `release(snapshot)`
-method, the transaction calls it once at its end.
+method, the transaction calls it once when it ends.
 """
 
 import logging
@@ -98,7 +98,7 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
 def _restore_parts(
     snapshot: CompositeSnapshot,
 ) -> tuple[ExceptionGroup[Exception] | None, BaseException | None]:
-    """Restores all parts, and again after an interrupt; returns failures and the interrupt."""
+    """Restores all parts, twice after an interrupt; returns the failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
     for _ in range(2):  # restoring twice has the same result as restoring once
@@ -211,7 +211,7 @@ class CallTransaction:
         return None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Ends the transaction, by default because of the exception that is being handled."""
+        """Ends the transaction; `error` defaults to the exception that is being handled."""
         if (snapshot := self._snapshot) is None:
             return
         interrupt: BaseException | None = None

@@ -216,7 +216,7 @@ class SessionFork(_Isolated):
 
 
 class _ForkedSlice[T](Slice[T]):
-    """A slice of a fork; the call depends on it once it reads it, but not if it only writes."""
+    """A slice of a fork; reading it makes the call depend on it, but writing does not."""
 
     __slots__ = ("_fork", "_slice")
 

@@ -195,7 +195,7 @@ class Session:
         """Restores every STATE slice from `snapshot`; slices missing from it become empty.
 
         LOG slices are unchanged. The snapshot can come from another session; later changes in one
-        session do not affect the other. Raises `TypeError` for the JSON of a snapshot.
+        session do not affect the other. Raises `TypeError` for a snapshot's JSON.
         """
         try:
             slices = snapshot.slices

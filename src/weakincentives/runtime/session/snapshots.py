@@ -123,7 +123,7 @@ def _history(kind: SliceType) -> _History | None:
 
 
 class SessionSnapshot:
-    """The heads of all STATE slices of a session at one moment; takes O(number of slices) time."""
+    """The heads of a session's STATE slices at one moment; takes O(number of slices) time."""
 
     __slots__ = ("slices",)
 
@@ -131,7 +131,7 @@ class SessionSnapshot:
         self.slices = slices
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Uses lists of values for copies and pickles, which would recurse along a linked list."""
+        """Copies and pickles lists of values, because a linked list would recurse."""
         slices = self.committed().slices
         return _of_values, ({kind: read(head) for kind, head in slices.items()},)
 
@@ -180,8 +180,8 @@ class SessionSnapshot:
     ) -> Iterator[tuple[SliceType, Node, Node, int]]:
         """Yields each slice that has changed since `before`, with its old and new content.
 
-        The number is how many values at the start are known to be unchanged: either all of the old
-        values or none.
+        The number counts the values at the start that are known to be unchanged: either all of the
+        old values or none.
         """
         for kind, new in self.slices.items():
             old = before.slices.get(kind, EMPTY)
@@ -252,7 +252,7 @@ def _of_values(slices: Mapping[SliceType, Values]) -> SessionSnapshot:
 def parse_changes(
     changes: Changes, types: Iterable[SliceType]
 ) -> Iterator[tuple[str, SliceType, Values]]:
-    """Yields each change of `SessionSnapshot.since`: `"added"` or `"set"`, the type, the values.
+    """Yields each change from `SessionSnapshot.since`: `"added"` or `"set"`, type and values.
 
     Raises `SerdeError` for a type that is not in `types`, and for invalid values.
     """
