@@ -35,8 +35,8 @@ __all__ = [
     "__version__",
 ]
 
-# Running prompts takes more imports than all of the above, and a module that only defines prompts
-# does not need them.
+# The modules that run prompts take longer to import than all of the above, and a module that only
+# defines prompts does not need them.
 if TYPE_CHECKING:
     from .evaluation.approval import Approve, Deny, ReplaceArguments
     from .evaluation.chat import Chat

@@ -394,7 +394,7 @@ def check_arguments(
 ) -> None:
     """Raises `TypeError` for an argument with an unknown name or the wrong type.
 
-    `known` is the `TypedDict` of the options, and `kinds` are the types allowed for `prompt`.
+    `known` is the options' `TypedDict`, and `kinds` are the types allowed for `prompt`.
     """
     if unknown := sorted(options.keys() - known.__annotations__):
         names = ", ".join(known.__annotations__)

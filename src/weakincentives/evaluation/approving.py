@@ -2,8 +2,8 @@
 
 A call whose effects are previewed runs on forks of the session and resources. The forks are merged
 only after the reviewer has approved the effects. If the preview is out of date by then, the call
-runs on new forks and the reviewer is asked again. Nothing is locked or changed while the reviewer
-decides.
+runs on new forks and the reviewer is asked again. While the reviewer decides, nothing is locked or
+changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,10 +48,10 @@ _REPLACED = "These are the effects with the replaced arguments."
 class ApprovedCalls:
     """Runs the calls of one evaluation; `approver` decides on those that need approval.
 
-    Decisions in the log, made while the run was suspended, are used first. An approval applies only
-    if the call would still have the effects that its preview showed. The approver can take up to
-    `seconds_left()` to decide, and `check_limits(expired)` raises if no more calls may run. If
-    `can_suspend` is true, nested runs can be suspended, too.
+    Decisions that were made while the run was suspended are taken from the log first. An approval
+    applies only if the call would still have the effects that its preview showed. The approver can
+    take up to `seconds_left()` to decide, and `check_limits(expired)` raises if no more calls may
+    run. If `can_suspend` is true, nested runs can be suspended, too.
     """
 
     def __init__(

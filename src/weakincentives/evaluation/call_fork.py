@@ -1,8 +1,8 @@
 """Runs tool calls in parallel, each on its own forks, and merges them in order.
 
-The forks are those of the session and the resources. A call runs again on its own if a fork cannot
-isolate it, or if an earlier call changed something that it read. The outcome is therefore the same
-as if all calls had run in order.
+Each call has a fork of the session and of every resource. A call runs again on its own if a fork
+cannot isolate it, or if an earlier call changed data that it read. The outcome is therefore the
+same as if all calls had run in order.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class ForkedCall:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether the handler used only things that forks can isolate."""
+        """Whether forks could isolate everything that the handler used."""
         refused = self.resources.refused or self.session.refused
         return not (refused or isinstance(self._outcome[1], NotIsolatedError))
 

@@ -127,7 +127,7 @@ class Commits:
             try:
                 result, failure = yield partial(invoke, context=context)
                 inside.end()
-                if self._operation.records_changes:  # before a failure undoes them
+                if self._operation.records_changes:  # described before a failure undoes them
                     changes = transaction.changes()
                 if failure is not None:
                     try:

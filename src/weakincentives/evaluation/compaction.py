@@ -53,11 +53,11 @@ class Compaction:
     between and within turns, and once when the provider rejects a request as too long. Set
     `at_tokens` well below the model's limit, because part of the count is an estimate.
 
-    Compaction keeps at most the last `keep_turns` turns. It keeps fewer if they would take more
-    than half of the tokens that remain of `at_tokens` after the prompt. The older turns are sent as
-    text to an evaluation of `summary`, and its answer replaces them; without `summary`, they are
-    dropped. If the last turn is too long on its own, its oldest tool calls and their answers are
-    removed, and a note lists them.
+    Compaction keeps at most the last `keep_turns` turns, or fewer if these need more than half of
+    the tokens that remain of `at_tokens` after the prompt. The older turns are sent as text to an
+    evaluation of `summary`, and its answer replaces them; without `summary`, they are dropped. If
+    the last turn is too long on its own, its oldest tool calls and their answers are removed, and a
+    note lists them.
 
     Raises `ValueError` for numbers below 1.
     """

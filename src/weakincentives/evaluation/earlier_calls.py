@@ -24,7 +24,7 @@ type _Call = tuple[ToolCall | None, ToolMessage, ToolResult[object]]
 
 
 class EarlierCalls:
-    """The calls before the last restart of a run, with their answers, by tool and arguments.
+    """The calls made before a run's last restart, with their answers, by tool and arguments.
 
     `unknown` are calls in the conversation with an unknown outcome. `get_tool` returns a tool of
     the prompt by name. Equal calls match in order: the second call matches the second earlier one.

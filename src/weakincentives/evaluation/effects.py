@@ -103,8 +103,8 @@ class Close:
 class Wait:
     """Calls a function that may wait for an approver, and stops waiting after `seconds`.
 
-    The outcome of a timeout is a `TimeoutError`. `perform` cannot interrupt a plain function, so it
-    waits until the function returns.
+    After a timeout, the outcome is a `TimeoutError`. `perform` cannot interrupt a plain function,
+    so it waits until the function returns.
     """
 
     invoke: Invoke

@@ -9,8 +9,8 @@ if the run's limits allow it, and passes the result back:
 
 When calls in a turn request sections that only a new evaluation can open, `submit` returns one
 `Restart` for all of them, after every disclosure call of the turn has been answered. If the next
-request would have too many tokens, it returns `TooLong` instead. The inner loop consists of plain
-values, so it can be pickled between two actions.
+request would be too long, it returns `TooLong` instead. The inner loop consists of plain values, so
+it can be pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,10 +71,10 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
 class ProviderRequest:
     """Ask the provider to continue `transcript`.
 
-    `transcript` is the inner loop's own list, which grows later: read it up to its present length
-    and do not change it. `tools` are the tools at the start of the conversation; later changes
-    appear in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before sending the
-    request. `content` stores the media bytes of the transcript.
+    `transcript` is the inner loop's own list, which grows later: read it only up to its current
+    length and do not change it. `tools` are the tools at the start of the conversation; later
+    changes appear in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before
+    sending the request. `content` stores the media bytes of the transcript.
     """
 
     turn: int
@@ -291,7 +291,7 @@ class InnerLoop:
 
     def _mark_refused(self, error: PromptEvaluationError) -> bool:
         """Marks the messages that `error` rejects, and returns whether there are any."""
-        # other codes, such as those of an overloaded server, are not about the messages
+        # other codes, such as those for an overloaded server, are not about the messages
         only_media = error.code == "content" or error.status == _SERVER_FAILED
         if error.code not in _REFUSALS and not only_media:
             return False

@@ -79,7 +79,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderFailure:
-    """A failed request, in place of the model's answer; `usage` counts its tokens.
+    """A failed request, recorded in place of an answer; `usage` counts the tokens it used.
 
     `arrived` is the part of the answer that the conversation keeps. If `fell_back` is true, the
     request was then sent to another provider.

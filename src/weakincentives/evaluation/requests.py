@@ -108,7 +108,7 @@ class ProviderRequests:
         cost: float | None = 0.0,
         fell_back: bool = False,
     ) -> None:
-        """Appends a request's failure to the log."""
+        """Logs a failed request."""
         failure = replace(
             ProviderFailure.of(error), usage=usage, arrived=arrived, fell_back=fell_back
         )

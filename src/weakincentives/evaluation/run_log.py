@@ -151,7 +151,7 @@ class RunLog:
         self.keeps_changes: bool = sink is not None or (caller is not None and caller.keeps_changes)
         # the conversation that the current evaluation continues
         self.continued: Conversation | None = None
-        self.is_turn = False  # whether the run is a chat's turn
+        self.is_turn = False  # whether the run is a chat turn
         # the number of entries and the state before a call
         self.before_call: tuple[int, Snapshot] | None = None
         self.is_suspended = False
@@ -223,7 +223,7 @@ class RunLog:
         return found
 
     def next_recorded[E: LoggedEntry](self, kind: type[E], key: CallKey = "") -> E | None:
-        """Returns the next entry of the record; `None` once all recorded steps are repeated.
+        """Returns the next entry in the record; `None` once all recorded steps are repeated.
 
         Raises `ChangedRunError` if the entry has another type or belongs to another call.
         """

@@ -213,7 +213,7 @@ class _Form:
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
     def _form_of_type(self, name: str, body: JsonSchema) -> JsonSchema | None:
-        """Returns the part of a form for values of one type; `None` if no value matches."""
+        """Returns a form for values of one type only; `None` if no value matches."""
         form = {key: body[key] for key in body if key in _OF_TYPE[name] | _OF_ANY_TYPE}
         if "const" in form and not _fits(form["const"], name):
             return None

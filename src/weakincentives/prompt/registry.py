@@ -31,7 +31,7 @@ RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
 class SectionNode:
-    """One section at its position in the tree; it does not change after the tree is built.
+    """One section at its position in the tree; never changes once the tree is built.
 
     Nodes are in pre-order, so `registry.sections[node.index : node.end]` is the subtree. `key` is
     the path joined with dots, and `number` is the position, such as `2.1`. `default_params` are
@@ -86,7 +86,7 @@ class SectionNode:
 
 
 class RegistrySnapshot:
-    """All sections of a template in pre-order, with indexes; it does not change after it is built.
+    """All sections of a template in pre-order, with indexes; never changes once it is built.
 
     `required_params` are the params types that must be bound: they have no default and cannot be
     built without arguments. `tool_paths` maps each tool to its section, `effects` contains the
@@ -376,7 +376,7 @@ def tool_examples(
     path: SectionPath,
     text: Callable[[AnyTool, int], str] = example_text,
 ) -> str:
-    """Returns the tools' examples as Markdown, for the section's end; `""` if there are none."""
+    """Returns the tools' examples as Markdown, to append to the section; `""` if there are none."""
     blocks: list[str] = []
     for tool in tools:
         try:

@@ -145,7 +145,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 self._arguments[1][name] = items
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The section's own tools, in order of declaration."""
+        """The section's own tools, in declaration order."""
         return self._tools
 
     def resources(self) -> ResourceRegistry:
@@ -207,7 +207,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         tuples and dataclasses are copied, and other objects, such as clients, are shared. `changes`
         can also name attributes that the constructor sets itself, such as a title. Raises
         `PromptValidationError` for an unknown argument, and for an argument that was an iterator,
-        because it cannot be read again.
+        because iterators cannot be read again.
         """
         parameters = signature(type(self).__init__).parameters
         positional, arguments = _by_name(parameters, self._arguments)

@@ -146,7 +146,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
 
     @cached_property
     def renderer(self) -> "PromptRenderer[OutputT]":
-        """The renderer of this template's tree."""
+        """The renderer for this template's tree."""
         from .renderer import PromptRenderer
 
         return PromptRenderer(

@@ -344,7 +344,7 @@ class PromptView:
         return params
 
     def _summary(self, node: SectionNode, params: object) -> str:
-        """Renders the heading, the summary, and a line naming the tool and the children to open."""
+        """Renders the heading, the summary, and a line with the tool to call and the children."""
         if node.summary_override is None:
             summary = node.section.render_summary(params, path=node.path)
         else:

@@ -122,7 +122,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """A file's lines without line endings, from `offset` on; the model sees them as from `cat -n`."""
+    """A file's lines without line endings, from `offset` on; the model sees `cat -n` format."""
 
     path: str
     offset: int

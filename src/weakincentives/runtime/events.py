@@ -310,8 +310,8 @@ class EvaluationStopped(Event):
 
     `reason` is `"limit"` if a limit set by the caller was reached, such as a deadline or a budget,
     `"suspended"` for a suspended run, `"cancelled"` if the caller stopped the run, and `"failed"`
-    otherwise. `code` is the code of the `PromptEvaluationError`, if it was one, and `error` is the
-    exception's text. `pending` contains the previews of the pending calls, as text.
+    otherwise. `code` is the exception's code if it is a `PromptEvaluationError`, and `error` is its
+    text. `pending` contains the previews of the pending calls, as text.
     """
 
     prompt_name: str

@@ -78,7 +78,7 @@ def release_snapshot(snapshot: CompositeSnapshot) -> None:
 def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
     """Describes the changes since `snapshot`, for parts that can report them.
 
-    `"state"` contains the differences of the session's slices, and `"files"` contains unified diffs
+    `"state"` contains the differences in the session's slices, and `"files"` contains unified diffs
     by path; other parts can add more. A part that fails is logged and omitted.
     """
     changes: dict[str, dict[str, Json]] = {}
@@ -98,7 +98,7 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
 def _restore_parts(
     snapshot: CompositeSnapshot,
 ) -> tuple[ExceptionGroup[Exception] | None, BaseException | None]:
-    """Restores all parts, twice after an interrupt; returns the failures and the interrupt."""
+    """Restores all parts (twice after an interrupt); returns the failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
     for _ in range(2):  # restoring twice has the same result as restoring once

@@ -57,7 +57,7 @@ class StoredOverride:
         return cls(kind=text_id.kind, at=text_id.at, hash=hash_, base=base, text=lines)
 
     def staleness(self, descriptor: PromptDescriptor) -> StaleOverride | None:
-        """Returns why the text does not apply to the current prompt, or `None` if it applies."""
+        """Explains why the text does not apply to the current prompt; `None` if it applies."""
         text_id, base, text = self.id, "\n".join(self.base), "\n".join(self.text)
         current = descriptor.texts.get(text_id)
         if current is None:

@@ -2,7 +2,7 @@
 
 A fork records the slices that the call read, and its changes. `Session.merge` uses this record to
 decide whether the call would have made the same changes after the other calls, and then repeats
-them. Events are deferred until the merge. A call that needs something that a fork cannot isolate
+them. Events are deferred until the merge. If a call needs something that cannot be isolated, it
 runs on its own instead.
 """
 
@@ -75,7 +75,7 @@ class SessionFork(_Isolated):
     """A session for one call, created by `Session.fork`; its bus defers events until the merge.
 
     `reducers` are the session's reducers at the time of the fork. `refused` is true once the call
-    has used something that a fork cannot isolate; the call must then run on its own.
+    has requested something that cannot be isolated; the call must then run on its own.
     """
 
     def __init__(

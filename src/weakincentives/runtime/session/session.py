@@ -175,7 +175,7 @@ class Session:
             return SessionSnapshot(slices)
 
     def changes_since(self, snapshot: SessionSnapshot, /) -> dict[str, dict[str, Json]]:
-        """Returns the differences of the STATE slices since `snapshot`, by name, under "state"."""
+        """Returns the differences in STATE slices since `snapshot`, by name, under `"state"`."""
         return {"state": state_differences(snapshot, self.snapshot())}
 
     def parse_snapshot(
@@ -258,7 +258,7 @@ class Session:
         with self._lock:
             reducers = self._reducers.get(event_type)
             if reducers is None:
-                telemetry = issubclass(event_type, Event)  # its own LOG slice also keeps it
+                telemetry = issubclass(event_type, Event)  # also kept in its own LOG slice
                 reducers = [(self[event_type], _record)] if telemetry else []
             if target.slice_type is event_type:
                 reducers = [entry for entry in reducers if entry[1] is not _record]

@@ -73,7 +73,7 @@ def chain(values: Iterable[object]) -> Node:
 
 
 def read(head: Node, start: int = 0) -> Values:
-    """Returns a list's values without the first `start`, oldest first."""
+    """Returns a list's values except the first `start`, oldest first."""
     values: Values = [None] * (head[2] - start)
     for index in reversed(range(len(values))):
         values[index], head, _ = head

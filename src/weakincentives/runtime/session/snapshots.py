@@ -369,7 +369,7 @@ def _values(kind: SliceType, rows: Values) -> Values:
 
 
 def type_name(kind: SliceType) -> str:
-    """Returns a type's name in JSON: the one in `@state`, otherwise module and qualified name."""
+    """Returns a type's name in JSON: its `@state` name, otherwise module and qualified name."""
     if (history := _history(kind)) is not None:
         return history.name
     return f"{kind.__module__}:{kind.__qualname__}"
