@@ -335,7 +335,7 @@ class Tool[P, R](Parametrized):
 
 @dataclass(frozen=True)
 class PromptMessage:
-    """The params of a tool whose prompt requires no params: a message to the agent."""
+    """The params of a tool whose prompt requires none: a message to the agent."""
 
     message: str
 
