@@ -64,7 +64,7 @@ __all__ = [
     "parse_structured_output",
 ]
 
-# Modules that only declare sections and tools do not need these.
+# Modules that only declare sections and tools do not need these imports.
 if TYPE_CHECKING:
     from .output import StructuredOutputConfig, parse_structured_output
     from .overrides.model import ToolOverride
