@@ -1,4 +1,4 @@
-"""weakincentives: typed, composable prompts for agents; the names that a user meets first."""
+"""weakincentives: typed, composable prompts for agents. Exports the most common names."""
 
 from typing import TYPE_CHECKING
 
@@ -39,8 +39,8 @@ __all__ = [
     "tool",
 ]
 
-# What runs prompts costs more to import than all of the above, and a module of prompts does not
-# need it.
+# The modules that run prompts take longer to import than all of the above, and a module that only
+# defines prompts does not need them.
 if TYPE_CHECKING:
     from .evaluation.approval import Approve, Deny, ReplaceArguments
     from .evaluation.chat import Chat

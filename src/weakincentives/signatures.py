@@ -16,10 +16,10 @@ type AnyFunction = Callable[..., object]
 
 
 def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspect.Signature:
-    """Like `inspect.signature`, but annotations may name what is not defined.
+    """Like `inspect.signature`, but annotations may contain undefined names.
 
-    Python 3.14 evaluates them here for the first time, and a module may import the names for type
-    checkers only. Raises `ValueError` or `TypeError` if the callable has no signature.
+    Python 3.14 evaluates annotations only at this point, and a module may import the names only for
+    type checkers. Raises `ValueError` or `TypeError` if the callable has no signature.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format
@@ -31,7 +31,7 @@ def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspe
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Returns whether calling `function`, or an object with `__call__`, gives a coroutine."""
+    """Returns whether calling `function`, or an object with `__call__`, returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
@@ -40,8 +40,8 @@ def selector_form(
 ) -> tuple[bool, frozenset[str]]:
     """Returns whether `selector` takes params by position, and which of `names` it takes by name.
 
-    With `keyword_only`, a positional parameter with one of the names takes the params. Raises
-    `TypeError` for any other parameters, and `ValueError` if the callable has no signature.
+    With `keyword_only`, a positional parameter receives the params even if it has one of the names.
+    Raises `TypeError` for any other parameters, and `ValueError` if the callable has no signature.
     """
     signature = signature_of(selector)
     parameters = signature.parameters.values()

@@ -285,8 +285,8 @@ def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None
     [error] = seen
     assert [preview.tool for preview in error.suspension.pending] == ["run"]
     assert str(error) == (
-        "the run waits for the approval of 1 call (run); "
-        "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
+        "the run needs approval for 1 call (run); "
+        "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
     )
 
 
@@ -329,8 +329,8 @@ def test_run_suspended_names_all_pending_calls_and_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(waiting.value))
     for error in (waiting.value, again):
         assert str(error) == (
-            "the run waits for the approval of 2 calls (run, other); "
-            "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
+            "the run needs approval for 2 calls (run, other); "
+            "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
         )
     assert again.suspension == waiting.value.suspension
 

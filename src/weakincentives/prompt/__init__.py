@@ -69,7 +69,7 @@ __all__ = [
     "parse_structured_output",
 ]
 
-# Modules that only declare sections and tools do not need these.
+# Modules that only declare sections and tools do not need these imports.
 if TYPE_CHECKING:
     from .approval_rules import Approval, ApprovalMode
     from .function_tools import Resource
