@@ -391,7 +391,7 @@ def test_function_that_cannot_be_a_tool_is_refused(function: Any, problem: str) 
     assert f"{place.__module__}.{place.__qualname__}" in text
 
 
-@pytest.mark.parametrize("item", [3, "find_order", None, [find_order]], ids=repr)
+@pytest.mark.parametrize("item", [3, "find_order", None, [find_order]], ids=type)
 def test_tools_that_cannot_be_called_are_refused(item: Any) -> None:
     with pytest.raises(PromptValidationError, match="must contain functions and Tool objects"):
         MarkdownSection(title="S", template="", tools=[item])
