@@ -2,11 +2,18 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
 
-__all__ = ["AnyFunction", "check_names", "is_coroutine_function", "selector_form", "signature_of"]
+__all__ = [
+    "AnyFunction",
+    "annotations_of",
+    "check_names",
+    "is_coroutine_function",
+    "selector_form",
+    "signature_of",
+]
 
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _NAMEABLE = {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
@@ -28,6 +35,16 @@ def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspe
             function, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF
         )
     return inspect.signature(function, follow_wrapped=follow_wrapped)
+
+
+def annotations_of(function: AnyFunction) -> Mapping[str, object]:
+    """Returns the annotations of a function, which may name what is not defined."""
+    if sys.version_info >= (3, 14) and getattr(function, "__annotate__", None) is not None:
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(function, format=Format.FORWARDREF)
+    annotations: Mapping[str, object] = getattr(function, "__annotations__", {})
+    return annotations
 
 
 def is_coroutine_function(function: object) -> bool:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import Field
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
 from weakincentives import serde
 from weakincentives.inspection.analysis import Finding, Report, analyze

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
-from functools import lru_cache, partial, update_wrapper
+from functools import lru_cache, partial
 from inspect import Parameter
 from types import FunctionType, MethodType, NoneType, UnionType
 from typing import (
@@ -30,7 +30,13 @@ from ..content import Document, Image
 from ..errors import SerdeError
 from ..protocols import KindOf, SessionProtocol, StateView
 from ..record_types import AnyType, is_record_type, origin_of, unaliased
-from ..signatures import AnyFunction, check_names, is_coroutine_function, signature_of
+from ..signatures import (
+    AnyFunction,
+    annotations_of,
+    check_names,
+    is_coroutine_function,
+    signature_of,
+)
 from .context import ToolContext
 from .docstrings import read_docstring
 from .errors import PromptValidationError
@@ -99,7 +105,7 @@ def tool(function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:  # Any
     if function is None:
         return partial(_marked, options=options, local=local)
     if options and not isinstance(function, classmethod | staticmethod):
-        function = update_wrapper(partial(function), function)  # another tool of the same function
+        function = partial(function)  # another tool of the same function
     return _marked(function, options, local)
 
 
@@ -108,8 +114,8 @@ def _marked[F](function: F, options: ToolOptions, local: Mapping[str, object]) -
     target: Any = function  # Any: to set an attribute
     if isinstance(function, classmethod | staticmethod):
         target = function.__func__
-    before = _marks_of(target)
-    words = re.findall(r"\w+", repr(getattr(target, "__annotations__", "")))
+    before = _marks_of(target.func if isinstance(target, partial) else target)
+    words = re.findall(r"\w+", repr(annotations_of(target)))
     if local is getattr(target, "__globals__", None):
         words = []
     names = {name: local[name] for name in words if name in local}
@@ -228,14 +234,12 @@ class FunctionHandler:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields problems in the function's docstring and defaults, and their remedies."""
-        from pydantic.fields import FieldInfo
-
         reader = _Reader(self.function)
         for name in reader.docstring.parameters:
             if name not in signature_of(reader.described).parameters:
                 yield f"its docstring describes `{name}`, which is not a parameter", "correct it"
         for name, parameter in reader.parameters.items():
-            if isinstance(parameter.default, FieldInfo):
+            if _is_field(parameter.default):
                 problem = f"the default of `{name}` is a Field(…), which a direct call receives"
                 yield problem, f"write {name}: Annotated[…, Field(…)] = …"
 
@@ -391,32 +395,27 @@ class _Reader:
 
     def _field(self, name: str, hint: AnyType, default: object) -> tuple[str, AnyType, Any]:
         """Returns a field of the params with its description and default."""
-        from pydantic import Field
-        from pydantic.fields import FieldInfo
-
         kind, *metadata = get_args(hint) if origin_of(hint) is Annotated else (hint,)
-        if isinstance(default, FieldInfo):
+        if _is_field(default):
             metadata.append(default)
             default = Parameter.empty
-        described = [item for item in metadata if isinstance(item, FieldInfo) and item.description]
         texts = [item for item in metadata if isinstance(item, str)]
         texts += [self.docstring.parameters.get(name, "")]
         metadata = [item for item in metadata if not isinstance(item, str)]
-        if not described and texts[0]:
-            metadata.append(Field(description=texts[0]))
+        described = any(_is_field(item) and item.description for item in metadata)
+        text = {} if described or not texts[0] else {"description": texts[0]}
         kind = unaliased(kind)
         if metadata:
             kind = Annotated[kind, *metadata]
         if default is Parameter.empty:
-            return name, kind, field()
+            return name, kind, field(metadata=text)
         if getattr(type(default), "__hash__", None) is None:  # each call gets its own copy
-            return name, kind, field(default_factory=partial(deepcopy, default))
-        return name, kind, field(default=default)
+            return name, kind, field(default_factory=partial(deepcopy, default), metadata=text)
+        return name, kind, field(default=default, metadata=text)
 
     def result_type(self) -> AnyType:
         """Returns the type of the result's value; `object` if the annotation does not tell."""
-        call = self.described
-        annotation = getattr(call, "__annotations__", {}).get("return", object)
+        annotation = annotations_of(self.described).get("return", object)
         try:
             hint = self._evaluated(annotation)
         except Exception:  # imported for type checkers only
@@ -512,6 +511,11 @@ def _without_none(hint: AnyType) -> tuple[AnyType, bool]:
         if len(members) == 1:
             return members[0], True
     return hint, False
+
+
+def _is_field(value: object) -> bool:
+    """Whether a value is what pydantic's `Field(…)` returns; only `serde` imports pydantic."""
+    return type(value).__name__ == "FieldInfo" and type(value).__module__ == "pydantic.fields"
 
 
 def _free_type_variables(hint: AnyType) -> Iterator[TypeVar]:
