@@ -611,6 +611,16 @@ def test_one_function_gives_several_tools() -> None:
     MarkdownSection(title="S", template="", tools=[add, plus, sum_up])
 
 
+def test_partials_and_wrappers_keep_the_options_of_a_function() -> None:
+    @wraps(multiply)
+    def wrapper(*args: Any, **kwargs: Any) -> int:
+        return multiply(*args, **kwargs)
+
+    for function in (partial(multiply, a=1), wrapper, partial(wrapper, b=1)):
+        made = as_tool(function)
+        assert (made.name, made.effect, made.approval) == ("times", "repeatable", "effects")
+
+
 def test_options_set_after_a_first_use_apply() -> None:
     def find(order: str) -> str:
         return order
