@@ -453,13 +453,24 @@ def test_chat_keeps_the_conversation_of_an_adapter_with_its_own_loop() -> None:
     assert words(chat.conversation) == ["Hi", "one", "So", "two"]
 
 
-def test_chat_rejects_an_adapter_and_an_unbound_template() -> None:
-    adapter: Any = ScriptedAdapter([])
-    unbound: Any = template()
-    with pytest.raises(TypeError, match=r"takes a loop, such as MainLoop\(adapter\), got"):
-        Chat(adapter, template().bind(), session=Session())
-    with pytest.raises(TypeError, match=r"template\.bind"):
-        Chat(MainLoop(adapter), unbound, session=Session())
+def test_chat_takes_an_adapter_and_a_template_and_creates_a_session() -> None:
+    adapter = ScriptedAdapter([say("Hi."), say("Bye."), say("Hi.")])
+    chat, other = Chat(adapter, template()), Chat(MainLoop(adapter), template())
+    assert chat.send("Hello").text == "Hi."
+    assert chat.send("Ciao").session is chat.session
+    assert other.send("Hello").text == "Hi."
+    assert len(adapter.requests[-1].messages) == 2  # nothing of the first chat
+    assert other.session is not chat.session
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [((3, template()), "MainLoop takes an adapter"), (("openai:x", "Hi"), "Chat takes a Prompt")],
+    ids=["loop", "prompt"],
+)
+def test_chat_rejects_arguments_of_other_types(arguments: Any, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        Chat(*arguments)
 
 
 def test_long_chat_continues_in_a_new_session_without_the_events_of_the_old_one() -> None:

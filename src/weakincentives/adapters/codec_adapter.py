@@ -60,6 +60,10 @@ class CodecAdapter(LoopAdapter):
         self._options = options
         self._codecs: dict[int, _CodecEntry] = {}
 
+    def __repr__(self) -> str:
+        host = f" at {self._options.origin}" if self._options.origin else ""
+        return f"<{type(self).__name__} {self.model!r}{host}>"
+
     @property
     def media(self) -> MediaSupport:
         return self._codec.media if self._options.media is None else self._options.media

@@ -12,6 +12,7 @@ from ..evaluation.response import AnswerRejected, TextDelta
 from ..limits import Clock, utc_now
 from ..prompt.renderer import AnyRenderedPrompt
 from .core import Connection, LoopAdapter
+from .model_names import adapter_for
 from .provider_errors import ERROR_CODES
 
 __all__ = ["FALLBACK_CODES", "FallbackAdapter"]
@@ -24,6 +25,8 @@ FALLBACK_CODES = frozenset(
 
 class FallbackAdapter(LoopAdapter):
     """Evaluates prompts with several adapters; if one fails, the next one takes over.
+
+    Pass adapters, or names of models, as in `FallbackAdapter("openai:gpt-5.2", "claude:opus")`.
 
     If a request fails with one of the codes in `on`, the next adapter sends it, with the
     conversation so far, and is used for the rest of the evaluation. `on` can also contain
@@ -40,14 +43,17 @@ class FallbackAdapter(LoopAdapter):
 
     def __init__(
         self,
-        *adapters: LoopAdapter,
+        *models: LoopAdapter | str,
         on: str | Collection[str] = FALLBACK_CODES,
         config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
-        for adapter in adapters:
+        adapters: list[LoopAdapter] = []
+        for model in models:
+            adapter = adapter_for(model) if isinstance(model, str) else model
             if not isinstance(adapter, LoopAdapter):
                 raise TypeError(f"FallbackAdapter takes adapters of this library, got {adapter!r}")
+            adapters.append(adapter)
         if len(adapters) <= 1:
             raise ValueError(
                 "FallbackAdapter takes at least two adapters, in the order in which to try them"
@@ -60,7 +66,7 @@ class FallbackAdapter(LoopAdapter):
         bounds = [config.max_result_chars, *(each.config.max_result_chars for each in adapters)]
         chars = min([bound for bound in bounds if bound is not None], default=None)
         super().__init__(config=replace(config, max_result_chars=chars), clock=clock)
-        self.adapters = adapters
+        self.adapters = tuple(adapters)
         self.on = codes
 
     @property

@@ -341,6 +341,9 @@ def check_key(provider: str, key: str) -> None:
 
     The HTTP library would quote the complete key in its own error.
     """
+    if not key.strip():
+        remedy = f"pass api_key= or set {provider.upper()}_API_KEY"
+        raise error_from_request(provider, "authentication", "the API key is blank", remedy)
     if not key.isascii() or not key.isprintable() or " " in key:
         reason = "the API key contains white space or characters that an HTTP header cannot contain"
         remedy = "check where it comes from; a line break at its end is a usual cause"

@@ -125,7 +125,7 @@ class ServerProfile:
             raise ValueError(f"base_url is missing; pass base_url={variable}")
         is_own = _origin(url) == _origin(own)
         if not api_key and is_own:
-            api_key = os.environ.get(self.key_variable)
+            api_key = os.environ.get(self.key_variable, "").strip()
         if api_key or not self.needs_key:
             return url, api_key or NO_KEY
         if is_own and self.key_variable:

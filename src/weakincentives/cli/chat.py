@@ -67,7 +67,7 @@ _Resume = Annotated[
 def chat(
     target: Target,
     *,
-    adapter: Adapter = "openai",
+    adapter: Adapter = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api: Api = None,

@@ -61,7 +61,7 @@ type _Pause = Callable[[Callable[[], Decision]], Decision]
 def run(
     target: Target,
     *,
-    adapter: Adapter = "openai",
+    adapter: Adapter = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api: Api = None,

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import is_dataclass
 from logging import WARNING, Handler, LogRecord, getLogger
@@ -14,6 +14,7 @@ from typing import Annotated
 from typer import Option
 
 from ..adapters.core import ProviderAdapter
+from ..adapters.model_names import adapter_for
 from ..errors import WeakIncentivesError
 from ..inspection.event_log import write_lines
 from ..protocols import EventBus
@@ -33,14 +34,13 @@ __all__ = [
     "warnings_as_lines",
 ]
 
-_PROVIDERS = {
-    "openai": "weakincentives.adapters.openai:OpenAIAdapter",
-    "anthropic": "weakincentives.adapters.anthropic:AnthropicAdapter",
-    "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
-    "claude-agent-sdk": "weakincentives.adapters.claude_agent_sdk:ClaudeAgentSDKAdapter",
-}
-Adapter = Annotated[str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")]
-Model = Annotated[str | None, Option(help="The model's name.")]
+_OLD_NAMES = {"claude-agent-sdk": "claude"}
+_PROVIDERS = ("openai", "anthropic", "litellm", "claude-agent-sdk")
+Adapter = Annotated[str | None, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")]
+Model = Annotated[
+    str | None,
+    Option(help="The model, such as openai:gpt-5.2 or ollama:qwen3:8b; else WINK_MODEL."),
+]
 BaseUrl = Annotated[str | None, Option(help="The base URL of the provider's API.")]
 Api = Annotated[str | None, Option(help="responses or chat (openai only).")]
 Log = Annotated[
@@ -48,37 +48,64 @@ Log = Annotated[
 ]
 
 
-def load_adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
-    """Creates the adapter named on the command line; enters it if it is a context manager."""
+def load_adapter(
+    name: str | None, stack: ExitStack, *, model: str | None, **options: str | None
+) -> ProviderAdapter:
+    """Creates the adapter named on the command line; enters it if it is a context manager.
+
+    Without `--adapter`, the model's name begins with its provider.
+    """
     arguments = {key: value for key, value in options.items() if value is not None}
-    if name in _PROVIDERS and "model" not in arguments:
-        default = ", the default," if name == "openai" else ""
-        raise UsageError(f"--adapter {name}{default} requires --model")
-    if name not in _PROVIDERS and ":" not in name:
-        known = ", ".join(_PROVIDERS)
-        raise UsageError(f"unknown adapter {name!r}; use {known} or package.module:name")
-    provider, colon, model_name = name.partition(":")
-    if colon and provider in _PROVIDERS:
-        raise UsageError(
-            f"--adapter must not be a module of the provider's SDK, got {name}; pass --adapter "
-            f"{provider} --model {model_name}"
-        )
-    if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
+    if name is not None and name not in _PROVIDERS:
+        return _load_own(name, stack, arguments if model is None else {**arguments, "model": model})
+    if name is not None and model is None:
+        raise UsageError(f"--adapter {name} requires --model")
+    if name is None and model is not None and (":" not in model or model.startswith("ft:")):
+        name = "openai"  # as before models had providers
+    if name is not None:
+        model = f"{_OLD_NAMES.get(name, name)}:{model}"
+    is_openai = (model or "").startswith("openai")
+    if is_openai and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
         # Most self-hosted servers do not need a key, but the SDK requires one.
         arguments["api_key"] = "none"
-    adapter = load(_PROVIDERS.get(name, name), "adapter")
+    try:
+        adapter = adapter_for(model, **arguments)
+    except ValueError as error:
+        raise UsageError(f"--model: {error}") from error
+    except Exception as error:  # an SDK that is not installed, for example
+        raise UsageError(f"--model {model}: {type(error).__name__}: {error}") from error
+    return _entered(adapter, stack)
+
+
+def _load_own(name: str, stack: ExitStack, arguments: Mapping[str, str]) -> ProviderAdapter:
+    """Loads the user's own adapter, or calls the function that returns it."""
+    provider, colon, model = name.partition(":")
+    if not colon:
+        known = ", ".join(_PROVIDERS)
+        raise UsageError(f"unknown adapter {name!r}; use {known} or package.module:name")
+    if provider in _PROVIDERS:
+        raise UsageError(
+            f"--adapter must not be a module of the provider's SDK, got {name}; pass --adapter "
+            f"{provider} --model {model}"
+        )
+    adapter = load(name, "adapter")
     if callable(adapter):
         try:
-            adapter = adapter(**arguments)
-            if isinstance(adapter, AbstractContextManager):
-                adapter = stack.enter_context(adapter)
-        except Exception as error:  # from the user's own code, or an SDK that is not installed
+            adapter = _entered(adapter(**arguments), stack)
+        except Exception as error:  # from the user's own code
             raise UsageError(f"--adapter {name}: {type(error).__name__}: {error}") from error
     if not isinstance(adapter, ProviderAdapter):
         raise UsageError(
             f"--adapter {name} must be an adapter or a function that returns one, got "
             f"{type(adapter).__name__}"
         )
+    return adapter
+
+
+def _entered[T](adapter: T, stack: ExitStack) -> T:
+    if isinstance(adapter, AbstractContextManager):
+        entered: T = stack.enter_context(adapter)
+        return entered
     return adapter
 
 
@@ -134,7 +161,7 @@ def warnings_as_lines(write: Callable[[Iterable[str]], None]) -> Generator[None]
 
 
 @contextmanager
-def adapter_errors(name: str) -> Generator[None]:
+def adapter_errors(adapter: str | None) -> Generator[None]:
     """Raises `UsageError` for an exception from a user's own adapter."""
     try:
         yield
@@ -142,7 +169,8 @@ def adapter_errors(name: str) -> Generator[None]:
         raise
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        raise UsageError(f"--adapter {name} failed: {cause}") from error
+        name = "the adapter" if adapter is None else f"--adapter {adapter}"
+        raise UsageError(f"{name} failed: {cause}") from error
 
 
 def state_types(text: str, target: str) -> list[type]:

@@ -24,10 +24,12 @@ from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
 from ..locks import RunToken
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
+from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from ..record_types import AnyType
 from ..runtime.events import Operation
+from ..runtime.session import Session
 from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
@@ -52,11 +54,15 @@ __all__ = [
     "ParentRun",
     "ProviderAdapter",
     "RunOptions",
+    "Runnable",
+    "bound",
     "check_arguments",
     "config_for",
     "publisher",
+    "session_in",
     "source_of",
     "takes_bindings",
+    "with_message",
 ]
 
 _log = logging.getLogger(__name__)
@@ -64,10 +70,17 @@ _log = logging.getLogger(__name__)
 _MAX_TIMEOUT = 365.0 * 24 * 3600  # sockets and locks reject very large numbers of seconds
 
 
-class EvaluationOptions(TypedDict, total=False):
-    """The arguments of `ProviderAdapter.evaluate`, except the prompt."""
+type Runnable[Out] = Prompt[Out] | RenderedPrompt[Out] | PromptTemplate[Out]
+"""What can be run; a template is bound without params."""
 
-    session: Required[SessionProtocol]
+
+class EvaluationOptions(TypedDict, total=False):
+    """The arguments of `ProviderAdapter.evaluate`, except the prompt.
+
+    Without a `session`, a run creates its own, which is the response's `session`.
+    """
+
+    session: SessionProtocol
     bus: EventBus | None
     deadline: Deadline | None
     budget: Budget | None
@@ -184,6 +197,8 @@ class EvaluationStart(ConversationOptions, total=False):
 def takes_bindings[F: AnyFunction](method: F) -> F:
     """Decorates a method so that it copies its prompt's bindings when it is called.
 
+    It also creates a session if none was passed.
+
     Otherwise, a coroutine or generator would read the bindings only when it runs, possibly after
     another `bind`.
     """
@@ -191,9 +206,35 @@ def takes_bindings[F: AnyFunction](method: F) -> F:
     @wraps(method)
     def begin(self: object, prompt: object, *args: object, **options: object) -> object:
         taken = prompt.for_run() if isinstance(prompt, Prompt) else prompt
+        if options.get("session") is None:
+            options["session"] = Session()
         return method(self, taken, *args, **options)
 
     return cast(F, markcoroutinefunction(begin) if iscoroutinefunction(method) else begin)
+
+
+def with_message[Options: ConversationOptions](
+    options: Options, message: str | Sequence[Part] | None
+) -> Options:
+    """Returns the options with a message that was passed by position."""
+    if message is None:
+        return options
+    if options.get("message") is not None:
+        raise TypeError("message is passed twice; pass it by position or as message=")
+    options["message"] = message
+    return options
+
+
+def bound[Out](prompt: Runnable[Out]) -> Prompt[Out] | RenderedPrompt[Out]:
+    """Returns a prompt, or a template bound without params."""
+    return prompt.bind() if isinstance(prompt, PromptTemplate) else prompt
+
+
+def session_in(options: EvaluationOptions) -> SessionProtocol:
+    """Returns the session, which `takes_bindings` has added if the caller passed none."""
+    session = options.get("session")
+    assert session is not None  # `check_arguments` rejects it
+    return session
 
 
 class ProviderAdapter(ABC):

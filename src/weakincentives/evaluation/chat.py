@@ -10,7 +10,9 @@ from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..locks import Reservation, RunToken
 from ..prompt.prompt import Prompt
+from ..prompt.template import PromptTemplate
 from ..protocols import EventBus, SessionProtocol
+from ..runtime.session import Session
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
 from .approval import Approver, Decision
@@ -43,6 +45,9 @@ class TurnOptions(TypedDict, total=False):
 class Chat[Out]:
     """A user's conversation with a prompt, one message at a time.
 
+    `loop` is a `MainLoop`, or an adapter or the name of a model for one. A template is bound
+    without params. Without a session, the chat creates one.
+
     The chat stores its conversation in the session, replacing the previous version, so
     `session.snapshot().to_json()` saves the whole chat. To continue in another process, restore the
     session and create a chat with the same prompt. A session can keep one chat for each prompt.
@@ -55,12 +60,23 @@ class Chat[Out]:
     chat, or another one in the session, is running a turn raises `ConcurrentRunError`.
     """
 
-    def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
-        _check(loop, prompt)
-        self.loop = loop
+    def __init__(
+        self,
+        loop: MainLoop | ProviderAdapter | str,
+        prompt: Prompt[Out] | PromptTemplate[Out],
+        *,
+        session: SessionProtocol | None = None,
+    ) -> None:
+        self.loop = loop if isinstance(loop, MainLoop) else MainLoop(loop)
+        if isinstance(prompt, PromptTemplate):
+            prompt = prompt.bind()
+        if not isinstance(prompt, Prompt):
+            raise TypeError(
+                f"Chat takes a Prompt, such as template.bind(…) returns, got {prompt!r}"
+            )
         self.prompt = copy(prompt)
-        self.session = session
-        prompt.declare_state(session)
+        self.session: SessionProtocol = Session() if session is None else session
+        prompt.declare_state(self.session)
 
     def __repr__(self) -> str:
         return f"<Chat with {self.prompt!r} in {self.session!r}>"
@@ -227,10 +243,3 @@ def _written_messages(conversation: Conversation) -> list[Message]:
         if (isinstance(message, UserMessage) and not message.repair)
         or (isinstance(message, AssistantMessage) and (message.text or message.usage.total_tokens))
     ]
-
-
-def _check(loop: object, prompt: object) -> None:
-    if not isinstance(loop, MainLoop):
-        raise TypeError(f"Chat takes a loop, such as MainLoop(adapter), got {loop!r}")
-    if not isinstance(prompt, Prompt):
-        raise TypeError(f"Chat takes a Prompt, such as template.bind(…) returns, got {prompt!r}")

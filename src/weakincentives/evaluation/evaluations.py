@@ -26,6 +26,7 @@ from .adapter import (
     ProviderAdapter,
     config_for,
     publisher,
+    session_in,
     source_of,
 )
 from .approving import ApprovedCalls
@@ -83,7 +84,7 @@ class Evaluation[Out]:
         nest: Nest,
     ) -> None:
         self._started = perf_counter()
-        prompt, session = source_of(rendered), options["session"]
+        prompt, session = source_of(rendered), session_in(options)
         self._log, self._resumes = options["log"], options.get("resumes", False)
         connection = self._connection = adapter.connect(rendered)
         self._open: Connection | None = connection
@@ -456,6 +457,7 @@ class Evaluation[Out]:
             usage=loop.usage,
             turns=loop.turns,
             conversation=loop.conversation_now,
+            session=self._session,
         )
         self._operation.set_result(response)
         return response

@@ -1,14 +1,21 @@
 """`MainLoop` runs a prompt until the model answers, and opens the sections that it requests."""
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
+from importlib import import_module
 from typing import Unpack
 
+from ..content import Part
 from ..limits import Clock, check_count, utc_now
 from ..prompt.context import Evaluator
-from ..prompt.prompt import Prompt
-from ..prompt.renderer import RenderedPrompt
-from .adapter import ExecutionOptions, ProviderAdapter, RunOptions, takes_bindings
+from .adapter import (
+    ExecutionOptions,
+    ProviderAdapter,
+    Runnable,
+    RunOptions,
+    takes_bindings,
+    with_message,
+)
 from .approval import Decision
 from .compaction import Compaction
 from .errors import ExpansionLimitError
@@ -31,6 +38,9 @@ __all__ = [
 class MainLoop:
     """Runs prompts on one adapter until the model answers.
 
+    `adapter` is an adapter, or the name of a model, such as `"openai:gpt-5.2"`; see `adapter_for`.
+    Without one, the variable `WINK_MODEL` has the name.
+
     When the model requests sections that only a new evaluation can open, the loop records the
     request in the session and evaluates the prompt again, at most `max_expansions` times. Each
     evaluation keeps the section decisions of the previous ones. The deadline and the budget apply
@@ -44,16 +54,21 @@ class MainLoop:
 
     def __init__(
         self,
-        adapter: ProviderAdapter | Evaluator,
+        adapter: ProviderAdapter | Evaluator | str | None = None,
         *,
         max_expansions: int = 10,
         compaction: Compaction | None = None,
         clock: Clock = utc_now,
     ) -> None:
         check_count("max_expansions", max_expansions)
+        if adapter is None or isinstance(adapter, str):
+            # this layer does not know the providers
+            names = import_module("weakincentives.adapters.model_names")
+            adapter = names.adapter_for(adapter)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
-                f"MainLoop takes an adapter, such as OpenAIAdapter(model), got {adapter!r}"
+                "MainLoop takes an adapter, such as OpenAIAdapter(model), or the name of a model, "
+                f"got {adapter!r}"
             )
         self.adapter = adapter
         if not isinstance(compaction, Compaction | None):
@@ -67,25 +82,33 @@ class MainLoop:
 
     @takes_bindings
     def execute[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
+        self,
+        prompt: Runnable[Out],
+        user_message: str | Sequence[Part] | None = None,
+        /,
+        **options: Unpack[ExecutionOptions],
     ) -> Execution[Out]:
         """Evaluates `prompt` until an evaluation returns a response.
 
         Raises `ExpansionLimitError` when the model requests sections more than `max_expansions`
         times, and the same errors as the adapter's `evaluate`.
         """
-        return self._run(prompt, options).result()
+        return self._run(prompt, with_message(options, user_message)).result()
 
     @takes_bindings
     async def execute_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
+        self,
+        prompt: Runnable[Out],
+        user_message: str | Sequence[Part] | None = None,
+        /,
+        **options: Unpack[ExecutionOptions],
     ) -> Execution[Out]:
         """Like `execute`, without blocking the event loop."""
-        return await self._run(prompt, options).result_async()
+        return await self._run(prompt, with_message(options, user_message)).result_async()
 
     def resume[Out](
         self,
-        prompt: Prompt[Out],
+        prompt: Runnable[Out],
         suspension: Suspension,
         decisions: Mapping[str, Decision],
         **options: Unpack[RunOptions],
@@ -105,7 +128,7 @@ class MainLoop:
     @takes_bindings
     async def resume_async[Out](
         self,
-        prompt: Prompt[Out],
+        prompt: Runnable[Out],
         suspension: Suspension,
         decisions: Mapping[str, Decision],
         **options: Unpack[RunOptions],
@@ -118,27 +141,37 @@ class MainLoop:
     @takes_bindings
     @run_stream
     def stream[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
+        self,
+        prompt: Runnable[Out],
+        user_message: str | Sequence[Part] | None = None,
+        /,
+        **options: Unpack[ExecutionOptions],
     ) -> Generator[StreamEvent[Out]]:
         """Like `execute`, but yields events as they happen; the last one contains the response.
 
         Discard earlier text after `Restarted` and `AnswerRejected`. The response's usage covers all
         evaluations. Close the generator, from any thread, to stop early.
         """
-        yield from self._run(prompt, options, streamed=True).stream()
+        yield from self._run(prompt, with_message(options, user_message), streamed=True).stream()
 
     @takes_bindings
     async def stream_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
+        self,
+        prompt: Runnable[Out],
+        user_message: str | Sequence[Part] | None = None,
+        /,
+        **options: Unpack[ExecutionOptions],
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
-        async with aclosing(self._run(prompt, options, streamed=True).stream_async()) as events:
+        async with aclosing(
+            self._run(prompt, with_message(options, user_message), streamed=True).stream_async()
+        ) as events:
             async for event in events:
                 yield event
 
     def _run[Out](
         self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
+        prompt: Runnable[Out],
         options: ExecutionOptions,
         *,
         streamed: bool = False,

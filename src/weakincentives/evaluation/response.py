@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
 from ..limits import TokenUsage
+from ..protocols import SessionProtocol
 from ..runtime.events import AnswerRejected, Compacted
 from .approval import Preview
 from .conversation import Conversation
@@ -27,6 +28,12 @@ __all__ = [
 ]
 
 
+def _new_session() -> SessionProtocol:
+    from ..runtime.session import Session
+
+    return Session()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResponse[Out](Parametrized):
     """The result of an evaluation: the final `text`, and the typed `output` if it is declared.
@@ -42,6 +49,8 @@ class PromptResponse[Out](Parametrized):
     usage: TokenUsage
     turns: int
     conversation: Conversation | None = field(default=None, repr=False)
+    session: SessionProtocol = field(default_factory=_new_session, repr=False, compare=False)
+    """The session of the run, in which tools and later runs find its state."""
 
     def __repr__(self) -> str:
         output = one_line(type(self.output).__name__)
@@ -105,6 +114,11 @@ class Execution[Out]:
     def conversation(self) -> Conversation | None:
         """The conversation, which a later run can continue."""
         return self.response.conversation
+
+    @property
+    def session(self) -> SessionProtocol:
+        """The session of the run."""
+        return self.response.session
 
     @property
     def whole_response(self) -> PromptResponse[Out]:

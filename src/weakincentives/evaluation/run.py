@@ -28,8 +28,11 @@ from .adapter import (
     LoopOptions,
     ParentRun,
     ProviderAdapter,
+    Runnable,
+    bound,
     check_arguments,
     publisher,
+    session_in,
     source_of,
     takes_bindings,
 )
@@ -48,7 +51,7 @@ from .run_log import OpenCall
 from .run_records import new_log, with_record
 from .run_stream import run_stream
 from .tool_executor import AdapterOfCall
-from .whole_evaluations import WholeEvaluation, WholeEvaluations
+from .whole_evaluations import OWN_LOOP, WholeEvaluation, WholeEvaluations
 
 __all__ = ["NestedAdapter", "Run", "has_own_loop"]
 
@@ -67,7 +70,7 @@ class Run[Out]:
     def __init__(
         self,
         adapter: ProviderAdapter,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
+        prompt: Runnable[Out],
         options: ExecutionOptions | LoopOptions,
         *,
         restarts: int | None = None,
@@ -76,10 +79,11 @@ class Run[Out]:
         streamed: bool = False,
     ) -> None:
         known = LoopOptions if restarts is None else ExecutionOptions
+        prompt = bound(prompt)
         check_arguments(prompt, options, known, Prompt, RenderedPrompt)
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
-        session, used = given["session"], given.get("adapter") or adapter
+        session, used = session_in(given), given.get("adapter") or adapter
         parent = _caller(used, adapter)  # counts the usage even if `adapter=` replaces the model
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
@@ -304,7 +308,7 @@ class Run[Out]:
                 if self._own is None:
                     raise request
                 if self._is_whole and self._prompt.template.registry.has_non_repeatable_tools:
-                    raise TypeError(_OWN_LOOP.format(type(self._adapter).__name__))
+                    raise TypeError(OWN_LOOP.format(type(self._adapter).__name__))
                 self._conversation = evaluation.stop(request) or self._conversation
                 yield from self._end_evaluation(request)
                 yield from self._restart(request)
@@ -366,6 +370,8 @@ class Run[Out]:
 
     def _finish(self, response: PromptResponse[Out]) -> None:
         self._count(response.usage, response.turns)
+        if response.session is not self._session:
+            response = replace(response, session=self._session)
         usage = response.usage if self._own is None else self._own.meter.tokens
         expansions = tuple(self._expansions)
         self._execution = Execution(response=response, expansions=expansions, usage=usage)
@@ -532,27 +538,27 @@ class NestedAdapter(ProviderAdapter):
 
     @takes_bindings
     def evaluate[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+        self, prompt: Runnable[Out], /, **options: Unpack[ExecutionOptions]
     ) -> PromptResponse[Out]:
         return self._run(prompt, options).result().whole_response
 
     # These three methods accept more keywords than the base's, which pyright rejects.
     @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+        self, prompt: Runnable[Out], /, **options: Unpack[ExecutionOptions]
     ) -> PromptResponse[Out]:
         return (await self._run(prompt, options).result_async()).whole_response
 
     @takes_bindings
     @run_stream
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+        self, prompt: Runnable[Out], /, **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
         yield from self._run(prompt, options, streamed=True).stream()
 
     @takes_bindings
     async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
+        self, prompt: Runnable[Out], /, **options: Unpack[ExecutionOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         async with aclosing(self._run(prompt, options, streamed=True).stream_async()) as events:
             async for event in events:
@@ -560,16 +566,14 @@ class NestedAdapter(ProviderAdapter):
 
     def _run[Out](
         self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
+        prompt: Runnable[Out],
         options: ExecutionOptions,
         *,
         streamed: bool = False,
     ) -> "Run[Out]":
         """Returns a run; an `adapter` in `options` replaces the wrapped one."""
-        options = {
-            **options,
-            "adapter": replace(self, adapter=options.get("adapter") or self.adapter),
-        }
+        adapter = options.get("adapter") or self.adapter
+        options = {**options, "adapter": replace(self, adapter=adapter)}
         return Run(self, prompt, options, restarts=_RESTARTS, clock=self.clock, streamed=streamed)
 
 
@@ -589,10 +593,3 @@ def has_own_loop(adapter: ProviderAdapter) -> bool:
     if type(adapter) is NestedAdapter:
         adapter = adapter.adapter
     return not isinstance(adapter, ConnectingAdapter) or adapter.has_own_loop
-
-
-_OWN_LOOP = (
-    "cannot evaluate again with further sections open because {} has a loop of its own, in which a "
-    "tool that must not run twice could run again; derive the adapter from LoopAdapter and "
-    "override connect alone"
-)

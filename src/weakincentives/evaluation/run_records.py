@@ -3,7 +3,7 @@
 from ..content import references_in, to_content
 from ..prompt.prompt import AnyPrompt
 from ..runtime.events import new_id
-from .adapter import ExecutionOptions, ParentRun
+from .adapter import ExecutionOptions, ParentRun, session_in
 from .logged_run import LoggedRun
 from .messages import UserMessage, keep_media, sendable_content
 from .run_log import LogSink, RunLog
@@ -50,7 +50,7 @@ def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> 
     name, sink = (prompt.ns, prompt.key), options.get("sink")
     if (suspension := options.get("suspension")) is not None:
         decisions = options.get("decisions") or {}
-        record = check_resumable(prompt, suspension, decisions, options["session"])
+        record = check_resumable(prompt, suspension, decisions, session_in(options))
         if sink is not None:
             record = sink.load(record)
         return RunLog(suspension.run_id, name, record, sink=sink)
@@ -60,7 +60,7 @@ def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> 
     if (message := options.get("message")) is not None:
         content = sendable_content(to_content(message))
         if options.get("turn"):  # it may be stopped before the message is in the conversation
-            keep_media(UserMessage(content), options["session"].content)
+            keep_media(UserMessage(content), session_in(options).content)
         log.message = references_in(content)
     log.conversation = options.get("conversation")
     log.on_change = options.get("on_change", "append")

@@ -12,7 +12,13 @@ from .effects import Ask, Effects
 from .inner_loop import Restart
 from .response import Completed, PromptResponse, StreamEvent
 
-__all__ = ["WholeEvaluation", "WholeEvaluations"]
+__all__ = ["OWN_LOOP", "WholeEvaluation", "WholeEvaluations"]
+
+OWN_LOOP = (
+    "cannot evaluate again with further sections open because {} has a loop of its own, in which a "
+    "tool that must not run twice could run again; derive the adapter from LoopAdapter and "
+    "override connect alone"
+)
 
 
 class WholeEvaluations:

@@ -146,7 +146,11 @@ class ToolContext:
     idempotency_key: str = ""
 
     def evaluate[Out](
-        self, prompt: "DeclaresOutput[Out]", /, **options: Unpack[NestedOptions]
+        self,
+        prompt: "DeclaresOutput[Out]",
+        user_message: str | Sequence[Part] | None = None,
+        /,
+        **options: Unpack[NestedOptions],
     ) -> Response[Out]:
         """Evaluates another prompt as part of this call and returns its response.
 
@@ -156,19 +160,27 @@ class ToolContext:
         to the caller's, and both budgets apply. If the call fails, the run's changes are undone.
         Raises `PromptEvaluationError`; unless the handler catches it, the call fails.
         """
-        return self.adapter.evaluate(self._with_resources(prompt), **self._arguments(options))
+        arguments = self._arguments(user_message, options)
+        return self.adapter.evaluate(self._with_resources(prompt), **arguments)
 
     # Not `async def`: the adapter must copy the prompt's bindings when it is called.
     def evaluate_async[Out](
-        self, prompt: "DeclaresOutput[Out]", /, **options: Unpack[NestedOptions]
+        self,
+        prompt: "DeclaresOutput[Out]",
+        user_message: str | Sequence[Part] | None = None,
+        /,
+        **options: Unpack[NestedOptions],
     ) -> Coroutine[object, None, Response[Out]]:
         """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
-        return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
+        arguments = self._arguments(user_message, options)
+        return self.adapter.evaluate_async(self._with_resources(prompt), **arguments)
 
     def _with_resources[Out](self, prompt: "DeclaresOutput[Out]") -> "DeclaresOutput[Out]":
         """Returns the prompt, or a copy to which the call's resources are added."""
-        # Any: a `Prompt`, or a `RenderedPrompt` with its prompt
+        # Any: a `Prompt`, a template, or a `RenderedPrompt` with its prompt
         given: Any = prompt
+        if not hasattr(given, "prompt") and not hasattr(given, "template"):
+            given = prompt = given.bind()
         source = getattr(given, "prompt", given)
         if source is None or source.resources.is_open:
             return prompt
@@ -187,7 +199,11 @@ class ToolContext:
         return result
 
     # Any: an adapter with the seed's signature does not accept `message` or `adapter`
-    def _arguments(self, options: NestedOptions) -> dict[str, Any]:
+    def _arguments(
+        self, message: str | Sequence[Part] | None, options: NestedOptions
+    ) -> dict[str, Any]:
+        if message is not None:
+            options["message"] = message
         own = {"session": self.session, "bus": self.event_bus, "deadline": self.deadline}
         return {**own, **options}
 
