@@ -40,6 +40,7 @@ EXPORTS = {
         "ToolError",
         "ToolResult",
         "__version__",
+        "adapter_for",
         "tool",
     ],
     "weakincentives.prompt": [

@@ -57,11 +57,11 @@ def test_each_weakincentives_port_runs(
     name: str, script: list[AssistantMessage], last: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = (PORTS / f"{name}.py").read_text()
-    assert source.count('OpenAIAdapter("gpt-5.2")') == 1
+    assert source.count('"openai:gpt-5.2"') == 1
     module = ModuleType(f"port_{name}")
     adapter = ScriptedAdapter(script)
     vars(module)["scripted"] = adapter
-    code = source.replace('OpenAIAdapter("gpt-5.2")', "scripted")
+    code = source.replace('"openai:gpt-5.2"', "scripted")
     exec(compile(code, name, "exec"), vars(module))  # noqa: S102 - our own page
     assert capsys.readouterr().out.splitlines()[-1].endswith(last)
     assert len(adapter.requests) == len(script)

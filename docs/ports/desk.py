@@ -1,17 +1,6 @@
 from dataclasses import dataclass, replace
 
-from weakincentives import (
-    Chat,
-    MainLoop,
-    MarkdownSection,
-    PromptTemplate,
-    SectionVisibility,
-    Session,
-    Tool,
-    ToolContext,
-    ToolResult,
-)
-from weakincentives.adapters.openai import OpenAIAdapter
+import weakincentives as wi
 from weakincentives.runtime.session import reducer
 
 
@@ -30,42 +19,34 @@ class Booking:
         return replace(self, seat=event.seat)
 
 
-def change_seat(params: Move, *, context: ToolContext) -> ToolResult[None]:
+def change_seat(seat: str, session: wi.Session) -> str:
     """Move the passenger to another seat."""
-    if params.seat not in {"12C", "20F"}:
-        answer = f"{params.seat} is not free. Free are 12C, 20F."
-        return ToolResult(answer, success=False)
-    context.session.dispatch(params)
-    return ToolResult(f"The seat is {params.seat} now.")
+    if seat not in {"12C", "20F"}:
+        raise wi.ToolError(f"{seat} is not free. Free are 12C, 20F.")
+    session.dispatch(Move(seat))
+    return f"The seat is {seat} now."
 
 
-desk = PromptTemplate[str](
-    ns="docs",
-    key="desk",
-    sections=[
-        MarkdownSection[Booking](
-            title="Desk",
-            template="You are the desk of an airline. Open the topic that a request "
-            "belongs to. Booking $code, seat $seat.",
-            state=[Booking],
-            params_from=lambda session: session[Booking].latest() or Booking(),
-        ),
-        MarkdownSection(
-            title="Luggage",
-            summary="Bags and animals.",
-            template="One bag of 23 kg.",
-            visibility=SectionVisibility.SUMMARY,
-        ),
-        MarkdownSection(
-            title="Seats",
-            summary="Changes of seats.",
-            template="If a seat is taken, ask before you take another one.",
-            visibility=SectionVisibility.SUMMARY,
-            tools=[Tool(name="change_seat", handler=change_seat)],
-        ),
-    ],
+SUMMARY = wi.SectionVisibility.SUMMARY
+topics = wi.MarkdownSection[Booking](
+    title="Desk",
+    template="You are the desk of an airline. Open the topic that a request "
+    "belongs to. Booking $code, seat $seat.",
+    state=[Booking],
+    params_from=lambda session: session[Booking].latest() or Booking(),
 )
-chat = Chat(MainLoop(OpenAIAdapter("gpt-5.2")), desk.bind(), session=Session())
+luggage = wi.MarkdownSection(
+    title="Luggage", summary="Bags.", template="One bag of 23 kg.", visibility=SUMMARY
+)
+seats = wi.MarkdownSection(
+    title="Seats",
+    summary="Changes of seats.",
+    template="If a seat is taken, ask before you take another one.",
+    visibility=SUMMARY,
+    tools=[change_seat],
+)
+desk = wi.PromptTemplate[str](ns="docs", key="desk", sections=[topics, luggage, seats])
+chat = wi.Chat("openai:gpt-5.2", desk)
 for message in ("How heavy may my bag be?", "And 12A, please.", "12C is fine."):
     print(chat.send(message).text)
 print(chat.session[Booking].latest())

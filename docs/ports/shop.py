@@ -1,16 +1,6 @@
 from dataclasses import dataclass
 
-from weakincentives import (
-    Chat,
-    MainLoop,
-    MarkdownSection,
-    PromptTemplate,
-    Session,
-    Tool,
-    ToolContext,
-    ToolResult,
-)
-from weakincentives.adapters.openai import OpenAIAdapter
+import weakincentives as wi
 
 
 @dataclass(frozen=True)
@@ -29,22 +19,18 @@ class Answer:
     paid: bool
 
 
-def refund(params: Refund, *, context: ToolContext) -> ToolResult[None]:
+def refund(order: str, session: wi.Session) -> str:
     """Refund an order."""
-    if params.order != "A-7":
-        return ToolResult(f"There is no order {params.order}.", success=False)
-    context.session.dispatch(params)
-    return ToolResult("Paid back.")
+    if order != "A-7":
+        raise wi.ToolError(f"There is no order {order}.")
+    session.dispatch(Refund(order))
+    return "Paid back."
 
 
-manner = MarkdownSection[Shop](
-    title="Task",
-    template="Help customers of $name.",
-    tools=[Tool(name="refund", handler=refund)],
+manner = wi.MarkdownSection[Shop](
+    title="Task", template="Help customers of $name.", tools=[refund]
 )
-template = PromptTemplate[Answer](ns="docs", key="shop", sections=[manner])
-loop = MainLoop(OpenAIAdapter("gpt-5.2"))
-chat = Chat(loop, template.bind(Shop("Tea & Co")), session=Session())
-first = chat.send("A-7 was cold.")
-second = chat.send("Thanks!")
+template = wi.PromptTemplate[Answer](ns="docs", key="shop", sections=[manner])
+chat = wi.Chat("openai:gpt-5.2", template.bind(Shop("Tea & Co")))
+first, second = chat.send("A-7 was cold."), chat.send("Thanks!")
 print(first.output, second.output, chat.session[Refund].all())

@@ -36,12 +36,14 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "__version__",
+    "adapter_for",
     "tool",
 ]
 
 # The modules that run prompts take longer to import than all of the above, and a module that only
 # defines prompts does not need them.
 if TYPE_CHECKING:
+    from .adapters.model_names import adapter_for
     from .evaluation.approval import Approve, Deny, ReplaceArguments
     from .evaluation.chat import Chat
     from .evaluation.config import RunConfig
@@ -68,6 +70,7 @@ else:
             "Session": ".runtime.session",
             "TokenUsage": ".limits",
             "__version__": ".version",
+            "adapter_for": ".adapters.model_names",
             "tool": ".prompt.function_tools",
         },
     )

@@ -120,7 +120,7 @@ def test_prompt_and_rendering_get_equal_responses_and_session_is_keyword_only() 
     asked = prompt(tool())
     assert response(asked) == response(asked.render())
     untyped: Any = ScriptedAdapter([say("done")])
-    with pytest.raises(TypeError, match="message must be a string"):
+    with pytest.raises(TypeError, match="positional"):
         untyped.evaluate(asked, Session())
 
 

@@ -298,10 +298,10 @@ def test_nested_fallbacks_are_tried_before_the_next_adapter() -> None:
     [
         ([ScriptedAdapter([])], {}, ValueError, "at least two adapters"),
         (
-            [ScriptedAdapter([]), "gpt"],
+            [ScriptedAdapter([]), 3],
             {},
             TypeError,
-            "takes adapters of this library, got 'gpt'",
+            "takes adapters of this library, got 3",
         ),
         (
             [ScriptedAdapter([])] * 2,

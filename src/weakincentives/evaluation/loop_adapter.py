@@ -1,11 +1,10 @@
 """`LoopAdapter` is the base class for adapters that use the library's inner loop."""
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
 from typing import Unpack
 
-from ..content import Part
-from .adapter import ConnectingAdapter, LoopOptions, Runnable, takes_bindings, with_message
+from .adapter import ConnectingAdapter, LoopOptions, Runnable, takes_bindings
 from .response import PromptResponse, StreamEvent
 from .run import Run
 from .run_stream import run_stream
@@ -32,62 +31,36 @@ class LoopAdapter(ConnectingAdapter):
 
     @takes_bindings
     def evaluate[Out](
-        self,
-        prompt: Runnable[Out],
-        user_message: str | Sequence[Part] | None = None,
-        /,
-        **options: Unpack[LoopOptions],
+        self, prompt: Runnable[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
-        return self._run(prompt, user_message, options).result().response
+        return Run(self, prompt, options).result().response
 
     # These three methods accept more keywords than the base's, which pyright rejects.
     @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        prompt: Runnable[Out],
-        user_message: str | Sequence[Part] | None = None,
-        /,
-        **options: Unpack[LoopOptions],
+        self, prompt: Runnable[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
-        return (await self._run(prompt, user_message, options).result_async()).response
+        return (await Run(self, prompt, options).result_async()).response
 
     @takes_bindings
     @run_stream
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        prompt: Runnable[Out],
-        user_message: str | Sequence[Part] | None = None,
-        /,
-        **options: Unpack[LoopOptions],
+        self, prompt: Runnable[Out], /, **options: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Evaluates `prompt` and yields events as they happen; the last one contains the response.
 
         Close the generator, from any thread, to stop early: no further calls run, and finished
         calls keep their effects.
         """
-        yield from self._run(prompt, user_message, options, streamed=True).stream()
+        yield from Run(self, prompt, options, streamed=True).stream()
 
     @takes_bindings
     async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        prompt: Runnable[Out],
-        user_message: str | Sequence[Part] | None = None,
-        /,
-        **options: Unpack[LoopOptions],
+        self, prompt: Runnable[Out], /, **options: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
         async with aclosing(
-            self._run(prompt, user_message, options, streamed=True).stream_async()
+            Run(self, prompt, options, streamed=True).stream_async()
         ) as events:
             async for event in events:
                 yield event
-
-    def _run[Out](
-        self,
-        prompt: Runnable[Out],
-        message: str | Sequence[Part] | None,
-        options: LoopOptions,
-        *,
-        streamed: bool = False,
-    ) -> Run[Out]:
-        return Run(self, prompt, with_message(options, message), streamed=streamed)
