@@ -48,9 +48,9 @@ def test_opened_topic_provides_its_tool_and_findings_are_typed_state() -> None:
     [
         (
             {"line": 12},
-            "Not reported: 'shop/rules.py' has 10 lines, so there is no line 12. Read the file.",
+            "Not reported: 'shop/rules.py' has 10 lines, so line 12 does not exist. Read the file.",
         ),
-        ({"line": 0}, "so there is no line 0"),
+        ({"line": 0}, "so line 0 does not exist"),
         ({"path": "shop/rule.py"}, "Not reported: there is no 'shop/rule.py'; list its directory"),
         ({"path": "../../secret.py"}, "Not reported: '../../secret.py' holds '..'"),
         ({"path": "/etc/passwd"}, "Not reported: '/etc/passwd' is absolute"),
@@ -117,7 +117,7 @@ def test_unreachable_server_exits_with_code_1(capsys: pytest.CaptureFixture[str]
 def test_missing_folder_is_reported_in_one_line() -> None:
     process = run_example("code_reviewer", "nowhere")
     assert process.returncode == 2
-    assert process.stderr.splitlines()[-1].endswith("'nowhere' is no folder")
+    assert process.stderr.splitlines()[-1].endswith("'nowhere' is not a folder")
 
 
 def test_folder_without_python_files_is_rejected(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_denied_fix_changes_nothing(project: Path) -> None:
         ({"old": "nowhere"}, "Not proposed: `old` is in 'shop/rules.py' 0 times."),
         ({"old": "e"}, "Not proposed: `old` is in 'shop/rules.py'"),
         ({"old": ""}, "Not proposed: `old` is in 'shop/rules.py' 0 times."),
-        ({"new": "    except:\n"}, "Not proposed: it would be no Python"),
+        ({"new": "    except:\n"}, "Not proposed: it would not be Python"),
         ({"path": "shop/rule.py"}, "Not proposed: there is no 'shop/rule.py'"),
         ({"path": "../outside.py"}, "Not proposed: '../outside.py' holds '..'"),
         ({"path": ".env"}, "Not proposed: there is no '.env'"),

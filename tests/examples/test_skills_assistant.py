@@ -50,4 +50,4 @@ def test_another_folder_of_skills_can_be_used(tmp_path: Path) -> None:
     )
     assert "two minutes at $5" in json.loads(done.stdout)["answer"]
     missing = run_example("skills_assistant", "--skills", str(tmp_path / "gone"))
-    assert (missing.returncode, "is no folder" in missing.stderr) == (2, True)
+    assert (missing.returncode, "is not a folder" in missing.stderr) == (2, True)
