@@ -70,7 +70,7 @@ def memory_of_tenths(codec: type[Codec]) -> dict[str, float]:
 
 
 def json_of_lengths() -> dict[str, float]:
-    """Returns the CPU µs per turn of a JSON round trip, after a tenth of the turns and after all."""
+    """Returns the CPU µs per turn of a JSON round trip, after a tenth of the turns and all."""
     costs: dict[str, float] = {}
     for name, turns in (("floor", TENTH), ("ours", TURNS)):
         conversation = talk(Captured(ResponsesCodec), PROMPT, turns).conversation

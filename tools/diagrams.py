@@ -386,7 +386,7 @@ def approval_wait() -> Picture:
         picture.line((x + 20, 155), (x + 2, 155), arrow=True)
     picture.line((285, 58), (285, 130), arrow=True)
     picture.text(295, 82, "with approver=,")
-    picture.text(295, 100, "which decides at once")
+    picture.text(295, 100, "which decides immediately")
     picture.line((665, 58), (665, 130), arrow=True)
     picture.text(655, 82, "days later,", anchor="end")
     picture.text(655, 100, "in any process", anchor="end")
@@ -406,7 +406,7 @@ def _approver(answers: list[Decision], files: Filesystem, meanwhile: str) -> App
 
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
-    """What the call wrote, what is left of it, what comes next, and what was published of it."""
+    """Returns what the call wrote, what was kept of it, the next step, and what was published."""
     booking, session, files, wrote = (
         example("tools")["Booking"],
         Session(),

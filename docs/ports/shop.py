@@ -32,7 +32,7 @@ class Answer:
 def refund(params: Refund, *, context: ToolContext) -> ToolResult[None]:
     """Refund an order."""
     if params.order != "A-7":
-        return ToolResult(f"There is no order {params.order}.", success=False)
+        return ToolResult(f"Order {params.order} does not exist.", success=False)
     context.session.dispatch(params)
     return ToolResult("Paid back.")
 

@@ -34,9 +34,9 @@ _NOT_INSTALLED = {
 
 
 class _Sleep:
-    """What an event loop waits with where neither a thread nor a socket can wake it."""
+    """Replaces the selector of an event loop that neither a thread nor a socket can wake."""
 
-    def select(self, timeout: float | None) -> list[Any]:  # Any: there are no events
+    def select(self, timeout: float | None) -> list[Any]:  # Any: the list is always empty
         if timeout is None:
             raise RuntimeError("the event loop would wait forever")
         time.sleep(timeout)
@@ -44,7 +44,7 @@ class _Sleep:
 
 
 class _Loop(BaseEventLoop):
-    """Asyncio's own loop, which is to be tested rather than that of Pyodide."""
+    """Asyncio's own event loop, which the tests use instead of Pyodide's."""
 
     _selector = _Sleep()
 
