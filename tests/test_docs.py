@@ -163,7 +163,7 @@ def test_errors_table_lists_every_code() -> None:
     codes = set(provider_errors._REMEDIES)
     codes |= {code for _, code, _ in inner_loop._UNFINISHED.values()}
     modules = [
-        path for room in ("adapters", "evaluation") for path in (PACKAGE / room).rglob("*.py")
+        path for name in ("adapters", "evaluation") for path in (PACKAGE / name).rglob("*.py")
     ]
     for module in modules:
         for node in ast.walk(ast.parse(module.read_text())):

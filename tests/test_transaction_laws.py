@@ -102,11 +102,11 @@ def test_failed_call_leaves_everything_as_the_previous_call_did(
         )
         return [at[kind].all() for kind in STATE], world.numbers()
 
-    alone = after(good)
+    expected = after(good)
     both = after(good, bad)
     # Changes by reducers of published telemetry, and of the calls themselves, are not made by the
     # handler.
-    assert both == alone
+    assert both == expected
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])

@@ -1,6 +1,4 @@
-"""Disclosure as it goes over the wire: what the next request holds when the model opens and closes
-sections.
-"""
+"""Disclosure over OpenAI's SDK: the next request after the model opens or closes a section."""
 
 import asyncio
 import os

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.agents import without_provider_items
 from support.harnesses import HttpHarness, sent_by_chat, sent_by_messages, sent_by_responses
 from support.scripted_server import Request, ScriptedServer
 from weakincentives.adapters.core import LoopAdapter
@@ -105,22 +106,21 @@ def play(
 
 
 def _renamed(step: Any, prefix: str) -> Any:
-    """The step with call ids that no other turn has."""
+    """Returns the step with call ids that no other turn uses."""
     calls = [replace(each, call_id=f"{prefix}{each.call_id}") for each in step.tool_calls]
     return replace(step, tool_calls=tuple(calls))
 
 
 def plain(conversation: Conversation) -> Conversation:
     def neutral(message: Message) -> Message:
-        if isinstance(message, AssistantMessage):
-            return replace(message, wire=(), wire_format="", model="")
-        return message
+        message = without_provider_items(message)
+        return replace(message, model="") if isinstance(message, AssistantMessage) else message
 
     return replace(conversation, messages=tuple(map(neutral, conversation.messages)))
 
 
 def check_request(request: Request) -> None:
-    """Each call in a request has its answer, before anything else is said."""
+    """Checks that each call in a request is answered before any other message."""
     waiting: list[str] = []
     body = request.json
     for item in body.get("input") or body["messages"]:

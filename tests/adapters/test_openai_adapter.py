@@ -1,6 +1,4 @@
-"""The adapter through the real SDK, against a scripted server: what goes over the wire, both APIs
-alike.
-"""
+"""The adapter over the real SDK against a scripted server: requests and replies of both APIs."""
 
 import asyncio
 import json

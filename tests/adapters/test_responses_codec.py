@@ -125,9 +125,9 @@ def test_tools_in_conversation_adds_later_tools_as_items() -> None:
 def test_removed_tools_leave_their_item_and_an_empty_item_is_dropped() -> None:
     talk = Talk(codec(tools_in_conversation=True), "Go.", SPEC)
     other = replace(LATE, name="other")
-    talk.say(ToolsAdded((LATE, other)), ToolsAdded((replace(LATE, name="alone"),)))
+    talk.say(ToolsAdded((LATE, other)), ToolsAdded((replace(LATE, name="single"),)))
     talk.request()
-    talk.say(ToolsRemoved(("late", "alone", "probe")))
+    talk.say(ToolsRemoved(("late", "single", "probe")))
     body = encoded(talk.request())
     assert "tools" not in body
     assert body["input"][1:] == [

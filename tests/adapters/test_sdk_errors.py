@@ -554,7 +554,7 @@ def test_key_of_a_custom_client_is_checked_and_masked(
     assert KEY not in report_of(caught.value)
 
 
-SAID = {"message": f"no room for {KEY}"}
+SAID = {"message": f"no capacity for {KEY}"}
 
 
 @drivers
@@ -569,15 +569,15 @@ def test_error_with_status_200_does_not_leak_the_key(
         run(connect(server, api), prompt(), Session())
     assert KEY not in report_of(caught.value)
     if "choices" not in body or api == "chat":
-        assert caught.value.message == "no room for ***"
+        assert caught.value.message == "no capacity for ***"
 
 
 @pytest.mark.parametrize(
-    "step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})]
+    "step", [Fail(400, "no seat here"), Raw.json({"error": {"message": "no seat here"}})]
 )
 def test_short_api_key_is_not_masked_in_messages(step: Step) -> None:
-    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
-        evaluate(connect(server, api_key="room"), prompt(), Session())
+    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no seat here"):
+        evaluate(connect(server, api_key="seat"), prompt(), Session())
 
 
 @pytest.mark.parametrize(
@@ -597,7 +597,7 @@ def test_error_in_a_stream_event_does_not_leak_the_key(api: str, event: dict[str
     session.bus.subscribe(Event, events.append)
     with (
         ScriptedServer(reply) as server,
-        pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught,
+        pytest.raises(PromptEvaluationError, match=r"no capacity for \*\*\*") as caught,
     ):
         stream(connect(server, api), prompt(), session)
     assert KEY not in report_of(caught.value)

@@ -217,10 +217,10 @@ ROWS = {
     "w23-before-a-call": Row(
         messages_reply({"type": "text", "text": "\n\n"}, use(), stop="tool_use"), check_messages
     ),
-    "w23-alone": Row(messages_reply({"type": "text", "text": "\n"}), check_messages, code="output"),
+    "w23-blank": Row(messages_reply({"type": "text", "text": "\n"}), check_messages, code="output"),
     "w24-failing-tool": Row(messages_reply(use("fails"), stop="tool_use"), check_messages),
     "w36-thinking": Row(messages_reply(THINKING, use(), stop="tool_use"), check_messages),
-    "thinking-alone": Row(messages_reply(THINKING), check_messages, code="output"),
+    "thinking-only": Row(messages_reply(THINKING), check_messages, code="output"),
     "thinking-unsigned": Row(
         messages_reply({**THINKING, "signature": ""}, use(), stop="tool_use"), check_messages
     ),

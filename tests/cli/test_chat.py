@@ -52,7 +52,7 @@ sections = [
     MarkdownSection(
         title="Orders",
         summary="How to order.",
-        template="Order at once.",
+        template="Order immediately.",
         visibility=SectionVisibility.SUMMARY,
         tools=[Tool(name="order", handler=order)],
     ),
@@ -140,7 +140,7 @@ def test_terminal_chat_shows_tool_calls_and_sections(folder: Path) -> None:
         shown = screen.say("order tea").splitlines()
         steps = [
             *['  read_section {"section_key": "orders"}'],
-            *["  read_section ok: Content of section 'orders': ## 2. Orders Order at once."],
+            *["  read_section ok: Content of section 'orders': ## 2. Orders Order immediately."],
             *[
                 "  new tools: order",
                 '  order {"item": "tea"}',

@@ -105,11 +105,11 @@ def test_tools_of_an_opened_section_are_reported_as_an_activity() -> None:
 
 def test_restart_discards_text_and_keeps_tool_calls() -> None:
     calls = call(("probe", {}), ("read_section", {"section_key": "more"}))
-    void = AssistantMessage(text="Void.", tool_calls=calls.tool_calls, finish="tool_calls")
-    talk = chat(void, say("Done."), asked=_closed_prompt(), dynamic_tools=False)
+    first = AssistantMessage(text="Reading.", tool_calls=calls.tool_calls, finish="tool_calls")
+    talk = chat(first, say("Done."), asked=_closed_prompt(), dynamic_tools=False)
     front_end = shown(talk)
     assert [message.get("content", "") for message in front_end.of("assistant")][-1] == "Done."
-    assert "Void." not in front_end.text
+    assert "Reading." not in front_end.text
     assert len(front_end.of("tool")) == 2
     assert front_end.of("activity")[0]["activityType"] == "restarted"
 

@@ -928,7 +928,7 @@ def test_collector_receives_spans_and_metrics_over_otlp(
     assert counters == {"wink.tools.injected": 2, "wink.disclosure.dynamic": 1}
 
 
-# --- who listens
+# --- ending the instrumentation
 
 
 def test_ending_instrumentation_stops_spans_and_metrics() -> None:

@@ -68,7 +68,7 @@ def template(key: str = "chat", *tools: Tool[Any, Any]) -> PromptTemplate[None]:
             MarkdownSection(
                 title="Payments",
                 key="payments",
-                template="Pay at once.",
+                template="Pay immediately.",
                 summary="How to pay.",
                 visibility=SectionVisibility.SUMMARY,
                 tools=[payments],

@@ -417,13 +417,13 @@ def test_parallel_calls_of_a_nested_run_see_the_state_of_the_outer_call() -> Non
 
 
 def test_chat_suspended_in_a_nested_run_resumes_in_another_session() -> None:
-    def wire(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
         PAID.append(params.a)
-        return ToolResult("wired")
+        return ToolResult("sent")
 
-    wiring = Tool[Args, object](name="wire", description="w", handler=wire, approval="arguments")
-    asking = Tool.from_prompt(prompt("inner", wiring).template, name="ask", description="a")
-    script = [call(("ask", {"message": "x"})), call(("wire", {"a": 5})), say("In."), say("Out.")]
+    sending = Tool[Args, object](name="send", description="s", handler=send, approval="arguments")
+    asking = Tool.from_prompt(prompt("inner", sending).template, name="ask", description="a")
+    script = [call(("ask", {"message": "x"})), call(("send", {"a": 5})), say("In."), say("Out.")]
     loop = MainLoop(ScriptedAdapter([say("Hello."), *script]))
     chat = Chat(loop, prompt("outer", asking), session=Session())
     chat.send("Hi")

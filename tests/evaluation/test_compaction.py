@@ -552,11 +552,11 @@ def test_plan_keeps_the_most_turns_that_fit_half_of_the_room_at_any_token_scale(
     if len(sizes) == 1:
         assert found is None
         return
-    room = (min(at_tokens, estimate) - tokens(PROMPT)) / 2
+    budget = (min(at_tokens, estimate) - tokens(PROMPT)) / 2
     fitting = [
         count
         for count in range(1, min(keep_turns, len(sizes)) + 1)
-        if count == 1 or sum([tokens(*turn) for turn in turns[-count:]]) <= room
+        if count == 1 or sum([tokens(*turn) for turn in turns[-count:]]) <= budget
     ]
     assert found is not None
     assert (found.kept_turns, found.dropped_calls) == (max(fitting), 0)
@@ -603,16 +603,16 @@ def test_plan_drops_the_fewest_oldest_calls_that_let_the_last_turn_fit(
     if at_tokens is None:  # the turn fits exactly, with enough older messages
         at_tokens = tokens(PROMPT) + 2 * tokens(*turn)
     found = plan(at_tokens, 3, *older, *turn)
-    room = (min(at_tokens, tokens(PROMPT, *older, *turn)) - tokens(PROMPT)) / 2
-    assert found is not None  # it is without the older turn, which fits only in room for all
+    budget = (min(at_tokens, tokens(PROMPT, *older, *turn)) - tokens(PROMPT)) / 2
+    assert found is not None  # the older turn, which never fits, is dropped
     assert list(map(list, found.older)) == [older]
-    if tokens(*turn) <= room:
+    if tokens(*turn) <= budget:
         assert found.dropped_calls == 0
         return
     cost = [tokens(*made) for made in rounds]
-    note = max(round(room), 200) / 4  # tokens that the note may take
-    last = min([*unknown, len(sizes) - 1])  # may not go
-    enough = [n for n in range(last) if tokens(asked) + sum(cost[n:]) + note <= room]
+    note = max(round(budget), 200) / 4  # the most tokens that the note may take
+    last = min([*unknown, len(sizes) - 1])  # must be kept
+    enough = [n for n in range(last) if tokens(asked) + sum(cost[n:]) + note <= budget]
     count = min([*enough, last])
     assert found.dropped_calls == count
     if count == 0:
@@ -623,7 +623,7 @@ def test_plan_drops_the_fewest_oldest_calls_that_let_the_last_turn_fit(
     assert kept == [message for made in rounds[count:] for message in made]
     assert isinstance(told, UserMessage)
     lines = text_of(told.content).splitlines()[1:]
-    max_note = max(round(room), 200)
+    max_note = max(round(budget), 200)
     assert sum(map(len, lines)) <= max_note
     expected = [f"- look({made.tool_calls[0].arguments}): " for made, _ in rounds[:count]]
     for line, start in zip(lines, expected[-len(lines) :], strict=True):

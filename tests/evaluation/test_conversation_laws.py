@@ -282,18 +282,18 @@ def test_restated_conversation_keeps_tools_open_sections_and_state(
     conversation, before = take_turn(prompt, [], conversation, session)
     state, rendered = session.snapshot().to_json(), now(prompt, conversation, session)
     keep = data.draw(st.none() | st.integers(0, 5))
-    anew = conversation.restated(prompt, session, keep_turns=keep)
+    restated = conversation.restated(prompt, session, keep_turns=keep)
     assert session.snapshot().to_json() == state
-    assert anew.messages[0] == Instructions(rendered.text)
-    assert now(prompt, anew, session).visibility == rendered.visibility
-    check_answered(anew.messages)
-    users = [message for message in anew.messages if isinstance(message, UserMessage)]
+    assert restated.messages[0] == Instructions(rendered.text)
+    assert now(prompt, restated, session).visibility == rendered.visibility
+    check_answered(restated.messages)
+    users = [message for message in restated.messages if isinstance(message, UserMessage)]
     assert len(users) == min(keep if keep is not None else 9, len(conversation.turns))
-    after, first = take_turn(prompt, [], anew, session)
+    after, first = take_turn(prompt, [], restated, session)
     assert own_tools(first) == own_tools(before)
-    check_read(first.messages, rendered, anew)
-    assert after.messages == (*anew.messages, UserMessage("And?"), say("So."))
-    assert anew.restated(prompt, session) == anew
+    check_read(first.messages, rendered, restated)
+    assert after.messages == (*restated.messages, UserMessage("And?"), say("So."))
+    assert restated.restated(prompt, session) == restated
 
 
 # --- however it runs
@@ -380,8 +380,9 @@ class Bank:
 
 
 def pays(request: SeenRequest) -> AssistantMessage:
-    """Pays 1, opens a section, looks twice and pays 2 and 3 at once; repeats only what did not
-    run."""
+    """Pays 1, opens a section, looks twice, and pays 2 and 3 in one turn; repeats only calls that
+    did not run.
+    """
     done: set[str] = set()
     made: dict[str, str] = {}
     for message in request.messages:

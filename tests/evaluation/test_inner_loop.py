@@ -135,8 +135,8 @@ type End = tuple[object, list[Message], TokenUsage, int, list[object]]
 
 
 def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pickled: bool) -> End:
-    """Plays `script` to `loop`, submitting up to `batch` outcomes at once; a second passes with
-    each step.
+    """Plays `script` to `loop`, submitting up to `batch` outcomes together; each step takes a
+    second.
     """
     seconds = count()
     injected: list[object] = []

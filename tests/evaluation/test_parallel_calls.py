@@ -424,7 +424,7 @@ def test_dispatch_that_fails_only_without_earlier_calls_runs_after_them() -> Non
             context.session[Note].clear()
         with suppress(ValueError):
             context.session.dispatch(Note("new"))
-        return "went on"
+        return "cleared"
 
     twice(counted(handler)[0], at)
     assert at[Note].all() == (Note("new"),)
@@ -439,13 +439,13 @@ class Forgetful(ForkableCell):
 
     def fork(self) -> ForkedCell:
         if self.at == "fork":
-            raise OSError("no room")
+            raise OSError("disk full")
         return super().fork()
 
     def merge(self, fork: ForkedCell, /) -> bool:
         if self.at == "merge":
             self.numbers.append(99)
-            raise OSError("no room")
+            raise OSError("disk full")
         return super().merge(fork)
 
 

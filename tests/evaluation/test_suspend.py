@@ -1,4 +1,4 @@
-"""What a run that waits keeps for the time after, and what it recalls then."""
+"""The state that a suspended run stores, and that the resumed run restores."""
 
 import pickle
 from dataclasses import replace
@@ -31,6 +31,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
 
 WAITS = call(("run", {"a": 1}))
+REMEDY = "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
 
 
 def approvals(suspension: Suspension) -> dict[str, Decision]:
@@ -284,10 +285,7 @@ def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None
     suspended(MainLoop(ScriptedAdapter(script)), prompt(tool(handler, name="delegate")), Session())
     [error] = seen
     assert [preview.tool for preview in error.suspension.pending] == ["run"]
-    assert str(error) == (
-        "the run waits for the approval of 1 call (run); "
-        "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
-    )
+    assert str(error) == (f"the run waits for the approval of 1 call (run); {REMEDY}")
 
 
 def test_rejected_nested_run_does_not_stay_suspended_after_a_call_has_run() -> None:
@@ -328,10 +326,7 @@ def test_run_suspended_names_all_pending_calls_and_can_be_pickled() -> None:
         MainLoop(ScriptedAdapter(script)).execute(asked, session=Session())
     again = pickle.loads(pickle.dumps(waiting.value))
     for error in (waiting.value, again):
-        assert str(error) == (
-            "the run waits for the approval of 2 calls (run, other); "
-            "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
-        )
+        assert str(error) == (f"the run waits for the approval of 2 calls (run, other); {REMEDY}")
     assert again.suspension == waiting.value.suspension
 
 

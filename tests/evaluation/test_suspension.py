@@ -1,4 +1,4 @@
-"""A run that waits for people goes on as if it had never stopped."""
+"""A suspended run resumes as if it had never stopped."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ from weakincentives.testing.scripted import ScriptedAdapter, call, say
 def execute_suspended(
     loop: MainLoop, asked: Prompt[Any], at: Session, decide: Approver, **options: Any
 ) -> tuple[Execution[Any], int]:
-    """Runs to the end; each time the run waits, another process goes on, with all decisions."""
+    """Runs to the end; resumes each suspended run from JSON, with all decisions."""
     resumed: dict[str, Any] = options
     for times in range(100):
         try:
@@ -235,7 +235,7 @@ def test_replaced_arguments_require_a_decision_even_if_the_approval_changes(
     at.dispatch(Note("meanwhile"))
     try:
         loop.resume(asked, waiting.value.suspension, {"call_1": decision}, session=at)
-    except RunSuspended as again:  # an approval of effects is none of arguments
+    except RunSuspended as again:  # approving effects does not approve arguments
         [preview] = again.suspension.pending
         assert (preview.approval, preview.arguments) == ("arguments", '{"a": 9}')
         loop.resume(asked, again.suspension, {"call_1": decision}, session=at)

@@ -65,7 +65,7 @@ def scripted(*replies: Reply) -> ScriptedAdapter:
 def once(
     handler: Callable[..., Any] | None, arguments: object = "{}", *, params: type[Any] = Args
 ) -> ToolMessage:
-    """The answer to one call of a tool with this handler; the evaluation goes on to its end."""
+    """Returns the answer to one call of a tool with this handler, after a complete evaluation."""
     adapter = scripted(call(("probe", arguments)))
     return only_answer(adapter, prompt(tool(handler, params=params)))
 
@@ -569,7 +569,7 @@ def test_result_that_is_not_a_tool_result_fails_the_call(result: object) -> None
 @pytest.mark.parametrize("message", [None, 5, b"bytes", ["list"]])
 def test_message_that_is_not_a_string_fails_the_call(message: Any) -> None:
     for value in (None, Args()):
-        answer = once(lambda params, *, context: ToolResult(message, value))  # noqa: B023 - called at once
+        answer = once(lambda params, *, context: ToolResult(message, value))  # noqa: B023 - called immediately
         assert not answer.success
         assert "must be a string" in answer.content
 

@@ -1,4 +1,4 @@
-"""However a run ends while a person decides, it leaves nothing, and the next run works."""
+"""However a run ends while an approval is pending, nothing is left and the next run works."""
 
 import asyncio
 import signal

@@ -128,7 +128,7 @@ def test_tool_types_come_from_a_method_created_from_a_partial() -> None:
     assert types(Tool(name="lookup", handler=of_partial)) == (Lookup, Found)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="there is no Placeholder")
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="needs functools.Placeholder")
 def test_tool_types_come_from_a_partial_with_a_placeholder() -> None:
     def with_suffix(params: Lookup, suffix: str, *, context: ToolContext) -> ToolResult[Found]:
         return ToolResult(message=suffix)

@@ -142,13 +142,13 @@ def test_reducer_with_an_invalid_result_changes_nothing(answer: Any, place: int)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("alone", [True, False])
-def test_reducer_that_raises_changes_nothing(error: type[BaseException], *, alone: bool) -> None:
+@pytest.mark.parametrize("others", [False, True])
+def test_reducer_that_raises_changes_nothing(error: type[BaseException], *, others: bool) -> None:
     def fail(view: SliceView[int], event: Added) -> SliceOp[int]:
         raise error
 
     session = Session()
-    if not alone:
+    if others:
         session.install(Total)
         session[Added].register(Added, append_all)
     session[int].seed(5)

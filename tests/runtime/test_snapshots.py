@@ -238,7 +238,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Zähler:  # noqa: PLC2401 - a name that JSON may escape
-    stand: int
+    wert: int
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,11 @@ def test_dumped_value_parses_to_an_equal_value(typed: tuple[Any, Any]) -> None:
 def test_value_is_dumped_identically_in_any_container(typed: tuple[Any, Any]) -> None:
     """In a field that says `Any`, among others, in a generic dataclass: always by its own type."""
     _, value = typed
-    alone = dump(value)
-    assert dump([value]) == dump((value, value))[:1] == [alone]
-    assert dump({"key": [value]}) == {"key": [alone]}
-    assert dump(Bag(value)) == {"anything": alone}
-    assert dump(Box({"key": (value, 1)})) == {"content": {"key": [alone, 1]}}
+    dumped = dump(value)
+    assert dump([value]) == dump((value, value))[:1] == [dumped]
+    assert dump({"key": [value]}) == {"key": [dumped]}
+    assert dump(Bag(value)) == {"anything": dumped}
+    assert dump(Box({"key": (value, 1)})) == {"content": {"key": [dumped, 1]}}
 
 
 @given(dataclass_kinds(), st.data())

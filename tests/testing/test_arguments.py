@@ -90,11 +90,11 @@ def test_recursive_type_generates_values_of_several_levels() -> None:
 
 def test_misfits_contain_typical_mistakes_of_models() -> None:
     schema = serde.json_schema(Limits)
-    _, misfits = argument_strategies(schema)
+    _, invalid = argument_strategies(schema)
     values: list[Json] = []
 
     @settings(max_examples=300, derandomize=True, database=None)
-    @given(misfits)
+    @given(invalid)
     def collect(value: Json) -> None:
         values.append(value)
 

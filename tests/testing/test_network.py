@@ -1,5 +1,5 @@
-"""Tests that use the plugin reach this machine only, by whatever client; other projects' tests are
-left alone.
+"""Tests that use the plugin can reach only this machine, whatever client they use; other projects'
+tests are not affected.
 """
 
 import socket

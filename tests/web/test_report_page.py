@@ -33,7 +33,7 @@ def browser() -> Generator[Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the log `run.jsonl`, reports of it, and one of it beside another run."""
+    """A folder with the log `run.jsonl`, its reports, and a report that compares two runs."""
     folder = tmp_path_factory.mktemp("reports")
     with (folder / "run.jsonl").open("w") as file:
         travel_log(file, FolderContentStore(folder / "content"))
@@ -370,9 +370,9 @@ def test_malformed_record_does_not_break_the_rest_of_the_page(
     calls = [record for record in records if record["event"] == "ToolInvoked"]
     calls[0]["changes"] = {"state": {"Booking": [None]}, "files": None}
     calls[1]["content"], calls[2]["changes"] = None, {"state": {"Booking": 7}}
-    (folder / "foreign.jsonl").write_text("\n".join(map(json.dumps, records)))
-    report(folder, "foreign.jsonl")
-    page = open_page("foreign.html")
+    (folder / "malformed.jsonl").write_text("\n".join(map(json.dumps, records)))
+    report(folder, "malformed.jsonl")
+    page = open_page("malformed.html")
     page.evaluate("openAll()")
     for _ in range(9):
         page.keyboard.press("j")

@@ -51,7 +51,7 @@ def context(browser: Any) -> Generator[Any]:
     context.on("request", lambda request: problems.append(request.url))
     yield context
     context.close()
-    # Chromium reports each answer that is no success, and a server that is gone.
+    # Chromium reports every unsuccessful response, and a server that has stopped.
     expected = ("http://127.0.0.1:", "Failed to load resource")
     assert [text for text in problems if not text.startswith(expected)] == []
 

@@ -1,7 +1,6 @@
-"""The adapter over the real CLI that the SDK brings, against a scripted server: what goes over the
-wire and comes back.
+"""The adapter with the SDK's real CLI against a scripted server: its requests and their replies.
 
-Each test starts a process of its own, which takes half a second.
+Each test starts its own process, which takes half a second.
 """
 
 import asyncio

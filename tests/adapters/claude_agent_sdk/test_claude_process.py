@@ -51,14 +51,14 @@ class Long:
 
 def script(folder: Path, text: str) -> Path:
     """A program that replaces the CLI."""
-    path = folder / "claude-stand-in"
+    path = folder / "claude-script"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
 
 
 def living(name: str) -> list[int]:
-    """The ids of all living processes whose command line holds `name`."""
+    """Returns the ids of all running processes whose command line contains `name`."""
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -145,13 +145,13 @@ def variables_of(folder: Path, **changes: Any) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line)
 
 
-# --- What is left of it
+# --- Processes that outlive the CLI
 
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[Path]:
-    """A program that sleeps under a name of its own, for as many seconds as told; what is left of
-    it is killed.
+    """A program with a unique name that sleeps for a given time; its processes are killed at the
+    end.
     """
     path = tmp_path / f"left-behind-{uuid4().hex}"
     path.symlink_to(shutil.which("sleep") or "sleep")

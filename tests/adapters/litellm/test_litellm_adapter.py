@@ -1,6 +1,4 @@
-"""The adapter through the real LiteLLM against a scripted server, on the routes of two wire
-formats.
-"""
+"""The adapter over the real LiteLLM against a scripted server, on the routes of two formats."""
 
 import asyncio
 import os

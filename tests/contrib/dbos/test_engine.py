@@ -39,8 +39,8 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 
 
-def void(_: object) -> None:
-    """Makes a statement of an expression."""
+def discard(_: object) -> None:
+    """Discards the value, so that a lambda can return `None`."""
 
 
 def test_run_returns_its_execution_and_its_session(new_store: NewRunStore) -> None:
@@ -130,10 +130,10 @@ def with_runs_of_another_version(store: RunStore, use: Callable[[DurableRuns], N
 
 
 def test_process_of_another_version_does_not_take_a_run(new_store: NewRunStore) -> None:
-    """What this relies on is DBOS's: runs wait for their `application_version`."""
+    """This relies on DBOS, where a run waits for a process of its `application_version`."""
     store = new_store()
     slow = replace(store, hook=lambda place: time.sleep(60) if place == "in tool" else None)
-    with_runs(slow, lambda runs: void(runs.start("agent", Job("it"), run_id="run")))
+    with_runs(slow, lambda runs: discard(runs.start("agent", Job("it"), run_id="run")))
     begun = len(store.facts.read())
 
     def look(runs: DurableRuns) -> None:
@@ -176,13 +176,15 @@ def test_second_live_process_with_the_same_executor_id_is_rejected(new_store: Ne
     try:
         while not store.facts.read():
             time.sleep(0.01)
-        assert wait_for_process(start_process(lambda: void(store.open("slot-1")), store.log)) != 0
+        assert (
+            wait_for_process(start_process(lambda: discard(store.open("slot-1")), store.log)) != 0
+        )
         assert "another process that is alive has executor_id 'slot-1'" in store.log.read_text()
-        run_in_process(store, lambda: void(store.open("slot-2")))
+        run_in_process(store, lambda: discard(store.open("slot-2")))
     finally:
         os.kill(first, signal.SIGKILL)
         wait_for_process(first)
-    run_in_process(store, lambda: void(store.open("slot-1")))
+    run_in_process(store, lambda: discard(store.open("slot-1")))
 
 
 def test_orphaned_child_does_not_keep_the_executor_id_in_sqlite(
@@ -196,7 +198,7 @@ def test_orphaned_child_does_not_keep_the_executor_id_in_sqlite(
 
     run_in_process(store, parent)
     try:
-        run_in_process(store, lambda: void(store.open("slot-1")))
+        run_in_process(store, lambda: discard(store.open("slot-1")))
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 

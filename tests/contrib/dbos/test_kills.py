@@ -246,7 +246,7 @@ ORDERS = [
         (BOOKED, BOOK_PLACES, BOOKS, "books.db"),
         (ORDERED, ORDER_PLACES, ORDERS, "runs.db"),  # in the database of DBOS, also on SQLite
     ],
-    ids=["alone", "with a run inside"],
+    ids=["one run", "with a nested run"],
 )
 def test_transactional_tool_effect_is_committed_together_with_its_entry(
     new_store: NewRunStore,

@@ -84,7 +84,7 @@ class Full(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == "Taking over runs":
             logging.getLogger(record.name).removeHandler(self)
-            raise OSError("no room")
+            raise OSError("disk full")
 
 
 def clumsy(store: RunStore, executor_id: str) -> None:
@@ -269,7 +269,7 @@ def test_failed_takeover_is_retried_and_leaves_no_lock(
         # now, or it could do all runs before b begins
         pids["clumsy"] = begin_worker(store, "clumsy")
         finish(store, asking, run_ids)
-        assert "no room" in (store.folder / "clumsy.log").read_text()
+        assert "disk full" in (store.folder / "clumsy.log").read_text()
         with WorkerFailover(store.url, "b", every=0.3):
             pass
 

@@ -651,7 +651,7 @@ def test_crash_repeats_at_most_the_interrupted_step_with_the_same_key(
         def crash(here: str) -> None:
             nonlocal passed
             passed += here == place
-            if here == place and passed == at + 1:  # noqa: B023 - called in this turn of the loop alone
+            if here == place and passed == at + 1:  # noqa: B023 - only called in this iteration
                 raise CrashError
 
         table = WatchedTable()
@@ -807,7 +807,7 @@ class FailingTable(WatchedTable):
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(
-    "error", [StoppedAttempt("run", cancelled=False), OSError("no room")], ids=["stopped", "full"]
+    "error", [StoppedAttempt("run", cancelled=False), OSError("disk full")], ids=["stopped", "full"]
 )
 def test_unstored_nested_run_ends_the_run_even_if_a_handler_catches_it(
     error: BaseException, face: Face, *, parallel: bool, asynchronous: bool

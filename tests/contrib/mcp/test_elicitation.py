@@ -47,9 +47,9 @@ FLAT = {"type": "object", "properties": {"agreed": {"type": "boolean"}}, "requir
 
 
 class Person:
-    """Answers questions as a test says, and keeps them."""
+    """Answers questions as a test specifies, and records them."""
 
-    def __init__(self, answer: Any) -> None:  # Any: also what is no answer
+    def __init__(self, answer: Any) -> None:  # Any: also an invalid answer
         self._answer = answer
         self.questions: list[Elicitation] = []
         self.calls: list[str] = []
@@ -60,7 +60,7 @@ class Person:
         self.calls.append(context.call_id)
         self.seen.append(SEEN.get())
         answer: Any = self._answer(request) if callable(self._answer) else self._answer
-        return answer  # type: ignore[no-any-return] # Any: also what is no answer
+        return answer  # type: ignore[no-any-return] # Any: also an invalid answer
 
     async def coroutine(self, request: Elicitation, *, context: ToolContext) -> Answer:
         await asyncio.sleep(0)

@@ -159,12 +159,12 @@ def test_restated_does_not_repeat_sections_read_level_by_level(
     adapter = ScriptedAdapter([*script, say("one"), say("two")])
     first = adapter.evaluate(prompt, session=session, message="Hi").conversation
     assert first is not None
-    anew = first.restated(prompt, session)
-    assert len(anew.messages) == 2 + 2 * len(read) + 1
-    second = adapter.evaluate(prompt, session=session, message="So?", conversation=anew)
+    restated = first.restated(prompt, session)
+    assert len(restated.messages) == 2 + 2 * len(read) + 1
+    second = adapter.evaluate(prompt, session=session, message="So?", conversation=restated)
     assert second.conversation is not None
     assert [message.kind for message in second.conversation.messages[-2:]] == ["user", "assistant"]
-    assert len(second.conversation.messages) == len(anew.messages) + 2
+    assert len(second.conversation.messages) == len(restated.messages) + 2
 
 
 def test_skill_section_takes_the_common_section_arguments_and_clones(folder: Path) -> None:

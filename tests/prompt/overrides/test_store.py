@@ -330,7 +330,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "no schema": lambda text: b'{"overrides": []}',
     "an unknown field": lambda text: text.replace(b'"at"', b'"where": 1, "at"'),
     "an unknown kind": lambda text: text.replace(b'"body"', b'"heading"'),
-    "a text that is no list": lambda text: text.replace(
+    "a text that is not a list": lambda text: text.replace(
         b'[\n        "Other."\n      ]', b'"Other."'
     ),
     "a newer schema that reads alike": lambda text: text.replace(b'"schema": 1', b'"schema": 2'),
@@ -494,7 +494,7 @@ def test_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
         ((_, text),) = store.resolve(hundred().descriptor).texts.items()
         assert int(text.split()[0]) >= last
         assert len(text.split()[1]) == 200_000
-        # the lock is free, and leftover files do not matter
+        # the lock is free, and files that the killed process left do not matter
         store.upsert(hundred().descriptor, body(1, "after"))
         assert len(store.resolve(hundred().descriptor).texts) == 2
         store.delete(PLACE, TextId("body", "s1"))
