@@ -1,4 +1,4 @@
-"""The ledger of claims is whole: each claim is there, and a test is marked with it."""
+"""The ledger of claims is complete: no claim is missing, and each has a test marked with it."""
 
 from pathlib import Path
 

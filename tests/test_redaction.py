@@ -1,4 +1,4 @@
-"""The redactor masks credentials wherever they are quoted and leaves every other text as it is."""
+"""The redactor masks credentials wherever they are quoted, and leaves other text unchanged."""
 
 from urllib.parse import quote
 

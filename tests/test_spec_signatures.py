@@ -1,7 +1,7 @@
-"""The signatures that specs give in backticks are those of the code.
+"""The signatures in backticks in specs match the code.
 
-A signature names parameters that exist. One with two or more parameters also gives their defaults
-as they are, and it is complete unless one of its parts is `…`.
+A signature names existing parameters. If it has two or more parameters, it also gives their actual
+defaults, and is complete unless one of its parts is `…`.
 """
 
 import ast

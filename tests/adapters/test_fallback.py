@@ -79,7 +79,7 @@ apis = pytest.mark.parametrize("api", ["responses", "chat"])
 
 
 def broken_off(request: Request) -> Raw:
-    """A streamed answer that ends in the middle of its text."""
+    """Returns a streamed answer that ends in the middle of its text."""
     form: Any = provider_format(request.path)  # Any: it is one
     whole = render(Say("Half of the answer"), form, request.json, Ids())
     assert isinstance(whole, Raw)

@@ -25,7 +25,7 @@ from weakincentives.testing.scenarios import SCENARIOS, Scenario, World
 REQUESTS: list[Request] = []
 
 
-# Any: names of APIs, adapters' options of every kind
+# Any: names of APIs, adapter options of all types
 def openai(server: ScriptedServer, api: Any, **options: Any) -> LoopAdapter:
     from weakincentives.adapters.openai import OpenAIAdapter
 
@@ -79,7 +79,7 @@ TURNS = [
 def play(
     turns: Sequence[tuple[Harness, Scenario]], marks: str = ""
 ) -> list[tuple[Conversation, list[SentRequest]]]:
-    """Plays the scenarios as turns of one conversation; returns it after each, and the requests.
+    """Plays the scenarios as turns of one conversation; returns it after each with its requests.
 
     `marks` appear in the call ids of each turn.
     """
@@ -164,7 +164,7 @@ def test_conversation_continues_with_any_adapter_as_with_one(
     turns: list[tuple[str, Scenario]],
 ) -> None:
     REQUESTS.clear()
-    # an id that not every provider takes
+    # an id that some providers reject
     marks = "".join([":" if name == "scripted" else "_" for name, _ in turns])
     expected = play([(ScriptedHarness(), scenario) for _, scenario in turns], marks)
     played = play([(HARNESSES[name], scenario) for name, scenario in turns], marks)
@@ -181,7 +181,7 @@ def test_conversation_continues_with_any_adapter_as_with_one(
 
 
 def test_conversation_moves_between_every_pair_of_adapters() -> None:
-    """Hypothesis chooses; this leaves no pair to chance."""
+    """Unlike Hypothesis, this does not leave the pairs to chance."""
     scenario = next(each for each in TURNS if each.name == "a section with tools")
     for first in HARNESSES.values():
         for second in HARNESSES.values():

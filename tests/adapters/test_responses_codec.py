@@ -1,4 +1,4 @@
-"""OpenAI's Responses: neutral values to items and back, without a server."""
+"""OpenAI's Responses: converts neutral values to items and back, without a server."""
 
 import json
 from dataclasses import replace
@@ -325,7 +325,7 @@ def reasoning(number: int) -> dict[str, Any]:
 
 
 def sent_back(*items: object) -> list[Any]:
-    """The items of an answer as the next request has them."""
+    """Returns the items of an answer as they appear in the next request."""
     talk = Talk(codec(), "Go.", SPEC)
     encoded(talk.request())
     talk.hear(reply(*items))

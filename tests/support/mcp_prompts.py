@@ -81,7 +81,7 @@ def connected(
 async def until(condition: Callable[[], bool]) -> None:
     """Waits until another process or thread makes the condition true."""
     async with asyncio.timeout(SOON):
-        while not condition():  # noqa: ASYNC110 - there are no events
+        while not condition():  # noqa: ASYNC110 - it sets no event
             await asyncio.sleep(0.01)
 
 
