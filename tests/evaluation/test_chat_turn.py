@@ -96,7 +96,7 @@ def stop(_: object) -> AssistantMessage:
 
 
 def stopped(*script: Reply) -> Chat[Any]:
-    """Returns a chat whose first turn has stopped where the script ends."""
+    """Returns a chat whose first turn stopped at the end of the script."""
     chat = chat_of(*script, stop)
     with pytest.raises(KeyboardInterrupt):
         chat.send("Go")
@@ -141,7 +141,7 @@ def test_turn_budget_applies_across_a_stop() -> None:
     again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
     with pytest.raises(PromptEvaluationError, match="calls"):
         again.send(budget=budget)
-    assert again.send().text == "Done."  # a turn that an error has ended counts from zero
+    assert again.send().text == "Done."  # a turn that was ended by an error starts counting at zero
 
 
 def test_unsaved_answer_is_returned_without_another_request() -> None:

@@ -1,4 +1,4 @@
-"""However an evaluation ends, one event says so, and it is the last one of the evaluation."""
+"""However an evaluation ends, one event reports it, and it is the evaluation's last event."""
 
 import asyncio
 from collections.abc import Callable

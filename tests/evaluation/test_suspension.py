@@ -128,7 +128,7 @@ def test_suspended_run_gives_the_same_result_as_with_an_approver(
 
 
 # --------------------------------------------------------------------------------------------------
-# what waits
+# pending calls
 
 
 def writing(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -139,7 +139,7 @@ def writing(params: Args, *, context: ToolContext) -> ToolResult[object]:
 def suspended(
     *calls: Any, tools: Sequence[Tool[Any, Any]] = (), at: Session | None = None, **options: Any
 ) -> tuple[MainLoop, Prompt[Any], Session, Suspension]:
-    """A run whose calls of one turn wait."""
+    """Returns a run whose calls in one turn are pending."""
     loop = MainLoop(ScriptedAdapter([call(*calls), say("done")]))
     asked = prompt(*(tools or (asking(writing),)))
     at = at or Session()
@@ -427,7 +427,7 @@ def test_resume_rejects_decisions_on_unknown_calls_or_of_another_type(
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     with pytest.raises((ValueError, TypeError), match=message):
         loop.resume(asked, suspension, decisions, session=at)
-    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it still waits
+    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it is still suspended
 
 
 def test_resume_rejects_another_prompt_a_changed_tool_and_a_message() -> None:
@@ -468,7 +468,7 @@ INSIDE = {"tool": "run", "arguments": "{}", "runs": []}
 
 
 def edited(suspension: Suspension, **changes: object) -> str:
-    """The suspension's JSON with other values at paths such as `pending__0__tool`."""
+    """Returns the suspension's JSON with other values at paths such as `pending__0__tool`."""
     value: Any = json.loads(suspension.to_json())
     for path, new in changes.items():
         *parents, last = [int(key) if key.isdigit() else key for key in path.split("__")]

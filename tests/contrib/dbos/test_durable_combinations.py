@@ -1,4 +1,4 @@
-"""The columns of the table of combinations for durable runs: the log is in a real database."""
+"""The columns for durable runs in the table of combinations; the log is in a real database."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ def table(new_store: Callable[[], RunStore]) -> Iterator[SqlLogTable]:
 
 
 def cells() -> list[object]:
-    """Returns the cells that are not empty, or one a row, each day another one."""
+    """Returns the cells that are not empty, or one per row, a different one each day."""
     return [
         pytest.param(row.name, face, id=f"{row.name}-{face}")
         for number, row in enumerate(TABLE)
@@ -44,7 +44,7 @@ def without_payments(shape: Shape) -> Shape:
 
 
 def compared(end: Outcome) -> Outcome:
-    """Files in memory go with a process, and a request without a stored answer is sent again."""
+    """Removes files in memory, which end with a process, and repeated requests."""
     return end._replace(files={}, asked=sorted({*end.asked}))
 
 

@@ -1,4 +1,4 @@
-"""Tools that others wrote: what servers list, what providers are sent, what models may answer."""
+"""Third-party tools: servers' lists, requests to providers, and arguments from models."""
 
 import json
 import re
@@ -101,7 +101,7 @@ def test_arguments_of_a_strict_decoder_are_accepted(data: st.DataObject) -> None
         return
     arguments, _ = argument_strategies(spec.parameters)
     text = to_json(data.draw(arguments))
-    # rules that a strict schema says in words
+    # rules that a strict schema states in prose
     rules = re.compile("does not fit (minLength|exclusiveMinimum|exclusiveMaximum|oneOf)")
     broken = [issue for issue in issues_of(TOOLS[name], text) if not rules.match(issue.message)]
     assert broken == []

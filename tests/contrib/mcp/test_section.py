@@ -1,4 +1,4 @@
-"""Sections over servers that misbehave: the model gets an error, and the run continues."""
+"""Sections with servers that misbehave: the model gets an error, and the run continues."""
 
 import json
 import os
@@ -429,7 +429,7 @@ def test_too_deeply_nested_schema_is_rejected_or_answered_with_an_error(tmp_path
     for depth in (500, 3_000):
         try:
             section = section_of(tmp_path, lock=lock_of(tmp_path, deep(depth)))
-        except PromptValidationError as error:  # Python's versions differ in how deep they read
+        except PromptValidationError as error:  # Python versions differ in how deep they parse
             text = str(error)
         else:
             ((_, text),) = answers(run(section, ("echo", {"a": {}})))
