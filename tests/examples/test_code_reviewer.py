@@ -165,7 +165,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def fix(root: Path, decision: Decision, **changes: object) -> tuple[str, list[Preview]]:
-    """What the model reads of a proposed fix, and what the person has seen."""
+    """Returns the answer to a proposed fix, and the preview that the approver has seen."""
     shown: list[Preview] = []
 
     def approver(preview: Preview) -> Decision:
@@ -274,7 +274,7 @@ def test_fix_without_a_terminal_is_suspended_in_a_file_for_wink_approve(project:
     assert f"wink approve {stored}, then the same command again" in waiting.stderr
     listed = process(project.parent, "approve", "review.json")
     assert "+        raise" in listed.stderr
-    assert run_example(*command).returncode == 3  # nobody has decided yet
+    assert run_example(*command).returncode == 3  # no decision has been made yet
     [call_id] = [preview.call_id for preview in Suspension.from_json(stored.read_text()).pending]
     assert tree(project) == before
     assert process(project.parent, "approve", "review.json", "--yes", call_id).returncode == 0

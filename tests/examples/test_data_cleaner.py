@@ -1,4 +1,4 @@
-"""The data cleaner: a tool that fails halfway leaves rows and notes as they were; the file is
+"""The data cleaner: a tool that fails halfway leaves rows and records unchanged; the file is
 written at the end.
 """
 

@@ -1,4 +1,4 @@
-"""The assistant over a folder of skills: it opens level by level, closes, and names its sources."""
+"""The assistant for a folder of skills: opens level by level, closes, and names its sources."""
 
 import json
 from pathlib import Path

@@ -319,7 +319,9 @@ def test_fences_are_parsed_in_linear_time(text: str) -> None:
     started = process_time()
     with pytest.raises(OutputParseError):
         parse_structured_output(text, ONE)
-    assert process_time() - started < 10  # and hours if each fence were looked for from each line
+    assert (
+        process_time() - started < 10
+    )  # it would take hours to look for each fence from each line
 
 
 @pytest.mark.claim("PS-27")
@@ -393,7 +395,7 @@ def test_output_parse_error_survives_copy_and_pickle() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# numbers, keys and types that say nothing
+# numbers, keys and types without constraints
 
 
 class Grade(Enum):

@@ -1,4 +1,4 @@
-"""A section with files: its mounts, what each tool shows and changes, and answers to mistakes."""
+"""A section with files: its mounts, each tool's output and changes, and the replies to mistakes."""
 
 import logging
 import pickle
@@ -78,7 +78,7 @@ class Agent:
         }
 
     def ask(self, name: str, **arguments: object) -> ToolMessage:
-        # what is tested here are the bounds of files
+        # only the limits of files are tested here
         unbounded = RunConfig(max_argument_chars=None)
         adapter = ScriptedAdapter([call((name, arguments)), say("done")], config=unbounded)
         [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
@@ -383,7 +383,7 @@ def test_text_and_tools_of_the_section_can_be_customized(tmp_path: Path) -> None
 # an author's mistakes
 
 
-A_TEXT: Any = "/x"  # Any: a type checker would tell
+A_TEXT: Any = "/x"  # Any: a type checker would report it
 A_PATH: Any = Path("/x")
 
 
@@ -530,7 +530,7 @@ def test_long_line_is_truncated() -> None:
 
 
 class Blind(ScriptedAdapter):
-    """Shows its model no images and no documents."""
+    """An adapter whose model cannot see images or documents."""
 
     @property
     def media(self) -> MediaSupport:
@@ -538,7 +538,7 @@ class Blind(ScriptedAdapter):
 
 
 class ImagesAlone(ScriptedAdapter):
-    """Shows its model no documents that tools return."""
+    """An adapter whose model cannot see documents from tools."""
 
     @property
     def media(self) -> MediaSupport:
@@ -723,7 +723,7 @@ def test_search_stops_at_the_deadline_of_its_call() -> None:
         started = process_time()
         with pytest.raises(DeadlineExceededError) as caught:
             adapter.evaluate(prompt, session=Session(), deadline=Deadline.after(seconds))
-        assert process_time() - started < seconds + 3  # all of the text takes ten seconds
+        assert process_time() - started < seconds + 3  # the complete text takes ten seconds
         return answers(caught.value.transcript)
 
     [answer] = with_growing_limit(lambda seconds: attempt(seconds) or None, 1)
@@ -895,7 +895,7 @@ def test_parallel_calls_give_the_same_result_as_sequential_calls() -> None:
     seen: list[object] = []
     for config in (RunConfig(), RunConfig(parallel_tool_calls="isolated")):
         with over({"a": "1\n", "b": "2\n"}) as agent:
-            agent.use("list_directory")  # so that there is something to fork
+            agent.use("list_directory")  # so that a filesystem exists to be forked
             adapter = ScriptedAdapter([calls, say("done")], config=config)
             tool_answers = answers(adapter.evaluate(agent.prompt, session=Session()).transcript)
             seen.append(

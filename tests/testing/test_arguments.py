@@ -1,4 +1,4 @@
-"""Generated arguments: the fitting ones satisfy the schema, as another library judges."""
+"""Generated arguments: the valid ones satisfy the schema, according to another library."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
 from weakincentives.testing.arguments import argument_strategies
 
-type Json = Any  # JSON of every shape
+type Json = Any  # JSON of any shape
 
 
 def fitting(schema: Json) -> st.SearchStrategy[Json]:

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "approvals.jsonl").open("w") as file:
         approval_log(file)
     cut = (folder / "approvals.jsonl").read_text().splitlines(keepends=True)[:-1]
-    (folder / "approvals.jsonl").write_text("".join(cut))  # as by a process that is killed
+    (folder / "approvals.jsonl").write_text("".join(cut))  # as if by a process that was killed
     report(folder, "approvals.jsonl")
     with (folder / "resumed.jsonl").open("w") as file:
         resumed_log(file)
@@ -59,7 +59,7 @@ def report(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def open_page(browser: Any, folder: Path) -> Generator[Open]:
-    """Opens a page of the folder; at the end the page has asked nobody and met no error."""
+    """Opens a page in the folder; checks at the end that it sent no requests and had no errors."""
     contexts: list[Any] = []
     problems: list[str] = []
     requests: list[str] = []
@@ -402,7 +402,7 @@ def test_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder: 
     page = open_page("big.html")
     assert "requests 1 to 400 of 1,000" in page.locator("main").inner_text()
     assert chosen(page) == "Turn 1"
-    # the time of the processor, since other tests may keep the machine busy
+    # CPU time, because other tests may keep the machine busy
     tools = page.context.new_cdp_session(page)
     tools.send("Performance.enable")
     metrics = tools.send("Performance.getMetrics")["metrics"]

@@ -42,7 +42,7 @@ def url(adapter: WaitingAdapter, tmp_path: Path) -> Generator[str]:
 
 @pytest.fixture
 def context(browser: Any) -> Generator[Any]:
-    """One browser, whose tabs meet no error and ask nobody else."""
+    """A browser whose tabs have no errors and send no requests to other servers."""
     problems: list[str] = []
     context = browser.new_context(viewport={"width": 900, "height": 760})
     context.set_default_timeout(1000 * SECONDS)

@@ -1,4 +1,4 @@
-"""Errors specific to the Messages API; `test_sdk_errors` has what all APIs share."""
+"""Errors specific to the Messages API; `test_sdk_errors` covers those of all APIs."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The tools of ten MCP servers over Anthropic's API, which refuses a request for one bad schema."""
+"""The tools of ten MCP servers over Anthropic's API, which rejects requests with a bad schema."""
 
 import pytest
 

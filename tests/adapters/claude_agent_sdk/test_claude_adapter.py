@@ -290,7 +290,7 @@ class Case:
     status: int | None = None
 
 
-CASES = [  # besides those of the conformance suite
+CASES = [  # in addition to the conformance suite
     Case(
         Fail(400, "prompt is too long: 300000 tokens > 200000 maximum"),
         "request",
@@ -310,7 +310,7 @@ def test_failure_is_classified_by_the_clis_report(case: Case) -> None:
     error = failure(Say(calls=(mcp("probe"),)), *[case.step] * 8)
     assert (error.phase, error.code, error.status) == (case.phase, case.code, case.status)
     spent_on_it = case.code in {"truncated", "refused"}
-    # an answer that our loop refuses
+    # an answer that our loop rejects
     assert error.provider == ("" if spent_on_it else "claude_agent_sdk")
     assert (error.usage.total_tokens > 15) is spent_on_it
     assert isinstance(error, ThrottleError) is (case.code == "throttled")

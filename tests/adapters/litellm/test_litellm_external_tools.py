@@ -1,4 +1,4 @@
-"""The tools of ten MCP servers over LiteLLM: no provider refuses a schema of theirs."""
+"""The tools of ten MCP servers over LiteLLM: no provider rejects any of their schemas."""
 
 import pytest
 

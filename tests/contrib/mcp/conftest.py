@@ -42,7 +42,7 @@ def nothing_left_over() -> Generator[None]:
         time.sleep(0.02)
     assert children() == []
     left = {thread.name for thread in set(threading.enumerate()) - before}
-    # The process has one event loop and one thread pool for handlers; names are resolved in threads.
+    # The process has one event loop and one pool for handlers, and resolves names in threads.
     assert not {name for name in left if not name.startswith(("weakincentives", "asyncio_"))}
 
 

@@ -309,7 +309,7 @@ def test_server_receives_only_basic_variables_and_those_of_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_SECRET", "sesame")
-    token = "open-wide-please"  # noqa: S105 - no real one
+    token = "open-wide-please"  # noqa: S105 - not a real one
     monkeypatch.setenv("DOOR_TOKEN", token)
     lock = lock_of(tmp_path, env=("DOOR_TOKEN",))
     ((_, text),) = answers(run(section_of(tmp_path, lock=lock), ("environment", {})))
