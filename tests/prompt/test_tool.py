@@ -81,7 +81,7 @@ class Lookups:
         return lookup(params, context=context)
 
     def method(self, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
-        """A handler that is a method."""
+        """A method of its own."""
         return lookup(params, context=context)
 
     @staticmethod
