@@ -696,7 +696,7 @@ def conversation_messages() -> str:
 
 
 def layers() -> Picture:
-    """Returns the layers that import-linter checks, with their packages or one package's content."""
+    """Returns the layers that import-linter checks, with their packages or the content of one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = project["tool"]["importlinter"]["contracts"][0]
     packages = [re.findall(r"\w+", layer) for layer in contract["layers"]]
