@@ -43,15 +43,15 @@ class Thing:
 
 
 class Clock(Thing):
-    """A first type of resource."""
+    """A resource without dependencies."""
 
 
 class Store(Thing):
-    """A second type, which depends on a clock."""
+    """A resource that depends on a clock."""
 
 
 class Index(Thing):
-    """A third type, which depends on a store."""
+    """A resource that depends on a store."""
 
 
 def of(*bindings: Binding[Any]) -> ResourceContext:
@@ -297,7 +297,7 @@ def test_resource_requested_while_closing_is_rejected(
 
 
 # ------------------------------------------------------------------------------------------------
-# what cannot be had
+# unavailable resources
 
 
 @pytest.mark.claim("PS-15")

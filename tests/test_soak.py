@@ -1,4 +1,4 @@
-"""Runs the soak test for a few seconds to check that it works; `make soak` runs it for an hour.
+"""Runs the soak test for a few seconds, to check that it works; `make soak` runs it for an hour.
 
 Runs with LiteLLM and the Claude CLI are in their conformance tests, where their SDKs are installed.
 """

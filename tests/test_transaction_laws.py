@@ -104,7 +104,7 @@ def test_failed_call_leaves_everything_as_the_previous_call_did(
 
     expected = after(good)
     both = after(good, bad)
-    # Changes by reducers of published telemetry, and of the calls themselves, are not made by the
+    # Changes by reducers of published telemetry, and of the calls themselves, do not come from the
     # handler.
     assert both == expected
 

@@ -1,4 +1,4 @@
-"""Each ready profile works with a server that rejects what reports say the real one rejects."""
+"""Each ready profile works with a server that rejects the same requests as the real one."""
 
 import json
 import os

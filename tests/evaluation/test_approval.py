@@ -445,7 +445,7 @@ def test_mapping_order_in_state_does_not_change_the_preview_digest() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# who is asked, and for what
+# who is asked, and when
 
 
 def test_invalid_arguments_and_unknown_tools_are_not_sent_for_approval() -> None:

@@ -170,7 +170,7 @@ def test_requested_section_is_open_after_the_restart(
     )
     assert overrides(session) == {("more",): FULL}
     assert injected == []
-    # what telemetry counts as wink.disclosure.restarts
+    # telemetry counts these as wink.disclosure.restarts
     assert [(event.section_keys, event.reason) for event in expanded] == [(("more",), reason)]
 
 

@@ -219,7 +219,7 @@ def test_suspended_tree_of_runs_gives_the_same_result_as_with_an_approver(
 
 
 # --------------------------------------------------------------------------------------------------
-# what is pending, and how it resumes
+# pending calls, and resuming
 
 
 ASK_TWICE = [
@@ -664,7 +664,7 @@ def test_decision_does_not_apply_to_a_later_call_with_the_same_id() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 def test_resume_rejects_changed_nested_prompts_and_unknown_call_ids() -> None:

@@ -857,7 +857,7 @@ def test_call_that_runs_again_keeps_its_unique_idempotency_key() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# what a call on forks receives
+# the arguments of a call on forks
 
 
 def test_only_repeatable_calls_without_approval_run_on_forks() -> None:

@@ -208,7 +208,7 @@ def test_unserializable_state_keeps_the_marks_of_other_suspended_runs() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.parametrize("first", ["free", "run"])

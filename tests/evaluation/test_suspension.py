@@ -375,7 +375,7 @@ def test_suspended_time_is_not_charged_to_max_seconds() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.claim("N-12")

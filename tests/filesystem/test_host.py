@@ -390,7 +390,7 @@ def test_racing_symlink_swap_cannot_escape_the_root(swapped: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# what is out of bounds
+# out of bounds
 
 
 def test_links_and_special_files_are_listed_but_cannot_be_opened() -> None:

@@ -123,7 +123,7 @@ def test_slug_of_a_title_with_a_letter_or_digit_is_a_valid_key(title: str) -> No
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.claim("PR-34")

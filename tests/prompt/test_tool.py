@@ -213,7 +213,7 @@ def test_docstring_paragraph_becomes_one_line_whatever_its_indentation(
 
 
 # -------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.claim("TL-12")

@@ -240,7 +240,7 @@ def test_bus_for_the_session_bus_is_the_bus_of_the_fork() -> None:
 
 
 # ---------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 class Silent(InProcessEventBus):

@@ -123,7 +123,7 @@ def test_restoring_a_snapshot_with_event_slices_keeps_recorded_events() -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# what a file may name
+# names in a file
 
 
 def test_parse_snapshot_knows_the_types_of_slices_and_reducers() -> None:

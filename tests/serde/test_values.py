@@ -299,7 +299,7 @@ def test_exclude_none_omits_none_fields_at_any_depth() -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# what does not fit
+# values that do not fit
 
 
 def test_serde_error_lists_every_issue_with_its_path() -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def in_own_thread[T](function: Callable[[], T]) -> T:
-    """Calls `function` in a thread of its own; returns its result or raises its error.
+    """Calls `function` in a new thread; returns its result or raises its error.
 
     If a trace function raises at the end of an `except` block, CPython keeps that block's error as
     the thread's current error forever. In pytest's own thread, every later error of the test run

@@ -118,7 +118,7 @@ def draw(rng: Random, shape: Shape) -> Tree:
         for feature, answer in (("repair", "wrong"), ("accept", "rejected")):
             if feature in features:
                 wrong += [answer] * rng.randint(0 if level else 1, 2)
-        if level:  # a nested run that ends in an error has no answer that tells what it did
+        if level:  # a nested run that ends with an error has no answer that lists its effects
             wrong = wrong[:2]
         if wrong and rng.random() < 0.5:
             wrong.insert(1, "asks")

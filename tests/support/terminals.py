@@ -19,7 +19,7 @@ class Terminal:
     """A process in a terminal: `keys` are typed, and `read_until` returns the screen."""
 
     # The child takes control of the terminal, so that Ctrl-C sends it a signal, even if the
-    # tests run in the background of a shell that has made them ignore it.
+    # tests run in the background of a shell that makes them ignore it.
     START = (
         "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL); "
         "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "

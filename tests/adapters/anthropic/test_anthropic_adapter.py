@@ -603,7 +603,7 @@ def test_custom_clients_are_used_unchanged() -> None:
         client = anthropic.Anthropic(base_url=server.url, api_key="its-own-key", max_retries=0)
         async_client = anthropic.AsyncAnthropic(
             base_url=server.url,
-            auth_token="its-own-token",  # noqa: S106 - of no server
+            auth_token="its-own-token",  # noqa: S106 - not a real one
             max_retries=0,
         )
         adapter = AnthropicAdapter(MODEL, client=client, async_client=async_client)

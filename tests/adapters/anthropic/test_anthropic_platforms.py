@@ -23,8 +23,8 @@ from weakincentives.prompt import Prompt
 from weakincentives.runtime.session import Session
 
 MODEL = "us.anthropic.claude-opus-4-5-v1:0"
-SECRET = "s-secret-0123456789"  # noqa: S105 - of nobody
-SESSION_TOKEN = "t-secret-0123456789"  # noqa: S105 - of nobody
+SECRET = "s-secret-0123456789"  # noqa: S105 - not a real one
+SESSION_TOKEN = "t-secret-0123456789"  # noqa: S105 - not a real one
 IS_0 = anthropic.__version__.startswith("0.")
 
 # Any: clients of classes that the SDK creates on demand, and their options

@@ -141,4 +141,4 @@ def test_only_scenarios_decided_by_the_cli_are_skipped() -> None:
 )
 def test_soak_runs_the_claude_subject(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
-    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret
+    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - not a secret

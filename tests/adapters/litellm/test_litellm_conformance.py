@@ -80,4 +80,4 @@ def test_only_scenarios_unsupported_by_the_messages_api_are_skipped() -> None:
 )
 def test_soak_runs_the_litellm_subjects(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
-    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret
+    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - not a secret

@@ -62,7 +62,7 @@ def test_durable_run_matches_the_oracle(row: str, face: Face, table: SqlLogTable
 
 @pytest.mark.parametrize(("row", "face"), cells())
 def test_crashed_durable_run_matches_the_oracle(row: str, face: Face, table: SqlLogTable) -> None:
-    shape, chance = without_payments(SHAPES[row]), Random(row)  # noqa: S311 - no secret
+    shape, chance = without_payments(SHAPES[row]), Random(row)  # noqa: S311 - not a secret
     for seed in runs(row):
         tree = seeded(shape, seed)
         crashes = [Crash(chance.randint(1, 8), chance.random() < 0.5) for _ in range(3)]

@@ -140,7 +140,7 @@ def chat_killed_at_random(store: RunStore, chance: random.Random, kills: list[st
 
 def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
     """Kills chat processes at least `kills` times."""
-    plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - no secret
+    plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - not a secret
     together([chat(plain)])
     disturbed: list[tuple[RunStore, list[str]]] = []
 
@@ -180,7 +180,7 @@ def test_random_kills_lose_no_run_and_repeat_at_most_one_effect_each(
     new_store: NewRunStore,
 ) -> None:
     repeated: list[int] = []
-    chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - no secret
+    chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - not a secret
     together(killed_at_random(new_store(), KILLS // 4, chance, repeated) for chance in chances)
     assert sum(repeated) > 0 or not FULL, "no kill hit an effect"
 

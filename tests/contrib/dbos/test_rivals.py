@@ -201,7 +201,7 @@ def test_concurrent_attempts_repeat_at_most_one_effect_each(
     attempts = 0
     for seed in range(5):
         store = new_store()
-        made = run_with_rivals(store, random.Random(seed))  # noqa: S311 - no secret
+        made = run_with_rivals(store, random.Random(seed))  # noqa: S311 - not a secret
         assert check(store) <= made - 1
         attempts += made
     assert attempts > 10
@@ -211,7 +211,7 @@ def test_concurrent_attempts_with_parallel_nested_runs_end_alike(new_store: NewR
     attempts = 0
     for seed in range(3):
         store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
-        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - no secret
+        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - not a secret
         check_nested(store)
     assert attempts > 6
 
@@ -226,6 +226,6 @@ def test_concurrent_attempts_commit_a_transactional_effect_once(
         store = replace(store, books=store.url.replace("runs.db", "books.db"), story=story)
         assert store.books is not None
         make_books(store.books)
-        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - no secret
+        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - not a secret
         assert read_books(store.books) == [(f"run:{a + 1}/c0", a) for a in range(0, 8, 2)]
     assert attempts > 6

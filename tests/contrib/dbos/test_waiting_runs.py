@@ -304,7 +304,7 @@ def killed_at_random(store: RunStore, kills: int, chance: random.Random) -> Stor
 
 
 def test_random_kills_lose_no_run_and_pay_nothing_twice(new: NewRunStore) -> None:
-    chances = [random.Random(seed) for seed in range(2)]  # noqa: S311 - no secret
+    chances = [random.Random(seed) for seed in range(2)]  # noqa: S311 - not a secret
     together(killed_at_random(new(), 5, chance) for chance in chances)
 
 
