@@ -52,12 +52,12 @@ class Bank:
 
 
 class Transfer(BaseModel):
-    to: str
-    pounds: int = Field(gt=0)
+    to: str = Field(description="The name on the account that receives the money.")
+    pounds: int = Field(gt=0, description="The amount.")
 
 
 class Block(BaseModel):
-    reason: str
+    reason: str = Field(description="Why, in the customer's words.")
 
 
 class Support(BaseModel):

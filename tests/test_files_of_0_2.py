@@ -78,7 +78,7 @@ def test_stopped_conversation_of_0_2_continues() -> None:
 @pytest.mark.claim("N-30")
 @pytest.mark.parametrize("name", ["suspension.json", "suspension-nested.json"])
 def test_suspension_of_0_2_is_rejected_with_a_fix(name: str) -> None:
-    with pytest.raises(SerdeError, match="resume it there, or start again from its conversation"):
+    with pytest.raises(SerdeError, match="start a new run from its conversation"):
         Suspension.from_json(read(name))
 
 

@@ -29,7 +29,9 @@ class Finding:
 
     path: str = field(metadata={"description": "The file, as the workspace names it."})
     line: int = field(metadata={"description": "The line of the defect, counted from 1."})
-    severity: Literal["blocker", "major", "minor"]
+    severity: Literal["blocker", "major", "minor"] = field(
+        metadata={"description": "How much harm the defect does."}
+    )
     title: str = field(metadata={"description": "The defect in a few words."})
     explanation: str = field(metadata={"description": "What goes wrong, and when."})
     suggestion: str = field(metadata={"description": "What to do instead."})

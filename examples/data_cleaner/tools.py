@@ -18,6 +18,7 @@ __all__ = ["Change", "Drop", "convert_column", "drop_rows", "set_cell", "show_ro
 
 _NUMBERING = "1 is the first below the header, and a dropped number is not used again."
 _ROW = {"description": f"A row's number; {_NUMBERING}"}
+_COLUMN = {"description": "A column's name, as the header has it."}
 _KINDS = "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."
 _REASON = {"description": "Why, in a few words; it appears in the report."}
 
@@ -44,12 +45,12 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class Show:
     first: int = field(default=1, metadata=_ROW)
-    count: int = 20
+    count: int = field(default=20, metadata={"description": "How many rows to show at most."})
 
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    column: str
+    column: str = field(metadata=_COLUMN)
     to: Literal["text", "number", "date"] = field(metadata={"description": _KINDS})
     date_formats: list[str] = field(
         default_factory=list[str],
@@ -60,8 +61,8 @@ class Convert:
 @dataclass(frozen=True, slots=True)
 class SetCell:
     row: int = field(metadata=_ROW)
-    column: str
-    value: str
+    column: str = field(metadata=_COLUMN)
+    value: str = field(metadata={"description": "The new text of the cell."})
     reason: str = field(metadata=_REASON)
 
 

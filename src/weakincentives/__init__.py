@@ -1,4 +1,4 @@
-"""weakincentives: typed, composable prompts for agents; the names that a user meets first."""
+"""weakincentives: typed, composable prompts for agents. Exports the most common names."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from .prompt import (
     SectionVisibility,
     Tool,
     ToolContext,
+    ToolError,
     ToolResult,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "Prompt",
     "PromptTemplate",
     "ReplaceArguments",
+    "Resource",
     "RunConfig",
     "RunSuspended",
     "SectionVisibility",
@@ -31,12 +33,14 @@ __all__ = [
     "TokenUsage",
     "Tool",
     "ToolContext",
+    "ToolError",
     "ToolResult",
     "__version__",
+    "tool",
 ]
 
-# What runs prompts costs more to import than all of the above, and a module of prompts does not
-# need it.
+# The modules that run prompts take longer to import than all of the above, and a module that only
+# defines prompts does not need them.
 if TYPE_CHECKING:
     from .evaluation.approval import Approve, Deny, ReplaceArguments
     from .evaluation.chat import Chat
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from .evaluation.main_loop import MainLoop
     from .evaluation.suspension import RunSuspended
     from .limits import Budget, Deadline, TokenUsage
+    from .prompt.function_tools import Resource, tool
     from .runtime.session import Session
     from .version import __version__
 else:
@@ -57,10 +62,12 @@ else:
             "Deny": ".evaluation.approval",
             "MainLoop": ".evaluation.main_loop",
             "ReplaceArguments": ".evaluation.approval",
+            "Resource": ".prompt.function_tools",
             "RunConfig": ".evaluation.config",
             "RunSuspended": ".evaluation.suspension",
             "Session": ".runtime.session",
             "TokenUsage": ".limits",
             "__version__": ".version",
+            "tool": ".prompt.function_tools",
         },
     )

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: readers see the old content or the new, never a part."""
+"""Replaces files atomically: readers see either the old or the new content, never a mixture."""
 
 import os
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from io import BufferedWriter
 __all__ = ["RESERVED", "replacing"]
 
 RESERVED = ".weakincentives-"
-"""The prefix of the names of files that are still being written."""
+"""The prefix for the names of files that are still being written."""
 
 
 @contextmanager
@@ -21,11 +21,11 @@ def replacing(
     directory: int | None = None,
     sync: bool = False,
 ) -> Generator[BufferedWriter]:
-    """Yields a new file that replaces `path` when the block ends, and is removed if it raises.
+    """Yields a new file that replaces `path` when the block ends, or is removed if it raises.
 
-    The new file is next to `path`, under a random name unless `temporary` is given, and with the
-    permissions `mode`. `directory` is a descriptor that `path` is relative to. With `sync`, the
-    content is on the disk before it replaces the old one.
+    The new file is created next to `path` with the permissions `mode`, under a random name unless
+    `temporary` is given. `directory` is a descriptor to which `path` is relative. If `sync` is
+    true, the content is written to disk before it replaces the old content.
     """
     if temporary is None:
         temporary = os.path.join(os.path.dirname(path), RESERVED + os.urandom(8).hex())  # noqa: PTH118, PTH120 - ten times as fast as a `Path`

@@ -1,8 +1,8 @@
-"""Whose cancellation it is, and clean-up that awaits while its task is cancelled.
+"""Determines what was cancelled, and lets cleanup code await during a cancellation.
 
-asyncio cancels a task once. anyio, and so Starlette, FastAPI and MCP, cancels it again at each
-`await` until it has left the cancelled scope. Nothing here imports anyio or asyncio: where nobody
-has imported them, nobody cancels.
+asyncio cancels a task once. anyio, and therefore Starlette, FastAPI and MCP, cancels it again at
+each `await` until it has left the cancelled scope. This module does not import anyio or asyncio: if
+nothing else has imported them, nothing can be cancelled.
 """
 
 import sys
@@ -12,18 +12,18 @@ from typing import Any
 __all__ = ["AnyScope", "cancel_scope", "is_foreign", "shielded"]
 
 
-# Any: anyio is optional, and its CancelScope is known at run time only
+# Any: anyio is optional, so its CancelScope is only known at run time
 type AnyScope = Any
 
 
 def cancel_scope() -> AnyScope:
-    """Returns a new scope of anyio, `None` if nobody has imported anyio."""
+    """Returns a new anyio scope, or `None` if anyio has not been imported."""
     anyio = sys.modules.get("anyio")
     return None if anyio is None else anyio.CancelScope()
 
 
 def shielded() -> AbstractContextManager[object]:
-    """Returns a block that anyio does not cancel; it may await, and must not yield."""
+    """Returns a block that anyio does not cancel; the block may await but must not yield."""
     if (scope := cancel_scope()) is None:
         return nullcontext()
     scope.shield = True
@@ -32,9 +32,9 @@ def shielded() -> AbstractContextManager[object]:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether `error` is a cancellation of something that the running task awaited.
+    """Whether `error` is the cancellation of something that the running task awaited.
 
-    If the task itself was cancelled, it is not.
+    Returns false if the task itself was cancelled.
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(error, asyncio.CancelledError):

@@ -1,9 +1,9 @@
-"""Images and documents that a model sees, and the stores that keep their bytes.
+"""Images and documents for a model, and the stores that keep their bytes.
 
-An `Image` or `Document` is a reference: type, size, name and digest of some bytes, or a URL. Its
-`data` are the bytes while the program that read them has them. JSON never holds bytes:
-conversations, events, logs and snapshots have references, and a `ContentStore` finds the bytes by
-their digest.
+An `Image` or `Document` is a reference: either a URL, or the type, size, name and digest of some
+bytes. `data` contains the bytes only in the program that read them. JSON never contains bytes:
+conversations, events, logs and snapshots contain references, and a `ContentStore` finds the bytes
+by their digest.
 """
 
 import os
@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 MAX_CONTENT_BYTES = 50_000_000
-"""The largest image or document; no provider takes a larger one in a request."""
+"""The size limit for an image or document; no provider accepts a larger one in a request."""
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""The types of images that models see, with most providers."""
+"""The image types that most providers accept."""
 
 _MAX_NAME = 255
 _SIGNATURES = {
@@ -49,24 +49,24 @@ _SIGNATURES = {
     b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
 }
-# Nothing here imports `pathlib`, `hashlib` or `binascii` at the start: few programs show media.
+# `pathlib`, `hashlib` and `binascii` are imported only when needed: few programs use media.
 type AnyPath = str | os.PathLike[str]
 
 
 class ContentError(WeakIncentivesError, ValueError):
-    """An image or a document cannot be used: bad bytes, a wrong type, or bytes that are missing."""
+    """An image or document cannot be used: invalid bytes, the wrong type, or missing bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Media:
     """A reference to an image or a document; `Image` and `Document` are the two kinds.
 
-    `digest` is the SHA-256 of the bytes in hexadecimal and `size` their number; both are empty for
-    what stands at a `url`, which only the provider reads. `mime` is the media type, such as
-    `"image/png"`. `data` are the bytes, if this program has read them: they take no part in
-    comparisons and never become JSON.
+    `digest` is the SHA-256 digest of the bytes in hexadecimal, and `size` is their number. Both are
+    empty for content at a `url`, which only the provider reads. `mime` is the media type, such as
+    `"image/png"`. `data` contains the bytes if this program has read them; `data` is ignored in
+    comparisons and is never converted to JSON.
 
-    Raises `ContentError` for fields that do not fit, for example a digest beside a URL.
+    Raises `ContentError` for inconsistent fields, such as both a digest and a URL.
     """
 
     mime: str = ""
@@ -83,10 +83,10 @@ class Media:
 
     @classmethod
     def from_bytes(cls, data: bytes, mime: str = "", *, name: str = "") -> Self:
-        """Returns the image or document that these bytes are; `Media.from_bytes` finds the kind.
+        """Returns an image or document with these bytes; `Media.from_bytes` detects the kind.
 
-        Without `mime` the first bytes tell the type. Raises `ContentError` for bytes that are not
-        of the type, for an unknown type, and for more than `MAX_CONTENT_BYTES`.
+        If `mime` is not given, the type is detected from the first bytes. Raises `ContentError` for
+        bytes that do not match the type, an unknown type, or more than `MAX_CONTENT_BYTES`.
         """
         data = bytes(data)
         try:
@@ -104,7 +104,7 @@ class Media:
     def from_path(cls, path: AnyPath, mime: str = "", *, name: str = "") -> Self:
         """Returns the image or document in a file, by default with the file's name.
 
-        Raises `ContentError` as `from_bytes` does, and `OSError` for a file that cannot be read.
+        Raises `ContentError` like `from_bytes`, and `OSError` for a file that cannot be read.
         """
         from pathlib import Path
 
@@ -112,14 +112,14 @@ class Media:
             data = file.read(MAX_CONTENT_BYTES + 1)
         base_name = Path(path).name
         if not mime and not _detected(data):
-            from mimetypes import guess_type  # reads the system's tables
+            from mimetypes import guess_type  # reads system tables
 
             mime = guess_type(base_name)[0] or ""
         return cls.from_bytes(data, mime, name=name or base_name)
 
     @classmethod
     def from_base64(cls, text: str | bytes, mime: str = "", *, name: str = "") -> Self:
-        """Returns the image or document in base64 text; raises `ContentError` for other text."""
+        """Returns the image or document in base64 text; raises `ContentError` for other texts."""
         from binascii import Error, a2b_base64
 
         try:
@@ -133,10 +133,10 @@ class Media:
 
     @classmethod
     def from_url(cls, url: str, mime: str = "", *, name: str = "") -> Self:
-        """Returns a reference to what stands at an HTTP address; the provider fetches it.
+        """Returns a reference to content at an HTTP URL, which the provider fetches.
 
-        A provider may fetch it for each request, so the bytes there must not change. Raises
-        `ContentError` for any other address.
+        A provider may fetch the content again for each request, so it must not change. Raises
+        `ContentError` for any other URL.
         """
         if cls is Media:
             raise TypeError(
@@ -147,25 +147,25 @@ class Media:
 
     @property
     def reference(self) -> Self:
-        """The same reference without the bytes."""
+        """The reference without the bytes."""
         return self if self.data is None else replace(self)
 
     def __repr__(self) -> str:
-        """Returns the marker that stands for it in texts, such as `[image cat.png 3f2a91c0]`."""
+        """Returns the marker that represents it in text, such as `[image cat.png 3f2a91c0]`."""
         label = self.url or " ".join(filter(None, [self.name, self.digest[:8]]))
         return f"[{type(self).__name__.lower()} {label}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Image(Media):
-    """A picture that the model sees: PNG, JPEG, GIF or WebP with most providers."""
+    """An image for the model: PNG, JPEG, GIF or WebP with most providers."""
 
     kind: Literal["image"] = "image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Document(Media):
-    """A document that the model reads: PDF with most providers, plain text with some."""
+    """A document for the model: PDF with most providers, plain text with some."""
 
     kind: Literal["document"] = "document"
 
@@ -174,13 +174,13 @@ type Part = str | Image | Document
 """A part of a message."""
 
 type Content = str | tuple[Part, ...]
-"""What a message says: a text, or texts with images and documents in between."""
+"""The content of a message: a string, or strings, images and documents in order."""
 
 
 def to_content(message: str | Sequence[Part]) -> Content:
-    """Returns a message as content; texts without media become one text.
+    """Returns a message as content; strings without media are joined into one.
 
-    Raises `TypeError` for other parts, and `ValueError` for a message that says nothing.
+    Raises `TypeError` for parts of any other type, and `ValueError` for an empty message.
     """
     if isinstance(message, str):
         parts: tuple[Part, ...] = (message,)
@@ -206,30 +206,30 @@ def text_of(content: Content) -> str:
 
 
 def media_in(content: Content) -> tuple[Image | Document, ...]:
-    """Returns the images and documents of content."""
+    """Returns the images and documents in content."""
     return tuple([part for part in content if isinstance(part, Image | Document)])
 
 
 def references_in(content: Content) -> Content:
-    """Returns content with references alone, without the bytes of images and documents."""
+    """Returns content with references only, without the bytes of images and documents."""
     if isinstance(content, str):
         return content
     return tuple([part if isinstance(part, str) else part.reference for part in content])
 
 
 def shown_in(text: str, media: Sequence[Image | Document]) -> tuple[Image | Document, ...]:
-    """Returns the media whose markers stand in `text`, each once, in the order of the text."""
+    """Returns the media whose markers appear in `text`, each once, in order of appearance."""
     places = {item: text.find(str(item)) for item in media}
     return tuple(sorted([item for item in places if places[item] >= 0], key=places.__getitem__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSupport:
-    """Which images and documents an adapter can show to its model.
+    """The images and documents that an adapter can send to its model.
 
-    `types` gives the largest number of bytes for each media type; `"text/*"` stands for all texts
-    and `"*"` for everything. `urls` are the kinds that the provider fetches from a URL. Without
-    `documents_in_results` a tool can return images and texts alone.
+    `types` maps each media type to the maximum number of bytes; `"text/*"` matches all text types
+    and `"*"` matches everything. `urls` contains the kinds that the provider fetches from a URL. If
+    `documents_in_results` is false, tools can return only images and texts.
     """
 
     types: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -237,7 +237,7 @@ class MediaSupport:
     documents_in_results: bool = True
 
     def problem(self, media: Media) -> str:
-        """Returns why `media` cannot be shown, and the remedy; `""` if it can be."""
+        """Explains why `media` cannot be sent, and how to fix it; returns `""` if it can."""
         if media.url:
             if isinstance(media, self.urls):
                 return ""
@@ -260,14 +260,14 @@ class MediaSupport:
 
 
 class ContentStore(ABC):
-    """Keeps the bytes of images and documents by digest; a subclass says where.
+    """Stores the bytes of images and documents by digest; a subclass determines where.
 
-    Any number of sessions, threads and processes may share one. Bytes never change under their
-    digest, so that a rolled back tool call leaves nothing wrong behind.
+    Any number of sessions, threads and processes can share a store. The bytes under a digest never
+    change, so a tool call that is rolled back cannot leave wrong bytes behind.
     """
 
     def put[M: Media](self, media: M) -> M:
-        """Keeps the bytes of `media` and returns its reference, without the bytes."""
+        """Stores the bytes of `media` and returns a reference without the bytes."""
         if media.data is not None:
             self.write(media.digest, media.data)
         return media.reference
@@ -275,8 +275,8 @@ class ContentStore(ABC):
     def load(self, media: Media) -> bytes:
         """Returns the bytes of `media`.
 
-        Raises `ContentError` when they are missing here or are not those of the digest, and for
-        media at a URL.
+        Raises `ContentError` if the bytes are missing or do not match the digest, and for media at
+        a URL.
         """
         if media.url:
             raise ContentError(f"{media} has only a URL, and only providers download URLs")
@@ -297,15 +297,15 @@ class ContentStore(ABC):
 
     @abstractmethod
     def write(self, digest: str, data: bytes) -> None:
-        """Keeps `data` under its digest; called again for the same digest, it changes nothing."""
+        """Stores `data` under its digest; a second call for the same digest has no effect."""
 
     @abstractmethod
     def read(self, digest: str) -> bytes | None:
-        """Returns the bytes of a digest; `None` if they are not here."""
+        """Returns the bytes for a digest; `None` if they are not in the store."""
 
 
 class MemoryContentStore(ContentStore):
-    """Keeps bytes in memory, as long as the store lives."""
+    """Stores bytes in memory, for as long as the store exists."""
 
     def __init__(self) -> None:
         self._data: dict[str, bytes] = {}
@@ -318,9 +318,10 @@ class MemoryContentStore(ContentStore):
 
 
 class FolderContentStore(ContentStore):
-    """Keeps bytes in a folder, one file for each digest; only its owner may read one it makes.
+    """Stores bytes in a folder, in one file per digest; a new folder is readable only by its owner.
 
-    Processes may share the folder. Nothing removes files; delete those that no conversation needs.
+    Processes can share the folder. Files are never removed automatically; delete the ones that no
+    conversation needs.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -357,7 +358,7 @@ def _subject(kind: type[Media], name: str) -> str:
 
 
 def _problem(media: Media) -> str:
-    """Returns what is wrong with the fields, and the remedy; `""` for valid ones."""
+    """Explains what is wrong with the fields, and how to fix it; `""` if they are valid."""
     if type(media) is Media:
         return "it has no kind; use Image or Document"
     if len(media.name) > _MAX_NAME or not media.name.isprintable():
@@ -366,7 +367,7 @@ def _problem(media: Media) -> str:
         if re.fullmatch(r"https?://[^\s\]]{1,2000}", media.url) is None:
             return "the URL must be an HTTP address; pass https://…, or the bytes to from_base64"
         return "a URL has no digest and no size" if media.digest or media.size else ""
-    # a digest names a file, so it must be nothing else
+    # the digest is used as a file name, so it must be a valid digest
     if re.fullmatch(r"[0-9a-f]{64}", media.digest) is None or media.size <= 0:
         return "digest and size are not those of bytes; use from_bytes, from_path or from_url"
     if re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", media.mime) is None:
@@ -377,7 +378,7 @@ def _problem(media: Media) -> str:
 
 
 def _check_bytes(data: bytes, mime: str) -> str:
-    """Returns the media type of the bytes; raises `ContentError` unless it is `mime`, if given."""
+    """Returns the bytes' media type; raises `ContentError` if `mime` is given and differs."""
     if not data:
         raise ContentError("there are no bytes; pass the bytes of a whole file")
     if len(data) > MAX_CONTENT_BYTES:
@@ -402,7 +403,7 @@ def _check_bytes(data: bytes, mime: str) -> str:
 
 
 def _detected(data: bytes) -> str:
-    """Returns the media type that the first bytes tell; `""` for an unknown one."""
+    """Detects the media type from the first bytes; returns `""` if it is unknown."""
     for signature, mime in _SIGNATURES.items():
         if data.startswith(signature):
             return mime

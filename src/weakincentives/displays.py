@@ -1,7 +1,7 @@
-"""How values show themselves: in one line for `repr`, as Markdown, and without hidden characters.
+"""Displays values: in one line for `repr`, as Markdown, and without hidden characters.
 
-A notebook renders Markdown as HTML, and texts of users, tools and models may hold both. So every
-such text stands in a code block or a code span that it cannot leave.
+A notebook renders Markdown as HTML, and text from users, tools and models may contain either. Every
+such text is therefore put into a code block or a code span that it cannot close.
 """
 
 import re
@@ -23,15 +23,15 @@ __all__ = [
     "visible",
 ]
 
-# Unicode's categories Cc, Cf, Cs, Zl and Zp except for tab and line feed, its other characters that
-# programs ignore by default, and letters without a shape. The two selectors of emoji are absent.
+# The Unicode categories Cc, Cf, Cs, Zl and Zp except tab and line feed, other default-ignorable
+# characters, and letters without a visible shape. The two emoji variation selectors are excluded.
 HIDDEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2"
     r"\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
     r"\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U000110bd\U000110cd"
     r"\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""One character that steers a terminal, changes the direction of text, or hides what follows."""
+"""A character that controls a terminal, changes the text direction, or hides text after it."""
 
 _BLOCK_CHARACTERS = 10_000
 _LINE_CHARACTERS = 100
@@ -42,7 +42,7 @@ class _Shown(Protocol):
 
 
 def markdown(value: _Shown) -> str:
-    """Returns what a notebook shows of `value`."""
+    """Returns the Markdown that a notebook shows for `value`."""
     return value._repr_markdown_()  # pyright: ignore[reportPrivateUsage] - a name of IPython's
 
 
@@ -52,9 +52,9 @@ def one_line(text: str) -> str:
 
 
 def cut(text: str, limit: int, *, counted: bool = True) -> str:
-    """Returns `text`, or its first `limit` characters and a mark for the rest.
+    """Returns `text`, truncated to `limit` characters, with a mark if any are missing.
 
-    The mark is `… (1,234 more characters)`, or just `…` unless it is `counted`.
+    The mark is `… (1,234 more characters)`, or just `…` if `counted` is false.
     """
     rest = len(text) - limit
     if rest <= 0:
@@ -68,7 +68,7 @@ def code_span(text: str) -> str:
 
 
 def literal(line: str) -> str:
-    """Returns Markdown that shows a whole line literally."""
+    """Returns Markdown that shows an entire line literally."""
     line = _without_surrogates(line)
     ticks = "`" * (longest_run(line) + 1)
     return f"{ticks} {line} {ticks}"
@@ -89,7 +89,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def escape_hidden(text: str) -> str:
-    """Replaces each character of `HIDDEN` by its escape in JSON."""
+    """Replaces each character in `HIDDEN` with its JSON escape."""
     return HIDDEN.sub(lambda match: _json_escape(match[0]), text)
 
 
@@ -99,29 +99,29 @@ def _json_escape(char: str) -> str:
 
 
 def visible(line: str) -> str:
-    """Writes out the hidden characters of a line, and other spaces and characters without a shape.
+    """Escapes a line's hidden characters, unusual spaces and characters without a visible shape.
 
-    It is for texts that an approver reads: letters, plain spaces and tabs stay.
+    Use this for texts that an approver reads: letters, plain spaces and tabs are unchanged.
     """
     hidden = unreadable(line) - {"\t"}
     return line.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
 
 
 def name_in_line(name: str) -> str:
-    """Returns a name for a line of text; quoted if a line break in it could look like another."""
+    """Returns a name for use in a line of text; quoted if it has unprintable characters."""
     return name if name.isprintable() else repr(name)
 
 
 def unreadable(text: str) -> set[str]:
-    """Returns the characters of `HIDDEN`, and others that are not printable, which `text` has."""
+    """Returns the characters in `text` that are in `HIDDEN` or otherwise not printable."""
     return {char for char in {*text} if not char.isprintable() or HIDDEN.match(char)}
 
 
 def longest_run(text: str) -> int:
-    """Returns the length of the longest run of backticks; a fence or span needs more."""
+    """Returns the length of the longest run of backticks; a fence or span must be longer."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 
 def _without_surrogates(text: str) -> str:
-    """Returns what UTF-8 can encode, as the messages of a notebook must be."""
+    """Replaces characters that UTF-8 cannot encode, because a notebook's messages are UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The base of every exception that the library raises, and the errors that all packages share.
+"""The base class of the library's exceptions, and the errors that all packages share.
 
     WeakIncentivesError
     ├── the author must act     runs                ConcurrentRunError
@@ -22,8 +22,8 @@
     ├── a person must act       evaluation          RunSuspended
     └── control flow            prompt.errors       VisibilityExpansionRequired
 
-The model's own mistakes, such as an unknown tool or broken arguments, are answered to the model and
-never raised.
+The model's own mistakes, such as an unknown tool or invalid arguments, are reported to the model
+and never raised.
 """
 
 from contextlib import suppress
@@ -43,17 +43,17 @@ __all__ = [
 
 
 class WeakIncentivesError(Exception):
-    """Base of all exceptions of this library."""
+    """The base class of all exceptions in this library."""
 
 
 class ControlFlow(WeakIncentivesError):
-    """Base of exceptions that redirect an evaluation; a transaction commits when one passes it."""
+    """The base class of exceptions that redirect an evaluation; they commit transactions."""
 
 
 class ValidationIssue(NamedTuple):
-    """One mistake in some data: `path` leads to the place, `message` says what is wrong there.
+    """A mistake in some data: `path` is its location, and `message` describes the mistake.
 
-    The path consists of keys and indexes and is empty for the whole value.
+    The path consists of keys and indexes; it is empty for the value as a whole.
     """
 
     path: tuple[str | int, ...]
@@ -64,9 +64,9 @@ class ValidationIssue(NamedTuple):
 
 
 class SerdeError(WeakIncentivesError, ValueError):
-    """Data does not fit its type, or JSON cannot hold a value; `issues` lists all mistakes.
+    """Data does not match its type, or JSON cannot represent a value; `issues` lists all mistakes.
 
-    The message names fields and rules and never quotes the data, so a model may read it.
+    The message names fields and rules but never quotes the data, so it can be shown to a model.
     """
 
     def __init__(self, subject: str, issues: tuple[ValidationIssue, ...]) -> None:
@@ -79,11 +79,11 @@ class SerdeError(WeakIncentivesError, ValueError):
 
 
 def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
-    """Returns a copy of `error` with other `attributes`, and with its chain and traceback.
+    """Returns a copy of `error` with other `attributes`; keeps its chain and traceback.
 
-    A `raise` in `__exit__` replaces the context of the copy; set it again after that.
+    Raising the copy in `__exit__` replaces its context; set the context again afterwards.
     """
-    # Neither constructors nor `__reduce__` run: a subclass may take other arguments.
+    # Calls neither the constructor nor `__reduce__`, because a subclass may take other arguments.
     kind = type(error)
     new = next(
         method
@@ -93,7 +93,7 @@ def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
     twin: E = new(kind, *error.args)
     twin.args = error.args
     for member in [member for base in kind.__mro__ for member in vars(base).values()]:
-        if isinstance(member, MemberDescriptorType):  # `__slots__`, and fields of `OSError`
+        if isinstance(member, MemberDescriptorType):  # `__slots__` and fields of `OSError`
             with suppress(AttributeError):  # it has no value
                 member.__set__(twin, member.__get__(error))
     vars(twin).update(vars(error), **attributes)
@@ -103,21 +103,21 @@ def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
 
 
 def message_of(error: BaseException) -> str:
-    """Returns the text of `error`, or its class's name if the text is empty or cannot be read.
+    """Returns the text of `error`, or its class name if the text is empty or cannot be read.
 
-    The text of a `KeyError` is only its key, so the class's name precedes it.
+    The text of a `KeyError` is only its key, so the class name is put before it.
     """
     try:
         text = plain_text(str(error))
         if text and type(error).__str__ is KeyError.__str__:
             return f"{type(error).__name__}: {text}"
-        return text or type(error).__name__
-    except Exception:  # the `__str__` of a user's exception may do anything
+        return text if text.strip() else type(error).__name__
+    except Exception:  # the `__str__` of a user-defined exception may do anything
         return type(error).__name__
 
 
 def missing_extra(user: str, library: str, extra: str) -> ImportError:
-    """Returns the error for a `library` that `user` needs and the `extra` installs."""
+    """Returns the error for a missing `library` that `user` needs and `extra` installs."""
     return ImportError(
         f"{user} needs {library}; run pip install '.[{extra}]' in a checkout of weakincentives "
         "(the package of this name on PyPI is another project)"

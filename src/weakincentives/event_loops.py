@@ -1,10 +1,10 @@
 """Event loops and threads that belong to the process rather than to a run.
 
-A `Portal` is an event loop in a thread: synchronous code waits for coroutines there. All `async`
-functions of synchronous runs share the loop of one portal, so that a client with a pool of
-connections works in all of them. Plain functions of asynchronous runs share a pool of threads.
-A request that is cancelled on a portal closes its connection and sends nothing more. A client
-without coroutines runs in a thread of its own instead, which is left behind.
+A `Portal` is an event loop in a thread, on which synchronous code runs coroutines. The `async`
+functions of all synchronous runs share one portal's loop, so that a client with a connection pool
+works in every run. The plain functions of asynchronous runs share a thread pool. When a request on
+a portal is cancelled, it closes its connection and sends nothing more. A client without coroutines
+runs in a separate thread instead, which is abandoned on cancellation.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ __all__ = [
     "yield_from_thread",
 ]
 
-# Any: coroutines are typed by what they are sent, too, which is asyncio's own.
+# Any: a coroutine's type includes the values sent to it, which only asyncio needs to know.
 type AnyCoroutine[T] = Coroutine[Any, Any, T]
 
 _EXIT_SECONDS = 1.0
@@ -47,9 +47,9 @@ class _Closable(Protocol):
 
 
 class Portal:
-    """An event loop in a thread for any number of callers; it starts with the first one.
+    """An event loop in a thread for any number of callers, started by the first one.
 
-    It ends with the process. A forked process starts a loop of its own.
+    The loop ends with the process. A forked process starts its own loop.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Portal:
         self.forget()
 
     def forget(self) -> None:
-        """Starts again in a forked process, which has its parent's portal but not the thread."""
+        """Resets the portal in a forked process, which does not inherit the parent's thread."""
         self._lock = threading.Lock()
         self._inner: Portal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,8 +68,8 @@ class Portal:
     def loop(self) -> asyncio.AbstractEventLoop:
         """Returns the running event loop.
 
-        Code that runs on that loop, such as a callback of an SDK, gets another one: a loop cannot
-        wait for its own work.
+        Code that is running on that loop, such as an SDK's callback, gets a different loop, because
+        a loop cannot wait for its own work.
         """
         with self._lock:
             if threading.current_thread() is self._thread:
@@ -82,14 +82,14 @@ class Portal:
                 )
                 try:
                     thread.start()
-                except RuntimeError:  # the process may start no more threads
+                except RuntimeError:  # the process cannot start any more threads
                     loop.close()
                     raise
                 self._loop, self._thread = loop, thread
             return self._loop
 
     def close(self) -> None:
-        """Ends the loop and waits until its clients are closed, a second at most."""
+        """Ends the loop, and waits up to a second for its clients to close."""
         if self._inner is not None:
             self._inner.close()
         with self._lock:
@@ -100,7 +100,7 @@ class Portal:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Runs and closes a loop like `asyncio.run`, which cannot start its thread at exit."""
+    """Runs and closes a loop like `asyncio.run`, but without starting a thread at exit."""
     try:
         loop.run_forever()
         loop.run_until_complete(_cancel_tasks())
@@ -119,26 +119,26 @@ async def _cancel_tasks() -> None:
 def run_on[T](
     loop: asyncio.AbstractEventLoop, work: AnyCoroutine[T], timeout: float | None = None, /
 ) -> T:
-    """Runs a coroutine on the loop of another thread, with the caller's context variables.
+    """Runs a coroutine on another thread's loop, with the caller's context variables.
 
-    Raises `TimeoutError` if the result takes more than `timeout` seconds. The coroutine is
-    cancelled then, as it is when the caller is interrupted.
+    Raises `TimeoutError` if the result takes more than `timeout` seconds. After a timeout or an
+    interrupt of the caller, the coroutine is cancelled.
     """
     future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return future.result(timeout)
     finally:
-        future.cancel()  # without effect if it is done
-        del future  # its exception has this frame in its traceback
+        future.cancel()  # has no effect if the future is done
+        del future  # the traceback of its exception refers to this frame
 
 
 async def await_on[T](loop: asyncio.AbstractEventLoop, work: AnyCoroutine[T], /) -> T:
-    """Awaits a coroutine on the loop of another thread; a cancellation cancels it there."""
+    """Awaits a coroutine on another thread's loop; a cancellation also cancels it there."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 def start_on(loop: asyncio.AbstractEventLoop, work: AnyCoroutine[object], /) -> None:
-    """Starts a coroutine from any thread without waiting for it; drops it if the loop is closed."""
+    """Starts a coroutine from any thread without waiting; drops it if the loop is closed."""
     try:
         asyncio.run_coroutine_threadsafe(work, loop)
     except RuntimeError:
@@ -146,15 +146,15 @@ def start_on(loop: asyncio.AbstractEventLoop, work: AnyCoroutine[object], /) -> 
 
 
 def run_to_end(work: AnyCoroutine[None], /) -> None:
-    """Runs a coroutine that raises nothing on the loop that all synchronous runs share.
+    """Runs a coroutine, which must not raise, on the loop that all synchronous runs share.
 
-    An interrupt of the caller cancels it, and the caller waits until it has ended. Where no thread
-    can start, it runs on a loop of its own in the caller's thread.
+    If the caller is interrupted, the coroutine is cancelled, and the caller waits for it to end. If
+    no thread can be started, the coroutine runs on a new loop in the caller's thread.
     """
     try:
         loop = _calls.loop()
     except RuntimeError:
-        with closing(work):  # if a loop runs in this thread already, it does not begin
+        with closing(work):  # if a loop is already running in this thread, `run` raises
             asyncio.run(work)
         return
     tasks, ended = list[asyncio.Task[None]](), threading.Event()
@@ -173,7 +173,7 @@ def run_to_end(work: AnyCoroutine[None], /) -> None:
 
 
 async def wait_for_all[T](futures: Iterable[asyncio.Future[T]]) -> None:
-    """Waits until all futures are done, however often the waiting task is cancelled meanwhile."""
+    """Waits until all futures are done, no matter how often the waiting task is cancelled."""
     with shielded():
         while pending := [future for future in futures if not future.done()]:
             with suppress(asyncio.CancelledError):
@@ -181,9 +181,10 @@ async def wait_for_all[T](futures: Iterable[asyncio.Future[T]]) -> None:
 
 
 class closing_shielded:  # noqa: N801 - used like `contextlib.aclosing`
-    """Closes something at the end of a block, even while anyio cancels the task at each `await`.
+    """Closes an object at the end of a block, even while anyio cancels the task at each `await`.
 
-    Without a cancellation it does not shield, since the block may have left scopes open.
+    If the task is not being cancelled, `aclose` is not shielded, because the block may have left
+    scopes open.
     """
 
     def __init__(self, closed: _Closable) -> None:
@@ -198,7 +199,7 @@ class closing_shielded:  # noqa: N801 - used like `contextlib.aclosing`
 
 
 async def call_in_thread[T](function: Callable[[], T], name: str) -> T:
-    """Calls a function in a thread of its own, which a cancellation leaves behind."""
+    """Calls a function in a separate thread, which is abandoned on cancellation."""
     result = Future[T]()
 
     def call() -> None:
@@ -215,10 +216,10 @@ async def call_in_thread[T](function: Callable[[], T], name: str) -> T:
 def yield_from_thread[T](
     make: Callable[[], Generator[T]], seconds_left: Callable[[], float]
 ) -> Generator[T]:
-    """Yields what the generator of `make` yields in a thread of its own.
+    """Yields the values of the generator that `make` creates, which runs in a separate thread.
 
-    Raises `TimeoutError` when the next value does not come in time. The thread is left behind
-    then: it closes the generator and ends as soon as a value or an error comes.
+    Raises `TimeoutError` if the next value does not arrive in time. The thread is then abandoned:
+    it closes the generator and ends as soon as a value or an error arrives.
     """
     queue: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()
     abandoned = threading.Event()
@@ -252,27 +253,27 @@ def yield_from_thread[T](
             yield item[0]
     finally:
         abandoned.set()
-        del item  # an exception has this frame in its traceback
+        del item  # an exception's traceback refers to this frame
 
 
 def _start_thread(work: Callable[[], None], name: str) -> None:
-    """Starts a thread with the caller's context variables, which the process does not wait for."""
+    """Starts a daemon thread with the caller's context variables."""
     threading.Thread(target=copy_context().run, args=(work,), name=name, daemon=True).start()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Returns the threads that call plain functions for the running event loop."""
+    """Returns the thread pool that calls plain functions for the running event loop."""
     loop = asyncio.get_running_loop()
     if (pool := _pools.get(loop)) is None:
         pool = _pools[loop] = ThreadPoolExecutor(_MAX_THREADS, "weakincentives")
     return pool
 
 
-# The threads of a pool end with their loop.
+# A pool's threads end with their loop.
 _pools = WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]()
 
 portal = Portal()
-"""The portal of requests and MCP servers, which a slow handler must not stop."""
+"""The portal for requests and MCP servers, which a slow handler must not block."""
 
 _calls = Portal()
 

@@ -1,4 +1,4 @@
-"""Packages whose exports are imported on first use (PEP 562), so that importing them is light."""
+"""Lets packages import their exports on first use (PEP 562), so that importing them is fast."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,11 +9,11 @@ __all__ = ["lazy_exports"]
 def lazy_exports(
     namespace: dict[str, object], modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` of a package that imports some of its names on first use.
+    """Returns `__getattr__` and `__dir__` for a package that imports some names on first use.
 
-    `namespace` is the `globals()` of the package, and `modules` the module of each name, relative
-    to the package. Type checkers must see imports instead of `__getattr__`, or every misspelt name
-    would exist for them.
+    `namespace` is the package's `globals()`, and `modules` maps each name to its module, relative
+    to the package. Type checkers must see imports instead of `__getattr__`; otherwise, they would
+    accept every misspelt name.
     """
     package = str(namespace["__name__"])
 

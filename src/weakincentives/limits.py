@@ -1,6 +1,6 @@
-"""Deadlines, budgets and usage of evaluations: plain values that read no clock by themselves."""
+"""Deadlines, budgets and usage of evaluations: plain values that never read the clock."""
 
-# `threading` has the same lock, and takes longer to import
+# the same lock as in `threading`, which takes longer to import
 from _thread import allocate_lock
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,20 +23,20 @@ __all__ = [
 ]
 
 type Clock = Callable[[], datetime]
-"""Returns the present time, timezone-aware."""
+"""Returns the current time as a timezone-aware `datetime`."""
 
 
 def utc_now() -> datetime:
-    """Returns the present time in UTC; the default `Clock`."""
+    """Returns the current time in UTC; the default `Clock`."""
     return datetime.now(UTC)
 
 
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment by which an evaluation must have ended.
+    """The time by which an evaluation must end.
 
-    Raises `TypeError` if it is not a `datetime` and `ValueError` for one without a time zone.
+    Raises `TypeError` if it is not a `datetime`, and `ValueError` if it has no time zone.
     """
 
     expires_at: datetime
@@ -55,9 +55,9 @@ class Deadline:
 
     @classmethod
     def after(cls, span: timedelta | float, *, now: datetime | None = None) -> "Deadline":
-        """Returns the deadline `span` (a timedelta or seconds) after `now`, by default the present.
+        """Returns the deadline `span` after `now`, which defaults to the current time.
 
-        Raises `TypeError` for another type of `span`.
+        `span` is a timedelta or a number of seconds; raises `TypeError` for any other type.
         """
         if not isinstance(span, timedelta):
             _check_number("the span of Deadline.after", span, "seconds or a timedelta")
@@ -68,23 +68,23 @@ class Deadline:
         return self.expires_at < other.expires_at
 
     def remaining(self, now: datetime) -> timedelta:
-        """Returns the time left at `now`, negative after the deadline."""
+        """Returns the time left at `now`, which is negative after the deadline."""
         return self.expires_at - now
 
     def has_passed(self, now: datetime) -> bool:
-        """Tells whether `now` is at or after the deadline."""
+        """Returns whether `now` is at or after the deadline."""
         return now >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """The tokens of provider calls, as the provider reports them.
+    """The tokens used by provider calls, as reported by the provider.
 
-    `cached_tokens` are the input tokens that it read from its cache, `cache_write_tokens` those
-    that it wrote there, and `reasoning_tokens` the output tokens that the model used to think. They
-    are parts of the input and the output, and 0 where a provider does not report them.
-    `cache_write_1h_tokens` are those of the written tokens that it stores for an hour, at a higher
-    price.
+    `cached_tokens` are the input tokens read from the provider's cache, `cache_write_tokens` are
+    the input tokens written to it, and `reasoning_tokens` are the output tokens that the model used
+    to think. They are included in the input and output tokens, and are 0 if a provider does not
+    report them. `cache_write_1h_tokens` are the written tokens that the provider stores for an
+    hour, at a higher price.
     """
 
     input_tokens: int = 0
@@ -96,7 +96,7 @@ class TokenUsage:
 
     @property
     def total_tokens(self) -> int:
-        """Input and output tokens together."""
+        """The sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
@@ -111,14 +111,14 @@ class TokenUsage:
 
 
 type Prices = Callable[[TokenUsage, str], float | None]
-"""Returns the dollars of one request's usage by the model of that name; `None` if unknown."""
+"""Returns the cost of a request in dollars, by usage and model name; `None` if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What evaluations used: tokens, provider requests (`calls`), tool calls and dollars.
+    """The usage of evaluations: tokens, provider requests (`calls`), tool calls and dollars.
 
-    `cost` is `None` when nobody counted it or the price of a request is unknown.
+    `cost` is `None` if it was not counted or the price of a request is unknown.
     """
 
     usage: TokenUsage = TokenUsage()
@@ -142,17 +142,18 @@ _NO_USAGE = RunUsage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Upper bounds of an evaluation; `None` means unbounded.
+    """Limits on the usage of an evaluation; `None` means no limit.
 
-    `max_calls` counts provider requests and `max_tool_calls` tool calls: a request that a
+    `max_calls` limits provider requests, and `max_tool_calls` limits tool calls. A request that a
     `FallbackAdapter` sends to several providers counts once. `max_seconds` is wall-clock time from
-    the start of the evaluation. Each bound is checked before every request and tool call, except
-    that `max_calls` applies only to requests, and `max_tool_calls` to tool calls. Tokens count as
-    providers report them, so the request that crosses a bound is still paid for. `max_cost` is in
-    dollars, by `RunConfig.prices`; after a request of unknown price it does not allow
-    another. `run_usage` is what earlier evaluations used of the budget.
+    the start of the evaluation. Each limit is checked before every request and tool call, except
+    that `max_calls` applies only to requests, and `max_tool_calls` only to tool calls. Tokens are
+    counted when a provider reports them, so the request that exceeds a limit is still paid for.
+    `max_cost` is in dollars, calculated with `RunConfig.prices`; after a request with an unknown
+    price, no further requests are allowed. `run_usage` is the part of the budget that earlier
+    evaluations used.
 
-    Raises `TypeError` if a limit is not a number, `ValueError` for a negative or infinite one.
+    Raises `TypeError` if a limit is not a number, and `ValueError` if it is negative or infinite.
     """
 
     max_tokens: int | None = None
@@ -170,7 +171,7 @@ class Budget:
             if name == "run_usage" or bound is None:
                 continue
             _check_number(f"Budget.{name}", bound, "a number, or None for no limit")
-            if not 0 <= bound < inf:  # NaN fails this too
+            if not 0 <= bound < inf:  # also false for NaN
                 raise ValueError(
                     f"Budget.{name} must be finite and not negative, got {bound!r}; use None for "
                     "no limit"
@@ -179,7 +180,7 @@ class Budget:
     def exceeded(
         self, run_usage: RunUsage, *, before: Literal["request", "tool call"]
     ) -> str | None:
-        """Names the first limit that one more request or tool call would exceed, or `None`."""
+        """Returns the first limit that one more request or tool call would exceed, or `None`."""
         total = run_usage if self.run_usage is _NO_USAGE else self.run_usage + run_usage
         amounts = [
             ("max_tokens", self.max_tokens, total.usage.total_tokens),
@@ -207,28 +208,29 @@ class Budget:
         return max(0, self.max_tool_calls - (self.run_usage + run_usage).tool_calls)
 
     def after(self, run_usage: RunUsage) -> "Budget":
-        """Returns the budget after `run_usage`, without `max_seconds`, which a deadline carries."""
+        """Returns the budget after `run_usage`, without `max_seconds`, which becomes a deadline."""
         return replace(self, run_usage=self.run_usage + run_usage, max_seconds=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
-        """Returns the deadline of `max_seconds` after `now`; `None` beyond the calendar."""
+        """Returns the deadline `max_seconds` after `now`; `None` if that is out of range."""
         try:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:
             return None
 
 
-# One for all meters: a meter stays a plain value that can be copied and pickled.
+# One lock for all meters, so that a meter remains a plain value that can be copied and pickled.
 _counting = allocate_lock()
 
 
 @dataclass(slots=True)
 class Meter:
-    """Counts what a run and the runs nested in it use, and keeps them within their budgets.
+    """Counts the usage of a run and its nested runs, and enforces their budgets.
 
-    The meter of a nested run has its caller's as `parent`: what it counts, every meter above
-    counts too, and each budget on the way must have room. Threads may share meters. `cost` is that
-    of the answers with a price; `unpriced` is the last model that gave one without.
+    The `parent` of a nested run's meter is the calling run's meter. All meters above count the same
+    usage, and none of their budgets may be exceeded. Threads can share meters. `cost` is the total
+    cost of answers with a known price; `unpriced` is the last model whose answer had no known
+    price.
     """
 
     budget: Budget | None = None
@@ -241,13 +243,13 @@ class Meter:
 
     @property
     def usage(self) -> RunUsage:
-        """The usage of the run and of the runs nested in it."""
+        """The usage of the run, including nested runs."""
         cost = self.cost if self.unpriced is None else None
         return RunUsage(self.tokens, self.calls, self.tool_calls, cost)
 
     @property
     def left(self) -> Budget | None:
-        """What is left of the nearest budget, for an adapter that does not count in a meter."""
+        """The remaining part of the nearest budget, for adapters that do not use a meter."""
         if self.budget is None:
             return None if self.parent is None else self.parent.left
         return self.budget.after(self.usage)
@@ -255,7 +257,7 @@ class Meter:
     def exceeded(
         self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
     ) -> str | None:
-        """Names the first limit that one more request or tool call would exceed, or `None`.
+        """Returns the first limit that one more request or tool call would exceed, or `None`.
 
         `further` is usage to include in this check only.
         """
@@ -273,14 +275,14 @@ class Meter:
         return self.parent.exceeded(before=before, further=further)
 
     def tool_calls_left(self, count: int) -> int:
-        """Returns how many of `count` more tool calls are allowed."""
+        """Returns how many of `count` further tool calls are allowed."""
         left = None if self.budget is None else self.budget.tool_calls_left(self.usage)
         if left is not None and left < count:
             count = left
         return count if self.parent is None else self.parent.tool_calls_left(count)
 
     def reserve_request(self) -> str | None:
-        """Counts one more request, or names the limit that it would exceed."""
+        """Counts one more request, or returns the limit that it would exceed."""
         with _counting:
             bound, meter = self.exceeded(before="request"), None
             if bound is None:
@@ -295,7 +297,7 @@ class Meter:
         with _counting:
             if self.exceeded(before="tool call"):
                 return 0
-            if count > 1:  # one is allowed
+            if count > 1:  # one call is allowed
                 count = self.tool_calls_left(count)
             meter: Meter | None = self
             while meter is not None:
@@ -312,7 +314,7 @@ class Meter:
         cost: float | None = 0.0,
         model: str = "",
     ) -> None:
-        """Counts what was used; without a cost, the price of `model` is unknown."""
+        """Counts usage; a `cost` of `None` means that the price of `model` is unknown."""
         with _counting:
             meter: Meter | None = self
             while meter is not None:
@@ -326,7 +328,7 @@ class Meter:
                 meter = meter.parent
 
     def load(self, usage: RunUsage, model: str) -> None:
-        """Counts what the meters above have counted already, such as that of a recorded run."""
+        """Counts usage that the meters above have already counted, such as a recorded run's."""
         with _counting:
             self.tokens += usage.usage
             self.calls += usage.calls
@@ -336,7 +338,7 @@ class Meter:
                 self.unpriced = model
 
     def add_run(self, usage: RunUsage, model: str) -> None:
-        """Counts the usage of a run of `model` that another process or adapter has counted."""
+        """Counts the usage of a run with `model` that another process or adapter has reported."""
         calls, tool_calls, cost = usage.calls, usage.tool_calls, usage.cost
         self.add(usage.usage, calls=calls, tool_calls=tool_calls, cost=cost, model=model)
 
@@ -347,7 +349,7 @@ def _check_number(name: str, value: object, remedy: str) -> None:
 
 
 def check_count(name: str, count: object) -> None:
-    """Raises `TypeError` unless `count` is a whole number and `ValueError` if it is negative."""
+    """Raises `TypeError` if `count` is not an integer, and `ValueError` if it is negative."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name} must be an int, got {count!r}")
     if count < 0:
@@ -355,7 +357,7 @@ def check_count(name: str, count: object) -> None:
 
 
 def check_limits(deadline: object, budget: object) -> None:
-    """Raises `TypeError` unless both are limits or `None`; seconds are not a deadline."""
+    """Raises `TypeError` if either has the wrong type; a number of seconds is not a deadline."""
     if deadline is not None and not isinstance(deadline, Deadline):
         raise TypeError(
             f"deadline must be a Deadline, such as Deadline.after(30), got {deadline!r}"

@@ -1,10 +1,10 @@
-"""Locks that let one run, with its nested runs, use a session or a prompt's resources.
+"""Locks that let one run, including its nested runs, use a session or a prompt's resources.
 
-A failing tool call rolls back all changes since it started. Two concurrent runs would roll back
-each other's changes, so the second one is rejected.
+When a tool call fails, all changes since its start are rolled back. Two concurrent runs would roll
+back each other's changes, so the second run is rejected.
 """
 
-from _thread import allocate_lock  # `threading` has the same lock, and takes longer to import
+from _thread import allocate_lock  # `threading` has the same lock, but takes longer to import
 from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import ref
@@ -21,14 +21,14 @@ _CLOSE_STREAM = (
 
 
 class ConcurrentRunError(WeakIncentivesError, RuntimeError):
-    """Another run uses the session, or the prompt's resources; the refused run changes nothing."""
+    """Another run is using the session or the prompt's resources, so this run was rejected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RunToken:
-    """An evaluation, an execution or a turn of a chat; `caller` is the run that it is part of.
+    """An evaluation, an execution or a chat turn; `caller` is the run that it is part of.
 
-    The reader of a `streamed` one can leave it open.
+    The reader of a `streamed` run can leave it open.
     """
 
     name: str
@@ -37,9 +37,9 @@ class RunToken:
 
 
 class RunStack:
-    """The runs that use something now, each a part of the one before it.
+    """The runs that are using an object, each part of the preceding one.
 
-    `subject` names what they use, and `remedy` says how several runs can have their own.
+    `subject` names the object, and `remedy` explains how several runs can each have their own.
     """
 
     __slots__ = ("_lock", "_remedy", "_runs", "_subject")
@@ -48,11 +48,11 @@ class RunStack:
         self._subject = subject
         self._remedy = remedy
         self._lock = allocate_lock()
-        # Weak, so that a run ends with a stream that its reader drops.
+        # Weak references, so that a run ends when the reader of its stream drops it.
         self._runs: list[ref[RunToken]] = []
 
     def begin(self, run: RunToken) -> None:
-        """Adds `run`; raises `ConcurrentRunError` unless it is part of the last run, if any."""
+        """Adds `run`; raises `ConcurrentRunError` if it is not part of the current run, if any."""
         with self._lock:
             runs = [other for other in self._runs if other() is not None]
             current = runs[-1]() if runs else None
@@ -65,15 +65,15 @@ class RunStack:
             self._runs = [*runs, ref(run)]
 
     def end(self, run: RunToken) -> None:
-        """Removes `run`; does nothing if it is not there."""
+        """Removes `run`; does nothing if it is not in the stack."""
         with self._lock:
             self._runs = [other for other in self._runs if other() not in (None, run)]
 
 
 class Reservation:
-    """A block that keeps other runs from using what `stacks` represent.
+    """A block that prevents other runs from using the objects that `stacks` guard.
 
-    Entering raises `ConcurrentRunError` if another run is there.
+    Entering the block raises `ConcurrentRunError` if another run is using one of them.
     """
 
     __slots__ = ("_run", "_stacks")

@@ -1,6 +1,6 @@
-"""The guard refuses what a test sends beyond this machine, by one audit hook for the process.
+"""Blocks a test's network access beyond this machine, with one audit hook for the process.
 
-The hook sees what goes through Python's sockets: connections, datagrams and look-ups of names.
+The hook sees everything that uses Python's sockets: connections, datagrams and name lookups.
 """
 
 import sys
@@ -10,8 +10,8 @@ from functools import cache
 
 __all__ = ["NetworkRefusedError", "guard_network"]
 
-# The refused hosts of each running test, those of a pytest run within a test last; None where the
-# network is free. Never empty: other threads read it.
+# The blocked hosts of each running test; a pytest run within a test comes last. `None` means that
+# the network is allowed. The list is never empty, because other threads read it.
 _running: list[list[str] | None] = [None]
 
 
@@ -21,7 +21,7 @@ class NetworkRefusedError(RuntimeError):
 
 @contextmanager
 def guard_network(*, refuse: bool) -> Generator[list[str]]:
-    """Refuses other machines in the block, or frees the network; yields the refused hosts."""
+    """Blocks other machines within the block, or allows the network; yields the blocked hosts."""
     if refuse:
         _add_hook()
     hosts: list[str] = []
@@ -38,7 +38,7 @@ def _add_hook() -> None:
 
 
 def _refuse_others(event: str, args: tuple[object, ...]) -> None:
-    __tracebackhide__ = True  # pytest shows the line of the client
+    __tracebackhide__ = True  # pytest shows the client's line instead
     if not event.startswith("socket.") or (hosts := _running[-1]) is None:
         return
     host: object

@@ -1,4 +1,4 @@
-"""The protocols by which a lower layer names a higher one, and which users may implement."""
+"""The protocols through which lower layers refer to higher ones; users may implement them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from .content import ContentStore, Document, Image
 from .locks import RunStack
 
-if TYPE_CHECKING:  # it imports `datetime`, and a module of prompts needs no limits
+if TYPE_CHECKING:  # `limits` imports `datetime`, and modules that define prompts need neither
     from .limits import TokenUsage
 
 __all__ = [
@@ -31,14 +31,14 @@ __all__ = [
 
 
 class SliceView[T](Protocol):
-    """All values of one type in a session, oldest first, for reading."""
+    """A read-only view of all values of one type in a session, oldest first."""
 
     def all(self) -> tuple[T, ...]:
         """Returns every value, oldest first."""
         ...
 
     def latest(self) -> T | None:
-        """Returns the newest value, or `None` without any."""
+        """Returns the newest value, or `None` if there is none."""
         ...
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
@@ -51,12 +51,12 @@ class SliceView[T](Protocol):
 
 
 class StateView(Protocol):
-    """A session for reading: `state[Plan].latest()`."""
+    """A read-only view of a session: `state[Plan].latest()`."""
 
     def __getitem__[T](self, slice_type: type[T], /) -> SliceView[T]: ...
 
 
-# Any: a session holds slices of every type, whose reducers take events of every type.
+# Any: a session contains slices of every type, whose reducers take events of every type.
 type SliceType = type[Any]
 type StateReducer = Callable[[SliceView[Any], Any], Any]
 
@@ -69,26 +69,26 @@ class StateSlice(NamedTuple):
 
 
 type DeclaredState = SliceType | StateSlice
-"""A class, whose methods marked with `@reducer` change it, or a slice with its reducers."""
+"""A class with methods marked with `@reducer`, or a slice with its reducers."""
 
 
 class SliceAccessor[T](SliceView[T], Protocol):
-    """One slice of a session, for reading and for direct changes."""
+    """One slice of a session, which can be read and changed directly."""
 
     def append(self, value: T, /) -> None:
-        """Adds `value` as the newest one."""
+        """Adds `value` as the newest value."""
         ...
 
     def seed(self, *values: T) -> None:
-        """Replaces the content by `values`."""
+        """Replaces the content with `values`."""
         ...
 
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
-        """Removes the values that `predicate` accepts, by default all of them."""
+        """Removes the values that `predicate` accepts, or all values if there is no `predicate`."""
         ...
 
 
-# Any: only the object that made a snapshot or a fork reads it.
+# Any: only the object that created a snapshot or a fork reads it.
 type Snapshot = Any
 type Fork = Any
 
@@ -97,24 +97,25 @@ type Fork = Any
 class Snapshotable(Protocol):
     """State that can be captured as a value and restored.
 
-    A class may also have `release(snapshot)`. A transaction calls it once for each of its
-    snapshots, newest first, when it has ended and after any `restore`. After an interrupt it may
-    call `restore` and `release` again. With `changes_since(snapshot)`, a class describes its
-    changes for logs, as names and JSON values below the kind of change: `{"files": {"a.txt": …}}`.
+    A class may also have a `release(snapshot)` method. A transaction calls it once for each of its
+    snapshots, newest first, when the transaction has ended and after any `restore`. After an
+    interrupt, it may call `restore` and `release` again. A `changes_since(snapshot)` method
+    describes the changes for logs, as names and JSON values grouped by the kind of change:
+    `{"files": {"a.txt": …}}`.
     """
 
     def snapshot(self) -> Snapshot:
-        """Returns the present state as a value."""
+        """Returns the current state as a value."""
         ...
 
     def restore(self, snapshot: Snapshot, /) -> None:
-        """Restores the state that `snapshot` captured."""
+        """Restores the state captured in `snapshot`."""
         ...
 
 
 @runtime_checkable
 class Forkable(Snapshotable, Protocol):
-    """State that parallel tool calls of one turn can use, each as if it ran by itself."""
+    """State that parallel tool calls in one turn can use, each as if it ran on its own."""
 
     def fork(self) -> Fork:
         """Returns a copy of the state for one call, isolated from changes elsewhere."""
@@ -123,21 +124,21 @@ class Forkable(Snapshotable, Protocol):
     def merge(self, fork: Fork, /) -> bool:
         """Repeats the changes of `fork` here, in order.
 
-        Returns `False` and changes nothing if what the fork read is out of date.
+        Returns `False` without changing anything if the state that the fork read is out of date.
         """
         ...
 
 
-# A callable, so that type checkers accept abstract classes and protocols too.
+# A callable, so that type checkers also accept abstract classes and protocols.
 type KindOf[T] = Callable[..., T]
-"""The type by which a resource of type `T` is bound."""
+"""The type under which a resource of type `T` is bound."""
 
 
 class Resources(Protocol):
     """Gives access to resources by type."""
 
     def get[T](self, kind: KindOf[T], /) -> T:
-        """Returns the resource bound for the type `kind`; raises `ResourceError` without one."""
+        """Returns the resource bound to type `kind`; raises `ResourceError` if there is none."""
         ...
 
 
@@ -146,7 +147,7 @@ class SessionProtocol(Snapshotable, Protocol):
 
     @property
     def runs(self) -> RunStack:
-        """The runs that use this session now."""
+        """The runs that are currently using this session."""
         ...
 
     @property
@@ -157,7 +158,7 @@ class SessionProtocol(Snapshotable, Protocol):
 
     @property
     def content(self) -> ContentStore:
-        """The store with the bytes of images and documents, which snapshots do not hold."""
+        """The store with the bytes of images and documents, which snapshots do not contain."""
         ...
 
     def __getitem__[T](self, slice_type: type[T], /) -> SliceAccessor[T]: ...
@@ -167,21 +168,21 @@ class SessionProtocol(Snapshotable, Protocol):
         ...
 
     def declare(self, *state: DeclaredState) -> None:
-        """Adds slices with their reducers; declaring one again changes nothing."""
+        """Adds slices with their reducers; declaring a slice again has no effect."""
         ...
 
 
 class EventBus(Protocol):
-    """Delivers each event to the handlers subscribed to its type or to a base of it."""
+    """Delivers each event to the handlers subscribed to its type or to a base class."""
 
     def subscribe[E](
         self, event_type: type[E], handler: Callable[[E], object], /
     ) -> Callable[[], None]:
-        """Calls `handler` for each later event of `event_type`; returns how to unsubscribe."""
+        """Calls `handler` for each later event of `event_type`; returns a function to stop this."""
         ...
 
     def publish(self, event: object, /) -> None:
-        """Delivers `event` before it returns; an error of one handler does not stop the others."""
+        """Delivers `event` before returning; an error in one handler does not stop the others."""
         ...
 
 
@@ -190,7 +191,7 @@ class ToolOutcome(Protocol):
 
     @property
     def message(self) -> str: ...
-    # Any: an event log holds the results of all tools.
+    # Any: an event log contains the results of all tools.
     @property
     def value(self) -> Any: ...
     @property

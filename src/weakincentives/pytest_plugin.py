@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures, markers, the network guard, and disclosure coverage.
 
-pytest loads this module in every run of an environment in which the library is installed. Therefore
-it is outside `testing`, and imports from that package only when a test needs it.
+pytest loads this module in every run if the library is installed in the environment. The module is
+therefore outside `testing`, and imports from that package only when a test needs it.
 """
 
 from collections.abc import Generator
@@ -83,17 +83,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Guards the whole test, including fixtures, if the project chose "loopback"."""
+    """Guards the entire test, including fixtures, if the project chose "loopback"."""
     refuse = item.config.getini("wink_network") == "loopback" and not _may_use_network(item)
     with guard_network(refuse=refuse) as item.stash[_REFUSED]:
         return (yield)
 
 
 def _is_confined(item: pytest.Item) -> bool:
-    """Returns whether the test function, without its fixtures, must not use the network.
+    """Returns whether the test function itself, unlike its fixtures, may not use the network.
 
     The guard does not apply to fixtures. A fixture with a wider scope, such as a container, is
-    shared by tests with and without our fixtures, and whether it can start must not depend on which
+    shared by tests with and without our fixtures; whether it can start must not depend on which
     test runs first.
     """
     uses_ours = not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
@@ -120,7 +120,7 @@ def _may_use_network(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Guards a test that uses our fixtures; fails it for a useless mark or unused replies."""
+    """Guards a test that uses our fixtures; fails the test for a useless mark or unused replies."""
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(
         item, "fixturenames", ()
     ):
@@ -143,7 +143,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the events and the blocked hosts, which clients may hide, to a failure's report."""
+    """Adds the events, and the blocked hosts, which clients may hide, to a failure's report."""
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
@@ -162,7 +162,7 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(optionalhook=True)
 # Any: pytest-xdist, which provides the worker, may not be installed
 def pytest_testnodedown(node: Any) -> None:
-    """Adds the counts of a worker."""
+    """Adds a worker's counts."""
     if counted := getattr(node, "workeroutput", {}).get("wink_coverage"):
         _count(node.config, counted)
 
@@ -192,8 +192,8 @@ def pytest_terminal_summary(
 def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
     """All events of the test in order, for example `wink_events[ToolInvoked]` or `.names()`.
 
-    They come from `wink_session`, from every session in which adapters of `scripted_adapter` and
-    `function_adapter` evaluate, and from every bus passed to `watch`.
+    The events come from `wink_session`, from every session in which adapters created by
+    `scripted_adapter` and `function_adapter` evaluate, and from every bus passed to `watch`.
     """
     from .testing.recorded_events import RecordedEvents
 
@@ -224,8 +224,8 @@ def scripted_adapter(
     """Creates adapters with a scripted model: `scripted_adapter([say("Found.")])`.
 
     The test fails if the number of requests differs from the number of replies. The adapter's
-    `requests` contain what the model received. With `dynamic_tools=False`, newly opened tools are
-    added by a restart.
+    `requests` contain the messages that the model received. With `dynamic_tools=False`, newly
+    opened tools are added by a restart.
     """
     from .testing.fixtures import ScriptedAdapters
 
@@ -244,8 +244,8 @@ def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters"
 def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     """Creates prompts with the stored overrides that the marker names: `wink_overrides(template)`.
 
-    Fails for a stale override, and if the marker is set but no override is stored. Pass its `store`
-    and `tag` to prompts that are created elsewhere.
+    Fails if an override is stale, or if the marker is set but no override is stored. Pass its
+    `store` and `tag` to prompts that are created elsewhere.
     """
     from .testing.fixtures import PromptsWithOverrides
 

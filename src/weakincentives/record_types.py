@@ -1,6 +1,7 @@
-"""Record types: dataclasses, pydantic models and TypedDicts, the types whose fields have names.
+"""Record types, whose fields have names: dataclasses, pydantic models and TypedDicts.
 
-They may be written as an alias, as `Annotated`, or with type arguments, such as `Box[int]`.
+A record type can also be an alias, an `Annotated` type, or a type with arguments, such as
+`Box[int]`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ __all__ = [
     "unaliased",
 ]
 
-# Any, in both: types of every form, classes of a library that may not be imported among them.
+# Any, in both: types of every form, including classes of a library that may not be imported.
 type RecordType = type[Any]
 type AnyType = Any
 
@@ -33,15 +34,15 @@ RECORD_TYPES = "a dataclass, a pydantic model or a TypedDict"
 
 
 def unaliased(kind: AnyType) -> AnyType:
-    """Returns the type that a `type` alias or a `NewType` represents, and any other type as it is.
+    """Returns the type behind a `type` alias or a `NewType`, and any other type unchanged.
 
-    An alias of something that is not defined yet is returned as it is, too.
+    An alias of a type that is not defined yet is also returned unchanged.
     """
     for _ in range(_MAX_ALIASES):
         alias: AnyType = origin_of(kind) or kind
         if isinstance(alias, NewType):
             kind = alias.__supertype__
-        elif type(alias).__name__ == "TypeAliasType":  # of typing or of typing_extensions
+        elif type(alias).__name__ == "TypeAliasType":  # from typing or typing_extensions
             try:
                 value = alias.__value__
             except NameError:
@@ -54,7 +55,7 @@ def unaliased(kind: AnyType) -> AnyType:
 
 
 def _with_arguments(kind: AnyType, arguments: Mapping[object, AnyType]) -> AnyType:
-    """Returns `kind` with `arguments` for its type parameters, as far as there are some."""
+    """Returns `kind`, replacing the type parameters that are in `arguments`."""
     if isinstance(kind, TypeVar):
         return arguments.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())
@@ -64,7 +65,7 @@ def _with_arguments(kind: AnyType, arguments: Mapping[object, AnyType]) -> AnyTy
 
 
 def origin_of(kind: AnyType) -> AnyType:
-    """Like `get_origin`, which is a `ParamSpec` for `Any` to type checkers."""
+    """Like `get_origin`, which type checkers assume returns a `ParamSpec` for `Any`."""
     return get_origin(kind)
 
 
@@ -72,7 +73,7 @@ _MAX_ALIASES = 100  # an alias may refer to itself
 
 
 def record_class(kind: AnyType) -> AnyType:
-    """Returns the class of which instances of a record type are; any other type as it is."""
+    """Returns the class of a record type's instances, and any other type unchanged."""
     if isinstance(kind, type):
         return kind
     kind = unaliased(kind)
@@ -90,23 +91,23 @@ def _is_record_class(kind: object) -> "TypeIs[RecordType]":
 
 
 def is_record_type(kind: object) -> "TypeIs[RecordType]":
-    """Tells whether `kind` is a type whose fields have names."""
+    """Returns whether `kind` is a type whose fields have names."""
     return _is_record_class(record_class(kind))
 
 
 def is_typed_dict(kind: object) -> bool:
-    """Tells whether `kind` is a TypedDict, of typing or of typing_extensions."""
+    """Returns whether `kind` is a TypedDict from typing or typing_extensions."""
     return isinstance(kind, type) and dict in kind.__bases__ and hasattr(kind, "__total__")
 
 
 def is_record(value: object) -> bool:
-    """Tells whether `value` is an instance of a record type, or a dict, as for a TypedDict."""
+    """Returns whether `value` is an instance of a record type, or a dict, as for a TypedDict."""
     kind = type(value)
     return isinstance(value, dict) or _is_record_class(kind) or _is_model(kind)
 
 
 def is_instance(value: object, kind: RecordType) -> bool:
-    """Tells whether `value` is of a record type; for a TypedDict, a dict with keys that fit."""
+    """Returns whether `value` is an instance of `kind`; for a TypedDict, a dict with valid keys."""
     kind = record_class(kind)
     if not is_typed_dict(kind):
         return isinstance(value, kind)
@@ -114,21 +115,21 @@ def is_instance(value: object, kind: RecordType) -> bool:
 
 
 def field_names(record: object) -> frozenset[str]:
-    """Returns the names of the fields of a record type or a record; none for anything else."""
+    """Returns the field names of a record type or a record; empty for any other value."""
     if isinstance(record, Mapping):
         return frozenset(record)
     if is_dataclass(record):
-        # `fields` leaves out ClassVar and InitVar, which instances do not hold.
+        # `fields` omits ClassVar and InitVar, which instances do not contain.
         return frozenset([field.name for field in fields(record)])
     kind: AnyType = record if isinstance(record, type) else type(record)
     if _is_model(kind):
         return frozenset(kind.__pydantic_fields__)
-    # Not `__annotations__`: they may name what is not defined yet.
+    # not `__annotations__`, which may contain names that are not defined yet
     return kind.__required_keys__ | kind.__optional_keys__ if is_typed_dict(kind) else frozenset()
 
 
 def requires(kind: RecordType) -> frozenset[str]:
-    """Returns the names of the fields without a default."""
+    """Returns the names of the fields that have no default."""
     kind = record_class(kind)
     if is_typed_dict(kind):
         return frozenset(kind.__required_keys__)
@@ -145,9 +146,10 @@ def requires(kind: RecordType) -> frozenset[str]:
 
 
 def build(kind: RecordType) -> object:
-    """Returns an instance of a record type made without arguments.
+    """Returns an instance of a record type, created without arguments.
 
-    Raises `TypeError` for a TypedDict with required keys, and what the constructor raises.
+    Raises `TypeError` for a TypedDict with required keys, and any error that the constructor
+    raises.
     """
     if is_typed_dict(kind) and (names := requires(kind)):
         raise TypeError(f"{kind.__name__} requires {', '.join(sorted(names))}")

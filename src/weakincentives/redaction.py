@@ -1,4 +1,4 @@
-"""Masks the credentials that an adapter sends with its requests in everything that it reports."""
+"""Masks an adapter's credentials in everything that it reports."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,52 +8,53 @@ from urllib.parse import quote
 __all__ = ["MASK", "SECRET_NAMES", "Redactor", "causes", "credentials_in"]
 
 MASK = "***"
-"""Replaces a secret in a text."""
+"""The replacement for a secret in text."""
 
 _SHORTEST = 8
 SECRET_NAMES = (
     *("api_key", "api-key", "apiKey", "apikey", "access_key", "private_key", "secret", "password"),
     *("passwd", "passphrase", "credential", "authorization", "cookie", "token", "jwt"),
 )
-"""Words in the names of fields, headers and variables whose values are secrets."""
+"""A field, header or variable whose name contains one of these words is a secret."""
 
-# A header, variable or option that is named a key is one, unlike a field of any data.
+# "key" in the name of a header, variable or option means a secret; in a data field, it may not.
 _CREDENTIAL_NAME = re.compile("|".join(("key", *SECRET_NAMES)), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Replaces `credentials` in texts by `***`.
+    """Replaces `credentials` in texts with `***`.
 
-    A value of fewer than 8 characters stays readable: local servers take words as keys, and a word
-    may appear in any text.
+    Values of fewer than 8 characters are not masked: local servers accept ordinary words as keys,
+    and such a word may appear in any text.
     """
 
     credentials: tuple[str, ...] = ()
 
     def __call__(self, text: str) -> str:
-        """Returns `text` with each credential masked, also where it is escaped for a URL."""
+        """Returns `text` with each credential masked, even if it is escaped for a URL."""
         values = {value.strip() for value in self.credentials}
         plain = {value for value in values if len(value) >= _SHORTEST}
-        # longest first: a credential may be a part of another one
+        # longest first, because one credential may be part of another
         for spelling in sorted(plain | {quote(value, safe="") for value in plain}, key=len)[::-1]:
             text = text.replace(spelling, MASK)
         return text
 
     def extend(self, credentials: Iterable[str | None]) -> "Redactor":
-        """Returns a redactor that masks `credentials` too; `None` and empty values do not count."""
+        """Returns a redactor that also masks `credentials`; ignores `None` and empty values."""
         return Redactor((*self.credentials, *[value for value in credentials if value]))
 
     def finds_in(self, error: BaseException) -> bool:
-        """Tells whether the text of `error`, or of an error that led to it, holds a credential."""
+        """Whether the text of `error`, or of an error that led to it, contains a credential."""
         texts = [f"{cause} {cause!r}" for cause in causes(error)]
         return any(self(text) != text for text in texts)
 
 
 def credentials_in(values: Mapping[str, object]) -> Iterator[str]:
-    """Yields the credentials among headers, variables or options, which it knows by their names.
+    """Yields the credentials among headers, variables or options, recognized by their names.
 
-    It yields a value such as `Bearer …` whole and without its scheme, and reads inner mappings too.
+    A value such as `Bearer …` is yielded both with and without its scheme. Nested mappings are also
+    searched.
     """
     for name, value in values.items():
         if isinstance(value, Mapping):

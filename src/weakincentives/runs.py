@@ -1,4 +1,4 @@
-"""The error for a second concurrent run; `locks` decides which runs may use a session."""
+"""The error for a second concurrent run; `locks` determines which runs may use a session."""
 
 from .locks import ConcurrentRunError
 

@@ -2,11 +2,18 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
 
-__all__ = ["AnyFunction", "is_coroutine_function", "selector_form", "signature_of"]
+__all__ = [
+    "AnyFunction",
+    "annotations_of",
+    "check_names",
+    "is_coroutine_function",
+    "selector_form",
+    "signature_of",
+]
 
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _NAMEABLE = {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
@@ -16,10 +23,10 @@ type AnyFunction = Callable[..., object]
 
 
 def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspect.Signature:
-    """Like `inspect.signature`, but annotations may name what is not defined.
+    """Like `inspect.signature`, but annotations may contain undefined names.
 
-    Python 3.14 evaluates them here for the first time, and a module may import the names for type
-    checkers only. Raises `ValueError` or `TypeError` if the callable has no signature.
+    Python 3.14 evaluates annotations only at this point, and a module may import the names only for
+    type checkers. Raises `ValueError` or `TypeError` if the callable has no signature.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format
@@ -30,8 +37,18 @@ def signature_of(function: AnyFunction, *, follow_wrapped: bool = True) -> inspe
     return inspect.signature(function, follow_wrapped=follow_wrapped)
 
 
+def annotations_of(function: AnyFunction) -> Mapping[str, object]:
+    """Returns the annotations of a function, which may name what is not defined."""
+    if sys.version_info >= (3, 14) and getattr(function, "__annotate__", None) is not None:
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(function, format=Format.FORWARDREF)
+    annotations: Mapping[str, object] = getattr(function, "__annotations__", {})
+    return annotations
+
+
 def is_coroutine_function(function: object) -> bool:
-    """Returns whether calling `function`, or an object with `__call__`, gives a coroutine."""
+    """Returns whether calling `function`, or an object with `__call__`, returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
@@ -40,8 +57,8 @@ def selector_form(
 ) -> tuple[bool, frozenset[str]]:
     """Returns whether `selector` takes params by position, and which of `names` it takes by name.
 
-    With `keyword_only`, a positional parameter with one of the names takes the params. Raises
-    `TypeError` for any other parameters, and `ValueError` if the callable has no signature.
+    With `keyword_only`, a positional parameter receives the params even if it has one of the names.
+    Raises `TypeError` for any other parameters, and `ValueError` if the callable has no signature.
     """
     signature = signature_of(selector)
     parameters = signature.parameters.values()
@@ -55,3 +72,15 @@ def selector_form(
     if len(others) > 1 or not _POSITIONAL.issuperset(others):
         raise TypeError(f"takes {signature}")
     return bool(others), frozenset(taken)
+
+
+def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises `TypeError` for a keyword argument that `function` does not take."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(name, names, 1)
+            remedy = f"did you mean {nearest[0]!r}?" if nearest else f"it takes {', '.join(names)}"
+            raise TypeError(f"{function} got an unexpected keyword argument {name!r}; {remedy}")

@@ -1,4 +1,4 @@
-"""The version of the library; the build reads it from here."""
+"""The library's version, which the build reads from this module."""
 
 __all__ = ["__version__"]
 

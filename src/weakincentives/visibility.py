@@ -1,4 +1,4 @@
-"""Visibility of sections: full or summary, a session's overrides, a conversation's decisions."""
+"""The visibility of sections: the two forms, session overrides and conversation decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ type SectionPath = tuple[str, ...]
 
 
 class SectionVisibility(Enum):
-    """A section shows its body, tools and children (`FULL`) or only its summary (`SUMMARY`)."""
+    """The form of a section: body, tools and children (`FULL`), or only a summary (`SUMMARY`)."""
 
     FULL = "full"
     SUMMARY = "summary"
 
 
 class ShownSection(NamedTuple):
-    """A section's text as the model reads it: the full text or the summary."""
+    """A section's text as the model sees it: the full text or the summary."""
 
     path: SectionPath
     visibility: SectionVisibility
@@ -36,9 +36,9 @@ class ShownSection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
-    """Session state: visibility by section path, which beats the sections' own selectors.
+    """Session state: visibility by section path, which overrides the sections' own selectors.
 
-    All prompts of a session share it; a prompt ignores paths that it does not have.
+    All prompts in a session share it; a prompt ignores the paths of sections that it does not have.
     """
 
     overrides: Mapping[SectionPath, SectionVisibility] = field(
@@ -66,7 +66,7 @@ class VisibilityOverrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetVisibilityOverride:
-    """Event: the section at `path` has `visibility` from now on; every `Session` stores it."""
+    """Event: sets the visibility of the section at `path`; every `Session` stores it."""
 
     path: SectionPath
     visibility: SectionVisibility
@@ -81,12 +81,12 @@ class SetVisibilityOverride:
 
 @dataclass(slots=True, eq=False)
 class SectionDecisions:
-    """The decisions of one conversation about its sections; they can be pickled.
+    """The decisions about the sections of one conversation; they can be pickled.
 
-    `overrides` beat the sections' own visibility. `opened` holds the sections that the model opened
-    or closed in this conversation, and earlier ones that the session remembers. `enabled` and
-    `visibility` store the answers of conditions, since a conversation evaluates each condition only
-    once; both grow with further answers.
+    `overrides` take precedence over the sections' own visibility. `opened` contains the sections
+    that the model opened or closed in this conversation, and earlier ones that the session
+    remembers. `enabled` and `visibility` cache the results of conditions, because a conversation
+    evaluates each condition only once; further results are added to both.
     """
 
     overrides: Mapping[SectionPath, SectionVisibility]
@@ -97,13 +97,13 @@ class SectionDecisions:
     )
 
     def changed(self, changes: Mapping[SectionPath, SectionVisibility]) -> "SectionDecisions":
-        """Returns the decisions after the model made `changes`; both share stored answers."""
+        """Returns the decisions after the model made `changes`; both share the cached results."""
         return SectionDecisions(
             {**self.overrides, **changes}, {**self.opened, **changes}, self.enabled, self.visibility
         )
 
     def copy(self) -> "SectionDecisions":
-        """Returns equal decisions for another conversation, which stores its own answers."""
+        """Returns equal decisions for another conversation, which caches its own results."""
         return SectionDecisions(
             self.overrides, self.opened, dict(self.enabled), dict(self.visibility)
         )

@@ -193,7 +193,7 @@ def test_run_prints_progress_to_stderr_and_writes_a_log(shop: Path) -> None:
 
 
 AGENTS = """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
@@ -202,7 +202,7 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 @dataclass(frozen=True)
 class Question:
-    text: str
+    text: str = field(metadata={"description": "The customer's words."})
 
 
 def ask(params: Question, *, context: ToolContext) -> ToolResult[None]:

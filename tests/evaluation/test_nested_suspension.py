@@ -289,8 +289,9 @@ def test_pending_approval_inside_an_at_most_once_handler_fails_its_call() -> Non
     at = Session()
     execution = MainLoop(ScriptedAdapter(script)).execute(asked, session=at)
     [answer] = answers(execution.response.transcript)
-    assert "waits for the approval of 1 call (run); it runs inside a call that" in answer.content
-    assert "pass approver= or make the tool around it by Tool.from_prompt" in answer.content
+    assert "needs approval for 1 call (run); it cannot be suspended" in answer.content
+    assert "it is nested in a call that must not run twice" in answer.content
+    assert "pass approver=, or create the enclosing tool with Tool.from_prompt" in answer.content
     assert notes(at) == []
 
 
@@ -735,7 +736,7 @@ def test_suspension_json_with_mismatched_nested_calls_raises_serde_error() -> No
         ('"inside":{"1/call_1"', '"inside":{"1/x"'),
     ):
         assert old in text
-        with pytest.raises(SerdeError, match=r"of another call|does not end with calls"):
+        with pytest.raises(SerdeError, match=r"to another call|does not end with calls"):
             Suspension.from_json(text.replace(old, new, 1))
 
 

@@ -292,7 +292,8 @@ def test_run_is_suspended_unless_an_at_most_once_call_may_change_resources(
         execution = loop.execute(asked, session=at)
         [answer] = answers(execution.response.transcript)
         assert answer.content.endswith(
-            "the run waits for the approval of 1 call (run); "
-            "a call of 'pay', which must not run twice, has changed files; pass approver="
+            "the run needs approval for 1 call (run); "
+            "it cannot be suspended because a call of 'pay', which must not run twice, has "
+            "changed files; pass approver="
         )
     assert ledger.held == 0  # no snapshot is kept

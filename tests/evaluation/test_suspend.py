@@ -31,7 +31,6 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
 
 WAITS = call(("run", {"a": 1}))
-REMEDY = "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
 
 
 def approvals(suspension: Suspension) -> dict[str, Decision]:
@@ -285,7 +284,10 @@ def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None
     suspended(MainLoop(ScriptedAdapter(script)), prompt(tool(handler, name="delegate")), Session())
     [error] = seen
     assert [preview.tool for preview in error.suspension.pending] == ["run"]
-    assert str(error) == (f"the run waits for the approval of 1 call (run); {REMEDY}")
+    assert str(error) == (
+        "the run needs approval for 1 call (run); "
+        "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
+    )
 
 
 def test_rejected_nested_run_does_not_stay_suspended_after_a_call_has_run() -> None:
@@ -326,7 +328,10 @@ def test_run_suspended_names_all_pending_calls_and_can_be_pickled() -> None:
         MainLoop(ScriptedAdapter(script)).execute(asked, session=Session())
     again = pickle.loads(pickle.dumps(waiting.value))
     for error in (waiting.value, again):
-        assert str(error) == (f"the run waits for the approval of 2 calls (run, other); {REMEDY}")
+        assert str(error) == (
+            "the run needs approval for 2 calls (run, other); "
+            "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
+        )
     assert again.suspension == waiting.value.suspension
 
 

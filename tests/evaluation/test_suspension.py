@@ -455,7 +455,10 @@ def test_json_of_another_format_or_version_raises_serde_error() -> None:
             Suspension.from_json(wrong)
 
 
-WAITS_NOT = "log: it does not end with calls that wait"
+NOT_PENDING = "log: the log does not end with calls that are pending approval"
+NO_PROMPT = "log: the log does not contain a rendered prompt"
+NOT_MADE = "log: an answer belongs to a call that was not made"
+NOT_NESTED = "log: a run is nested in a call that was not made"
 CALLED = {
     "kind": "called",
     "key": "1/call_3",
@@ -482,16 +485,16 @@ def edited(suspension: Suspension, **changes: object) -> str:
 @pytest.mark.parametrize(
     ("changes", "issue"),
     [
-        ({"log__entries": []}, "log: it has no rendered prompt"),
-        ({"log__entries__3": {"kind": "answered", "reply": {"kind": "assistant"}}}, WAITS_NOT),
-        ({"log__entries__2__preview__call_id": "call_2"}, "log: a preview is of another call"),
-        ({"log__entries__2__preview__tool": "read"}, "log: a preview is of another call"),
-        ({"log__entries__2__key": "1/call_2"}, "log: a preview is of another call"),
-        ({"log__entries__2": CALLED}, "log: a call is answered that was not made"),
-        ({"log__inside": {"x/call_1": INSIDE}}, "log: a run is inside a call that was not made"),
-        ({"log__inside": {"9" * 5_000: INSIDE}}, "log: a run is inside a call that was not made"),
-        ({"log__entries__0__conversation": None}, "log: it has no rendered prompt"),
-        ({"log__entries__0__conversation__messages": []}, "log: it has no rendered prompt"),
+        ({"log__entries": []}, NO_PROMPT),
+        ({"log__entries__3": {"kind": "answered", "reply": {"kind": "assistant"}}}, NOT_PENDING),
+        ({"log__entries__2__preview__call_id": "call_2"}, "log: a preview belongs to another call"),
+        ({"log__entries__2__preview__tool": "read"}, "log: a preview belongs to another call"),
+        ({"log__entries__2__key": "1/call_2"}, "log: a preview belongs to another call"),
+        ({"log__entries__2": CALLED}, NOT_MADE),
+        ({"log__inside": {"x/call_1": INSIDE}}, NOT_NESTED),
+        ({"log__inside": {"9" * 5_000: INSIDE}}, NOT_NESTED),
+        ({"log__entries__0__conversation": None}, NO_PROMPT),
+        ({"log__entries__0__conversation__messages": []}, NO_PROMPT),
         ({"unknown": 1}, "unknown"),
         ({"log__on_change": "forget"}, "log.on_change"),
         ({"log__entries__2__kind": "perhaps"}, "log.entries"),

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
 from weakincentives import serde
 from weakincentives.inspection.analysis import Finding, Report, analyze
@@ -37,7 +38,7 @@ FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 @dataclass(frozen=True)
 class Order:
-    number: str
+    number: Annotated[str, Field(description="The number on the invoice.")]
 
 
 @dataclass(frozen=True)

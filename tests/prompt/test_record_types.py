@@ -28,13 +28,13 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 
 class City(BaseModel):
-    name: str
+    name: str = Field(description="As on maps")
     size: int = Field(default=1, description="In thousands")
 
 
 class Trip(TypedDict):
-    place: str
-    days: NotRequired[int]
+    place: Annotated[str, Field(description="A city")]
+    days: Annotated[NotRequired[int], Field(description="Nights, too")]
 
 
 class Note(TypedDict):

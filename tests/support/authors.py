@@ -12,7 +12,7 @@ import pytest
 __all__ = ["SHOP", "Author"]
 
 SHOP = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weakincentives import (
     MarkdownSection,
@@ -26,7 +26,7 @@ from weakincentives import (
 
 @dataclass(frozen=True)
 class Refund:
-    order_id: str
+    order_id: str = field(metadata={"description": "The number on the invoice."})
 
 
 def refund(params: Refund, *, context: ToolContext) -> ToolResult[Refund]:

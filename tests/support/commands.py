@@ -17,7 +17,7 @@ __all__ = ["Done", "Wink", "environment", "process", "write_shop"]
 
 SOURCE = Path(__file__).parents[2] / "src"
 SHOP = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weakincentives import (
     MarkdownSection,
@@ -32,7 +32,7 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 @dataclass(frozen=True)
 class Question:
-    text: str
+    text: str = field(metadata={"description": "The customer's words."})
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Adapters connect the inner loop to model providers; each provider's API has its own codec.
+"""Adapters connect the inner loop to model providers; each API has its own codec.
 
 Import adapters from their own modules.
 """

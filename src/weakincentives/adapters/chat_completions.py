@@ -31,15 +31,15 @@ from .schema_dialects import encode_output
 
 __all__ = ["ChatCodec", "text_of"]
 
-# texts that are sent in one chunk; some servers repeat them in later events
+# Strings that are sent in a single chunk; some servers repeat them in later events.
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
-# the fields of the model's messages that every server accepts
+# The assistant message fields that every server accepts.
 _FIELDS = frozenset({"role", "content", "tool_calls"})
 _REASONING = ("reasoning_content", "reasoning")
 _NO_REASONING = "(no reasoning)"
-# sent between a tool result and a user message
+# Sent between a tool result and a user message.
 _WAITING = "(Waiting for the next message.)"
-_MAX_CHECKED = 20_000  # characters in the arguments
+_MAX_CHECKED = 20_000  # characters of arguments
 
 
 class ChatCodec(Codec):
@@ -51,7 +51,8 @@ class ChatCodec(Codec):
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    # developers.openai.com/api/docs/guides/file-inputs: only PDF files, below 50 MB, without URLs
+    # developers.openai.com/api/docs/guides/file-inputs: only PDF files, smaller than 50 MB, and no
+    # URLs
     media = MediaSupport(
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)
     )
@@ -80,7 +81,7 @@ class ChatCodec(Codec):
             model = (event.get("model") if isinstance(event, dict) else None) or model
         if not choice:
             return events[-1] if events else None
-        if not isinstance(choice.pop("delta", {}), dict):  # the deltas are already in `message`
+        if not isinstance(choice.pop("delta", {}), dict):  # `message` already contains the deltas
             raise error_from_reply(self.provider, "a delta is not an object")
         if "finish_reason" not in choice:
             raise unfinished_reply(self.provider, "the finish_reason")
@@ -100,7 +101,7 @@ class ChatCodec(Codec):
         return read_usage(read_counts(events), "prompt_tokens", "completion_tokens")
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
-        """Reads the choice with index 0."""
+        """Decodes the choice with index 0."""
         choice: JsonObject = next(iter(_choices(reply)), {})
         message = choice.get("message")
         if failure := choice.get("error") or reported_failure(reply):
@@ -157,7 +158,7 @@ class ChatCodec(Codec):
         return body
 
     def _arrange(self, new: list[JsonObject], before: list[JsonObject]) -> list[JsonObject]:
-        """Returns new items in an order that every server accepts; `before` is the item before.
+        """Puts new items in an order that every server accepts; `before` is the preceding item.
 
         Adjacent messages with the same role are joined, because many chat templates require
         alternating roles.
@@ -201,7 +202,7 @@ class ChatCodec(Codec):
         item = self._with_reasoning(item, message)
         if _is_blank(item.get("content")):
             item["content"] = message.text
-            if not message.text:  # the message has only calls
+            if not message.text:  # the message contains only calls
                 del item["content"]
         if calls:
             item["tool_calls"] = [_encode_call(*pair) for pair in zip(calls, sent, strict=True)]
@@ -210,7 +211,7 @@ class ChatCodec(Codec):
         return [received if item == received else item]  # reuse the stored item if nothing changed
 
     def _with_reasoning(self, item: JsonObject, message: AssistantMessage) -> JsonObject:
-        """Returns the model's message with its reasoning in the form that the server accepts."""
+        """Returns the model's message with its reasoning in a form that the server accepts."""
         profile = self.options.profile
         if profile.reasoning == "drop":
             item = {key: value for key, value in item.items() if key in _FIELDS}
@@ -225,7 +226,7 @@ class ChatCodec(Codec):
         return item | {profile.reasoning_field or _REASONING[0]: text} if text else item
 
     def encode_answer(self, message: ToolMessage) -> JsonObject:
-        """Returns a tool message; media that it cannot contain follow in a user message."""
+        """Returns a tool message; any media that it cannot contain follow in a user message."""
         item: JsonObject = dict(message.as_dict())
         if self.options.profile.named_results:
             item["name"] = self._names[message.call_id]
@@ -244,22 +245,22 @@ class ChatCodec(Codec):
 
 
 def _encode_call(call: ToolCall, sent: JsonObject) -> JsonObject:
-    """Returns a call with all fields that the server sent for it."""
+    """Returns a call, with all the fields that the server sent for it."""
     function = {**sent.get("function", {}), "name": call.name, "arguments": call.arguments}
     return {**sent, "id": call.call_id, "type": "function", "function": function}
 
 
 def _is_blank(content: AnyJson) -> bool:
-    """Returns whether `content` contains only blank texts."""
+    """Returns whether `content` contains only blank text."""
     if isinstance(content, list):
         return all(_is_blank(part.get("text", part)) for part in content if isinstance(part, dict))
     return content is None or (isinstance(content, str) and not content.strip())
 
 
 def _choices(reply: AnyJson) -> list[JsonObject]:
-    """Returns the choices of a reply or an event that have index 0 or no index.
+    """Returns the choices in a reply or an event that have index 0 or no index.
 
-    Other choices exist only if `options` set `n`.
+    There are other choices only if `options` set `n`.
     """
     choices = reply.get("choices") if isinstance(reply, dict) else None
     if not isinstance(choices, list):
@@ -268,15 +269,16 @@ def _choices(reply: AnyJson) -> list[JsonObject]:
 
 
 def _message_part(choice: JsonObject) -> JsonObject:
-    """Returns the part of the message in a choice of an event or of a complete reply."""
+    """Returns the message, or the part of it, in a choice from a reply or an event."""
     added = choice.get("delta") or choice.get("message")
     return added if isinstance(added, dict) else {}
 
 
 def _merge(message: JsonObject, delta: JsonObject) -> None:
-    """Adds `delta` to `message`: text is appended to text, and list items are matched by `index`.
+    """Merges `delta` into `message`: appends text, and matches list items by `index`.
 
-    Texts grow in buffers until the last chunk, because appending to a `str` takes quadratic time.
+    Text is collected in buffers until the last chunk, because appending to a `str` takes quadratic
+    time.
     """
     for key, chunk in delta.items():
         before = message.get(key)
@@ -302,7 +304,7 @@ def _merge(message: JsonObject, delta: JsonObject) -> None:
 
 
 def _to_list(value: AnyJson) -> list[AnyJson]:
-    """Returns a value as a list of parts, whether it was sent as a text, a part or a list."""
+    """Returns a value as a list of parts, whether it was sent as a string, a part or a list."""
     if isinstance(value, str | StringIO):
         is_empty = not (value if isinstance(value, str) else value.tell())
         return [] if is_empty else [{"type": "text", "text": value}]
@@ -310,7 +312,7 @@ def _to_list(value: AnyJson) -> list[AnyJson]:
 
 
 def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:
-    """Adds parts to a list, except to calls: texts are appended, others are matched by `index`."""
+    """Adds parts other than calls to a list: appends text, and matches other parts by `index`."""
     for part in chunks:
         if not isinstance(part, dict):
             items.append(part)
@@ -329,12 +331,12 @@ def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:
 
 
 def _is_text_chunk(part: JsonObject) -> bool:
-    """Returns whether a part is a chunk of text or thinking, which continues the previous part."""
+    """Returns whether a part is a text or thinking chunk, which continues the preceding part."""
     return part.keys() in ({"type", "text"}, {"type", "thinking"})
 
 
 def _add_calls(calls: list[JsonObject], chunks: list[AnyJson]) -> None:
-    """Adds chunks of calls, which servers identify by index, by id, by name or by order."""
+    """Adds chunks of calls, which servers identify by index, id, name or order."""
     for place, chunk in enumerate(chunks):
         if not isinstance(chunk, dict):
             raise TypeError("a chunk of a tool call is not an object")
@@ -359,7 +361,7 @@ def _continued_call(
     else:
         call = last
     if call is None:
-        # a chunk without an id and a name cannot start a call
+        # A chunk with neither an id nor a name cannot start a call.
         return None if call_id or name else last
     same_id = call_id and call_id == call.get("id")
     if not name or same_id:
@@ -376,12 +378,12 @@ def _name(call: JsonObject) -> str:
 
 
 def _is_complete(call: JsonObject, chunk: JsonObject) -> bool:
-    """Returns whether the arguments of `call` are complete; if so, `chunk` is of another call."""
+    """Returns whether a call's arguments are complete; if so, `chunk` belongs to another call."""
     arguments, further = call.get("function"), chunk.get("function")
     text = arguments.get("arguments") if isinstance(arguments, dict) else None
     if not isinstance(text, StringIO) or not isinstance(further, dict):
         return False
-    # parsing long arguments would be slow with a server that repeats the name in each chunk
+    # Parsing long arguments would be slow if a server repeats the name in each chunk.
     if not further.get("arguments") or not text.tell() or text.tell() > _MAX_CHECKED:
         return False
     try:
@@ -392,7 +394,7 @@ def _is_complete(call: JsonObject, chunk: JsonObject) -> bool:
 
 
 def _sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
-    """Removes `index` from items, and sorts them by it if every item has its own index."""
+    """Removes `index` from items, and sorts them by it if each one has a different index."""
     if not all(isinstance(item, dict) for item in items):
         return items
     places = [item.pop("index", None) for item in items]
@@ -410,7 +412,7 @@ def _join_texts(value: AnyJson) -> AnyJson:
 
 
 def text_of(content: AnyJson) -> str:
-    """Returns the text of `content`: a string, null, or a list of parts from some servers."""
+    """Returns the text in `content`: a string, null or, from some servers, a list of parts."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

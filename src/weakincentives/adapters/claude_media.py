@@ -11,8 +11,8 @@ from .codec import JsonObject
 __all__ = ["CLAUDE_MEDIA", "CLOUD_MEDIA", "MAX_IMAGES", "MAX_MEDIA_CHARS", "encode_claude_media"]
 
 # platform.claude.com/docs/en/build-with-claude/vision and …/pdf-support: the API counts base64
-# characters, four for three bytes. Only the API can check the pixels of images and the pages of
-# PDFs.
+# characters, four for every three bytes. Only the API can check image dimensions and PDF page
+# counts.
 MAX_MEDIA_CHARS = 32 * 1024 * 1024
 """The maximum number of base64 characters in one request."""
 
@@ -35,7 +35,7 @@ CLOUD_MEDIA = MediaSupport(
 
 
 def encode_claude_media(media: Media, base64: str) -> JsonObject:
-    """Returns an image or a document as a block; `base64` has its bytes, `""` for a URL."""
+    """Returns an image or a document as a block; `base64` is its bytes, or `""` for a URL."""
     if media.url:
         source = {"type": "url", "url": media.url}
     elif media.mime.startswith("text/"):

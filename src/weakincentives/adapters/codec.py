@@ -1,6 +1,6 @@
-"""Codecs write conversations in a provider's format and read the provider's replies.
+"""Codecs encode conversations in a provider's format and decode the provider's replies.
 
-A codec does no I/O; `codec_adapter` sends the requests that a codec writes.
+A codec does not perform any I/O; `codec_adapter` sends the requests that a codec encodes.
 """
 
 import json
@@ -65,20 +65,21 @@ type Wire = JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecOptions:
-    """Options that determine how a codec writes requests.
+    """Options that determine how a codec encodes requests.
 
-    `prompt_role` is the role of the prompt if the user sends no message, because every server
-    accepts a user message. If there is a user message, `instructions_role` is the role of the
-    prompt, by default the codec's own. `changes_role` is the role of sections that change later, by
-    default the same. `origin` names the server if it is not the provider's own; items such as
-    reasoning are sent back only to the server that they came from. `structured_output` requests
-    typed output with the API's own parameter, or with instructions in the prompt for servers
-    without that parameter. `tools_in_conversation` adds later tools to the conversation instead of
-    the tools list, so that the provider's cache stays valid. `extra` is added to every request and
-    replaces its values, with two exceptions: its tools are listed before the prompt's tools, and in
-    a mapping such as `response_format` the prompt's keys win. The value `None` removes a field that
-    the codec would send. `media` describes the images and documents that the model accepts, by
-    default all that the API accepts. `profile` describes the requests that the server accepts.
+    `prompt_role` is the prompt's role if the user does not send a message, by default `"user"`,
+    because every server accepts a user message. If there is a user message, `instructions_role` is
+    the prompt's role, by default the codec's own. `changes_role` is the role for sections that
+    change later, by default the same. `origin` names the server if it is not the provider's own;
+    items such as reasoning are sent back only to the server that they came from.
+    `structured_output` requests typed output with the API's own parameter or, for servers without
+    that parameter, with instructions in the prompt. `tools_in_conversation` adds later tools to the
+    conversation instead of the tools list, so that the provider's cache stays valid. `extra` is
+    added to every request and replaces its values, with two exceptions: its tools are listed before
+    the prompt's tools, and in a mapping such as `response_format` the prompt's keys win. The value
+    `None` removes a field that the codec would send. `media` describes the images and documents
+    that the model accepts, by default all that the API accepts. `profile` describes the requests
+    that the server accepts.
 
     Raises `ValueError` for an unknown role or output mode, and if `extra` contains the conversation
     or `stream`.
@@ -120,12 +121,12 @@ class CodecOptions:
         for key, value in self.extra.items():
             match key, value, body.get(key):
                 case "stream_options", _, _:
-                    pass  # only for streams; see `Codec.streamed`
+                    pass  # applies only to streams; see `Codec.streamed`
                 case _, None, _ if key in body:
                     del body[key]
                 case _, Mapping(), dict() as ours:
                     body[key] = {**value, **ours}
-                case "tools", [*theirs], [*ours]:  # ours change; a cached prefix must not
+                case "tools", [*theirs], [*ours]:  # ours can change, but a cached prefix must not
                     body[key] = [*theirs, *ours]
                 case _:
                     body[key] = value
@@ -133,33 +134,33 @@ class CodecOptions:
 
 
 class Codec(ABC):
-    """Writes the requests of one conversation and reads the replies to them.
+    """Encodes the requests of one conversation and decodes the replies.
 
-    Encoding is append-only: `encode` writes only the messages that are new since its last request.
-    Each request therefore begins with the bytes of the previous one, and the provider finds them in
-    its cache. `items` are the messages written so far, and `tools` are the tools by name; only
-    removing a tool changes what was already written.
+    Encoding is append-only: `encode` encodes only messages added since its last request. Each
+    request therefore begins with the bytes of the previous one, which the provider finds in its
+    cache. `items` are the messages encoded so far, and `tools` are the tools by name. Only removing
+    a tool changes items that were already encoded.
 
-    The messages are made valid by `ValidMessages` before they are written. A subclass defines how
-    tools, the model's messages and tool results are written, and how replies are read, either
-    complete (`decode`) or as events (`read_text`, `join_events`). A subclass that supports images
-    or documents declares them in `media`, and defines how they are written.
+    `ValidMessages` makes the messages valid before they are encoded. A subclass defines how tools,
+    the model's messages and tool results are encoded, and how replies are decoded, either complete
+    (`decode`) or as events (`read_text`, `join_events`). A subclass that supports images or
+    documents declares them in `media` and defines how they are encoded.
     """
 
     media: MediaSupport = MediaSupport()
-    """The images and documents that the API accepts; `encode_media` gets no others."""
+    """The images and documents that the API accepts; `encode_media` never receives any others."""
 
     stream_options: ClassVar[JsonObject]
-    """The fields of a request that make the server stream its reply."""
+    """The request fields that make the server stream its reply."""
 
     wire_format: str
     """The format of the items in `AssistantMessage.wire`; an instance adds the provider's name."""
 
     instructions_role: PromptRole
-    """The role of the prompt if there is a user message."""
+    """The prompt's role if there is a user message."""
 
     call_ids: str = r"(?s:.+)"
-    """A regular expression for the ids of tool calls that the API accepts."""
+    """A regular expression for the tool call ids that the API accepts."""
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         self.options = options
@@ -173,20 +174,20 @@ class Codec(ABC):
         self._valid = ValidMessages(self.wire_format, call_ids)
         self._functions: dict[str, ToolSpec] = {}
         self._is_strict = options.profile.strict != "never"
-        # tools in the conversation cannot change later
+        # Tools in the conversation cannot change later.
         self._is_uniform = options.profile.strict == "uniform" and not options.tools_in_conversation
         self._has_plain_tools = False
         self._output: OutputSpec | None = None
         self._content: ContentStore | None = None
         if options.media is not None:
             self.media = options.media
-        # parts that a tool result cannot contain; they follow the results of the turn
+        # Parts that a tool result cannot contain; they follow the turn's results.
         self._after_answers: list[Part] = []
 
     def encode(self, request: ProviderRequest) -> JsonObject:
         """Returns the body of a request; its lists belong to the codec.
 
-        The transcript must begin with the transcript of the previous request.
+        The transcript must begin with the previous request's transcript.
         """
         if not self._encoded:
             self.begin(request)
@@ -219,7 +220,7 @@ class Codec(ABC):
     def _encode_message(
         self, message: Message, output: OutputSpec | None, *, is_first: bool
     ) -> None:
-        """Writes one message; the first one also asks for `output`."""
+        """Encodes one message; the first one also requests `output`."""
         match message:
             case Instructions(content, media):
                 role = self.options.instructions_role or self.instructions_role
@@ -244,15 +245,15 @@ class Codec(ABC):
                 assert_never(never)
 
     def begin(self, request: ProviderRequest) -> None:
-        """Prepares the first request: writes the tools and determines how to request the output."""
+        """Prepares the first request: encodes the tools and decides how to request the output."""
         self.tools = {spec.name: self.encode_tool(spec) for spec in request.tools}
         self.declares_output = self.options.structured_output == "native"
 
     def continues(self, request: ProviderRequest, count: int) -> bool:
-        """Returns whether the codec has written exactly the first `count` messages of `request`.
+        """Returns whether the codec has encoded exactly the first `count` messages of `request`.
 
-        The caller ensures that the messages are the same; this compares only their number and the
-        output.
+        The caller ensures that the messages are the same; this method compares only their number
+        and the output.
         """
         same_output = self.declares_output or self._output == request.output
         return self._encoded == count and same_output
@@ -276,7 +277,7 @@ class Codec(ABC):
         self._add_parts(parts)
 
     def encode_part(self, part: Part) -> JsonObject:
-        """Returns a part of a message; raises `PromptEvaluationError` for unsupported media."""
+        """Encodes a part of a message; raises `PromptEvaluationError` for unsupported media."""
         if isinstance(part, str):
             return self.encode_text(part)
         if problem := self.media.problem(part):
@@ -284,19 +285,19 @@ class Codec(ABC):
         return self.encode_media(part)
 
     def encode_text(self, text: str) -> JsonObject:
-        """Returns a text as a part of a message."""
+        """Encodes text as a part of a message."""
         return {"type": "text", "text": text}
 
     def encode_media(self, media: Media) -> JsonObject:
-        """Returns an image or a document as a part of a message."""
+        """Encodes an image or a document as a part of a message."""
         raise NotImplementedError(f"{type(self).__name__} declares media; define encode_media")
 
     def data_url(self, media: Media) -> str:
-        """Returns the URL of `media`, or a data URL with its bytes."""
+        """Returns the URL of `media`, or a data URL that contains its bytes."""
         return media.url or f"data:{media.mime};base64,{self.base64(media)}"
 
     def base64(self, media: Media) -> str:
-        """Returns the bytes of `media` in base64, or raises `PromptEvaluationError`."""
+        """Returns the bytes of `media` as base64, or raises `PromptEvaluationError`."""
         if self._content is None:
             raise self._content_error(
                 f"cannot send {media} because the request has no content store; pass "
@@ -312,14 +313,14 @@ class Codec(ABC):
 
     @abstractmethod
     def encode_items(self, output: OutputSpec | None) -> JsonObject:
-        """Returns the fields of the body with the items, and with the declared output, if any."""
+        """Returns the body fields for the items and for the declared output, if any."""
 
     @abstractmethod
     def encode_tool(self, spec: ToolSpec) -> JsonObject:
-        """Returns a tool as an entry of the tools list."""
+        """Encodes a tool as an entry in the tools list."""
 
     def encode_function(self, spec: ToolSpec) -> JsonObject:
-        """Returns a tool in the format of OpenAI's APIs, strict if the profile allows it."""
+        """Encodes a tool in the format of OpenAI's APIs, strict if the profile allows it."""
         tool = encode_function(spec, self.options.profile.dialect, strict=self._is_strict)
         self._functions[spec.name] = spec
         self._has_plain_tools |= not tool.get("strict")
@@ -327,15 +328,16 @@ class Codec(ABC):
 
     @abstractmethod
     def encode_assistant(self, message: AssistantMessage) -> list[JsonObject]:
-        """Returns the items that send the model's own message back.
+        """Encodes the model's own message as items to send back.
 
-        The provider's items in `message.wire` are sent back unchanged if they are valid. The ids,
-        names and arguments of calls come from `message.tool_calls`, one for each call in `wire`.
+        The provider's items in `message.wire` are sent back unchanged if they are valid. Call ids,
+        names and arguments come from `message.tool_calls`, which has one entry for each call in
+        `wire`.
         """
 
     @abstractmethod
     def encode_answer(self, message: ToolMessage) -> JsonObject:
-        """Returns the item with the result of a tool call."""
+        """Encodes a tool call's result as an item."""
 
     def add_tools(self, added: Mapping[str, JsonObject]) -> None:
         """Adds tools, by name, to the next and later requests."""
@@ -348,31 +350,31 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, reply: AnyJson) -> AssistantMessage:
-        """Returns the message in a complete reply.
+        """Decodes the message in a complete reply.
 
-        Raises `PromptEvaluationError` for a reply without a message. `decode_reply` translates
-        every other exception into such an error.
+        Raises `PromptEvaluationError` for a reply without a message. `decode_reply` converts every
+        other exception to that error.
         """
 
     @abstractmethod
     def read_text(self, event: AnyJson) -> str:
-        """Returns the text that an event of a streamed reply adds, or `""`."""
+        """Returns the text that a stream event adds, or `""`."""
 
     @abstractmethod
     def join_events(self, events: list[AnyJson]) -> object:
-        """Joins all events of a stream into a reply for `decode`; returns `None` without events."""
+        """Joins a stream's events into a reply for `decode`; `None` if there are no events."""
 
     def shown(self, text: str) -> str:
-        """Returns a text of the model without reasoning that the server leaves in it."""
+        """Returns the model's text without any reasoning that the server left in it."""
         return without_thoughts(text) if self.options.profile.think_tags else text
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
-        """Returns the usage reported by some events of a reply, or by a complete reply."""
+        """Returns the usage reported in some of a reply's events, or in a complete reply."""
         return TokenUsage()
 
 
 def output_instructions(output: OutputSpec) -> str:
-    """Returns the instructions in the prompt's text that request the declared output."""
+    """Returns instructions, for the prompt's text, that request the declared output."""
     schema = json.dumps(output.schema, ensure_ascii=False)
     return (
         "Give your final answer as one JSON value that fits this JSON schema, and nothing beside"
@@ -381,21 +383,21 @@ def output_instructions(output: OutputSpec) -> str:
 
 
 def _read_float(text: str) -> float | str:
-    """Returns a number, or the text of a number that is too large for JSON."""
+    """Returns a number, or its text if the number is too large for JSON."""
     number = float(text)
     return number if isfinite(number) else text
 
 
-# `json.dumps` and `json.loads` would create a new encoder and decoder for each reply
+# `json.dumps` and `json.loads` would create a new encoder and decoder for each reply.
 _encode_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _decode_json = json.JSONDecoder(parse_constant=str, parse_float=_read_float).decode
 
 
 def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
-    """Decodes a reply with `codec`: bytes of JSON, JSON values, or the events of a stream.
+    """Decodes a reply with `codec`; the reply can be JSON bytes, JSON values or stream events.
 
     Raises `PromptEvaluationError` with code `"malformed"` if the codec cannot read the reply,
-    whatever exception that causes.
+    whatever exception it raises.
     """
     try:
         is_plain = False
@@ -427,9 +429,9 @@ def _read_bytes(body: bytes) -> tuple[AnyJson, bool]:
 
 
 def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
-    """Returns the received text and usage of an answer that failed or was stopped."""
+    """Returns the text and usage received so far for an answer that failed or was stopped."""
     text, usage = "", TokenUsage()
-    with suppress(Exception):  # a reply can be anything, and the failure itself is already known
+    with suppress(Exception):  # a reply can be anything, and the original failure is already known
         parts = [_plain(event) if isinstance(event, bytes) else event for event in events]
         text = codec.shown(sendable("".join(map(codec.read_text, parts))))
         usage = codec.usage_of(parts)
@@ -437,7 +439,7 @@ def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
 
 
 def read_counts(events: list[AnyJson]) -> JsonObject:
-    """Returns the token counts in all events or in a complete reply, in any place or format."""
+    """Returns the token counts in all events or a complete reply, in any place or format."""
     usage: JsonObject = {}
     for event in events:
         if not isinstance(event, dict):
@@ -451,7 +453,7 @@ def read_counts(events: list[AnyJson]) -> JsonObject:
 
 
 def merge_counts(usage: JsonObject, counts: AnyJson) -> None:
-    """Adds the counts of an event to `usage`; a later zero or null does not replace a count."""
+    """Merges an event's counts into `usage`; a later zero or null does not replace a count."""
     for key, count in counts.items() if isinstance(counts, dict) else ():
         if isinstance(count, dict):
             inner = usage.get(key)
@@ -477,10 +479,10 @@ _FINISH: Mapping[str, Finish] = {
 
 
 def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Finish:
-    """Returns why the model stopped, from the reason that a server of any format reports.
+    """Returns why the model stopped, from the reason that a server reports in any format.
 
-    The result is `"tool_calls"` without calls if a server announces calls but sends none. Raises
-    `PromptEvaluationError` for a reason that is unknown or reports a failure.
+    The result is `"tool_calls"` even if a server announces calls but does not send any. Raises
+    `PromptEvaluationError` for an unknown reason, or one that reports a failure.
     """
     if not isinstance(reason, str | None):
         raise error_from_reply(provider, "the finish reason is not a string")
@@ -492,10 +494,10 @@ def read_finish(provider: str, reason: object, calls: Sequence[ToolCall]) -> Fin
 
 
 def _plain(reply: AnyJson) -> AnyJson:
-    """Returns a reply as plain JSON, because its message is sent back to the provider.
+    """Returns a reply as plain JSON, because its message will be sent back to the provider.
 
-    Plain JSON has no SDK objects, no lone surrogates (which JSON can escape) and no Infinity (which
-    JSON cannot represent).
+    Plain JSON does not contain SDK objects, lone surrogates (which JSON can escape) or infinities
+    (which JSON cannot represent).
     """
     if isinstance(reply, bytes):
         text = sendable(reply.decode(json.detect_encoding(reply), "surrogatepass"))
@@ -516,7 +518,7 @@ def read_call(call_id: object, name: object, arguments: object, *, fallback_id: 
 
 
 def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:
-    """Returns the token counts with these names, including the details of both."""
+    """Returns the token counts with these names, including their details."""
     counts: JsonObject = usage if isinstance(usage, dict) else {}
     cached = _mapping(counts.get(f"{input_name}_details"))
     details = _mapping(counts.get(f"{output_name}_details"))
@@ -531,7 +533,7 @@ def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:
 
 
 def read_hour_writes(cache_creation: AnyJson) -> int:
-    """Returns the tokens that Anthropic caches for an hour, from the details of cache writes."""
+    """Returns the tokens that Anthropic caches for an hour, from the cache write details."""
     return read_count(_mapping(cache_creation).get("ephemeral_1h_input_tokens"))
 
 
@@ -540,6 +542,6 @@ def _mapping(value: AnyJson) -> JsonObject:
 
 
 def read_count(value: object) -> int:
-    """Returns a number of tokens, or 0 for any other value."""
-    # a negative count would extend a budget
+    """Returns a token count, or 0 for a value that is not a number."""
+    # A negative count would extend a budget.
     return max(int(value), 0) if isinstance(value, int | float) else 0

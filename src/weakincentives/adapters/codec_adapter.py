@@ -1,7 +1,7 @@
-"""`CodecAdapter` is the base of adapters that use a codec.
+"""`CodecAdapter` is the base class for adapters that use a codec.
 
-A subclass sends requests through its SDK. This module sends them so that even a synchronous caller
-can stop waiting at the deadline, and it removes credentials from errors.
+A subclass sends requests through its SDK. This module ensures that even a synchronous caller can
+stop waiting at the deadline, and removes credentials from errors.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from .think_tags import ThoughtFilter
 __all__ = ["CodecAdapter"]
 
 _GRACE = 0.25
-"""Seconds that a synchronous caller waits after the deadline for a request to end."""
+"""How many seconds a synchronous caller waits after the deadline for a request to end."""
 
 _END = object()
 
 _open_streams = set[object]()
 """Streams on the portal, kept here so that no other thread's garbage collector finalizes them."""
 
-# Any: bytes of JSON, JSON values, or an SDK's stream of events.
+# Any: JSON bytes, JSON values, or an SDK's event stream.
 type AnyReply = Any
 
 
 class CodecAdapter(LoopAdapter):
-    """An adapter that reads and writes with a codec, while its subclass sends the requests.
+    """An adapter that encodes and decodes with a codec; subclasses send the requests.
 
     The `left` argument of `send` and `send_async` is the number of seconds until the deadline.
     """
@@ -68,44 +68,44 @@ class CodecAdapter(LoopAdapter):
     def cancellable(self) -> bool:
         """Whether a synchronous evaluation with a deadline can use `send_async` on the portal.
 
-        There the request can be cancelled. Otherwise `send` runs in a thread, which continues after
-        the deadline although its caller has stopped waiting.
+        On the portal, the request can be cancelled. Otherwise, `send` runs in a thread, which
+        continues after the deadline even though its caller has stopped waiting.
         """
         return True
 
     @abstractmethod
     def send(self, body: JsonObject, left: float | None, *, stream: bool) -> AnyReply:
-        """Sends a request; returns the reply as JSON bytes or values, or the events of a stream."""
+        """Sends a request; returns the reply as JSON bytes or values, or as stream events."""
 
     @abstractmethod
     async def send_async(self, body: JsonObject, left: float | None, *, stream: bool) -> AnyReply:
-        """Like `send`, without blocking the event loop."""
+        """Like `send`, but does not block the event loop."""
 
     def end(self, events: AnyReply) -> None:
         """Closes a stream, even if it was only partly read."""
         events.close()
 
     async def end_async(self, events: AnyReply) -> None:
-        """Like `end`, without blocking the event loop."""
+        """Like `end`, but does not block the event loop."""
         await events.close()
 
     @abstractmethod
     def translate(self, error: Exception) -> PromptEvaluationError:
-        """Returns the library's error for an exception from `send`; it may quote credentials."""
+        """Converts an exception from `send` to the library's error, which may quote credentials."""
 
     @abstractmethod
     def redactor(self, error: Exception | None = None) -> Redactor:
-        """Returns a redactor of the adapter's credentials and those in the request of `error`."""
+        """Returns a redactor for the adapter's credentials and those in the request of `error`."""
 
     def safe_cause(self, error: Exception) -> Exception | None:
-        """Returns `error` if it can be shown as a cause, or `None` if it quotes a credential."""
+        """Returns `error` if it can be shown as a cause, or `None` if it may quote a credential."""
         return None if self.redactor(error).finds_in(error) else error
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
         return _CodecConnection(self, self.codec(rendered))
 
     def codec(self, rendered: AnyRenderedPrompt) -> Codec:
-        """Returns a new codec for one evaluation of `rendered`."""
+        """Creates a codec for one evaluation of `rendered`."""
         return self._codec(self._options, self.name)
 
     def keep_codec(self, codec: Codec, first: Message, answer: AssistantMessage) -> None:
@@ -118,7 +118,7 @@ class CodecAdapter(LoopAdapter):
         self._codecs[key] = _CodecEntry(codec, first, ref(answer, forget))
 
     def take_codec(self, request: ProviderRequest) -> Codec | None:
-        """Returns the kept codec that wrote the conversation up to the model's last answer."""
+        """Returns the kept codec that encoded the conversation up to the model's last answer."""
         for index in range(len(request.transcript) - 1, -1, -1):
             message = request.transcript[index]
             if isinstance(message, AssistantMessage):
@@ -130,7 +130,7 @@ class CodecAdapter(LoopAdapter):
 
 
 class _CodecEntry(NamedTuple):
-    """The codec of a conversation, its first message, and a weak reference to its last answer.
+    """A conversation's codec, its first message, and a weak reference to its last answer.
 
     The entry is removed when the answer is garbage-collected.
     """
@@ -224,7 +224,7 @@ class _CodecConnection(Connection):
         yield answer
 
     def _read_event(self, event: AnyJson) -> str:
-        """Keeps an event of a stream and returns its text; raises the failure that it reports."""
+        """Stores a stream event and returns its text; raises any failure that it reports."""
         if failure := reported_failure(event):
             raise error_from_failure(self.adapter.name, failure)
         self._events.append(event)
@@ -238,7 +238,7 @@ class _CodecConnection(Connection):
     def _replies(
         self, body: JsonObject, deadline: Deadline | None, *, stream: bool
     ) -> Generator[AnyReply]:
-        """Yields the reply, or the events of a stream, and respects the deadline."""
+        """Yields the reply or the stream's events, and enforces the deadline."""
         if deadline is None:
             return self._direct(body, None, stream=stream)
         if self.adapter.cancellable:
@@ -264,7 +264,7 @@ class _CodecConnection(Connection):
     def _from_portal(
         self, body: JsonObject, deadline: Deadline, *, stream: bool
     ) -> Generator[AnyReply]:
-        """Reads asynchronously, so that every wait can be cancelled."""
+        """Reads asynchronously, so that any wait can be cancelled."""
         loop = portal.loop()
 
         def limit() -> float:
@@ -280,8 +280,8 @@ class _CodecConnection(Connection):
             while (event := run_on(loop, self._next_event(source, deadline), limit())) is not _END:
                 yield event
         finally:
-            # not awaited, because the garbage collector may close this generator on the loop's
-            # thread
+            # Not awaited, because the garbage collector may close this generator on the loop's
+            # thread.
             start_on(loop, self._end_quietly(reply, source))
 
     async def _send_async(
@@ -290,19 +290,19 @@ class _CodecConnection(Connection):
         left = self.adapter.seconds_left(deadline)
         if left is None:
             return await self.adapter.send_async(body, None, stream=stream)
-        # an SDK's own timeout starts again with each byte and each retry
+        # An SDK's own timeout restarts with each byte and each retry.
         async with asyncio.timeout(left):
             return await self.adapter.send_async(body, left, stream=stream)
 
     async def _next_event(
         self, source: AsyncIterator[AnyJson], deadline: Deadline | None
     ) -> AnyJson:
-        """Returns the next event of a stream, or `_END` after the last one."""
+        """Returns a stream's next event, or `_END` after the last one."""
         if deadline is None:
             return await anext(source, _END)
         async with asyncio.timeout(self.adapter.seconds_left(deadline)):
             event = await anext(source, _END)
-        # events that arrive without a pause never trigger a timeout
+        # Events that arrive without a pause never trigger a timeout.
         self.adapter.check_deadline(deadline)
         return event
 
@@ -313,7 +313,7 @@ class _CodecConnection(Connection):
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translates exceptions from sending and reading, and masks credentials in them."""
+        """Converts exceptions from sending and reading, and masks credentials in them."""
         try:
             yield
         except PromptEvaluationError as error:
@@ -325,6 +325,6 @@ class _CodecConnection(Connection):
 
 
 def _text_not_streamed(answer: AssistantMessage, *, has_text: bool) -> TextDelta | None:
-    """Returns the text of an answer that was not streamed although a stream was requested."""
+    """Returns the text of an answer that was not streamed even though a stream was requested."""
     shown = has_text or not answer.text or answer.finish == "refusal"
     return None if shown else TextDelta(answer.text)

@@ -1,7 +1,7 @@
-"""Reads the events of a streamed reply from its bytes, in any form that servers send.
+"""Reads events from the bytes of a streamed reply, in any form that servers send.
 
-`EventDecoder` does no I/O. It accepts more than the standard for server-sent events allows: events
-without data, several values in one event, and plain JSON instead of events.
+`EventDecoder` does not perform any I/O. It accepts more than the standard for server-sent events
+allows: events without data, several values in one event, and plain JSON instead of events.
 """
 
 import json
@@ -31,7 +31,7 @@ class EventDecoder:
         self._has_events = False
 
     def feed(self, chunk: bytes) -> Iterator[AnyJson]:
-        """Yields the values of the events that `chunk` completes."""
+        """Yields the values in the events that `chunk` completes."""
         if self._after_return and chunk[:1] == b"\n":
             chunk = chunk[1:]
         self._after_return = chunk[-1:] == b"\r"
@@ -42,7 +42,7 @@ class EventDecoder:
                 yield from self._take(line)
 
     def end(self) -> Iterator[AnyJson]:
-        """Yields the remaining values at the end of the reply."""
+        """Yields the remaining values when the reply ends."""
         with suppress(ValueError):  # the reply ends in the middle of an event
             yield from self._take(b"".join(self._line))
             yield from self._dispatch()
@@ -80,7 +80,7 @@ class EventDecoder:
 
 
 def _values(data: list[bytes]) -> list[bytes]:
-    """Returns the JSON texts in an event, usually one; some servers do not separate events."""
+    """Returns the JSON texts in an event, usually just one; some servers do not separate events."""
     if len(data) > 1:
         try:
             json.loads(b"\n".join(data))
@@ -100,7 +100,7 @@ def _failure(text: bytes) -> AnyJson:
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[AnyJson]:
-    """Yields the values of the events in `chunks`."""
+    """Yields the values in the events in `chunks`."""
     decoder = EventDecoder()
     for chunk in chunks:
         yield from decoder.feed(chunk)

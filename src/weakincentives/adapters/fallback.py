@@ -1,4 +1,4 @@
-"""`FallbackAdapter` continues a conversation with another adapter when one fails."""
+"""`FallbackAdapter` continues a conversation with another adapter if one fails."""
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
@@ -25,14 +25,14 @@ FALLBACK_CODES = frozenset(
 class FallbackAdapter(LoopAdapter):
     """Evaluates prompts with several adapters; if one fails, the next one takes over.
 
-    A request that fails with one of the codes `on` is sent by the next adapter, with the
-    conversation so far, and that adapter is used for the rest of the evaluation. `"refused"`,
-    `"content_filter"` and `"truncated"` can be such codes too: the answer is then discarded, but
-    its tokens count. A tool call that has run does not run again. If the last adapter fails, the
+    If a request fails with one of the codes in `on`, the next adapter sends it, with the
+    conversation so far, and is used for the rest of the evaluation. `on` can also contain
+    `"refused"`, `"content_filter"` and `"truncated"`: the answer is then discarded, but its tokens
+    still count. A tool call that has run does not run again. If the last adapter fails, the
     evaluation ends with that error, whose notes contain the earlier errors. Limits apply to all
     adapters together. Each adapter does its own retries before falling back.
 
-    `config` defaults to the first adapter's. Raises `TypeError` for an adapter that has its own
+    `config` defaults to the first adapter's. Raises `TypeError` for an adapter that runs its own
     loop, and `ValueError` for fewer than two adapters or an unknown code.
     """
 
@@ -73,7 +73,7 @@ class FallbackAdapter(LoopAdapter):
         return self.adapters[0].media
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
-        """Opens a connection of each adapter.
+        """Opens a connection for each adapter.
 
         Raises `ValueError` for an adapter whose provider runs tools, because no other adapter could
         continue its conversation.
@@ -102,7 +102,7 @@ class _FallbackConnection(Connection):
         self._connections = connections
         self._codes = codes
         self._current = 0
-        # whether the last answer had text that was shown, and if so, why that answer was discarded
+        # Whether any of the last answer's text was shown and, if so, why that answer was discarded.
         self._shown = False
         self._discarded = ""
 

@@ -1,4 +1,4 @@
-"""HTTP clients of adapters: one client for each event loop, and a size limit for replies."""
+"""HTTP clients for adapters: one client for each event loop, and a size limit for replies."""
 
 import asyncio
 import sys
@@ -43,15 +43,15 @@ ACCEPTED_ENCODINGS = "gzip, deflate"
 _BROKEN = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectionResetError"}
 _CHUNK = 1024 * 1024
 _PART = 2048  # bytes of events; an SDK can take a millisecond to read each event
-_LONGEST_TURN = 0.05  # seconds without returning to the event loop
+_LONGEST_TURN = 0.05  # seconds before yielding to the event loop
 
 
-# Any: a Response of httpx or httpx2, depending on the SDK
+# Any: a Response from httpx or httpx2, depending on the SDK.
 type AnyResponse = Any
 type _Decompress = Callable[[bytes], Iterable[bytes]]
-# Any: modules, classes, requests and streams of httpx or httpx2
+# Any: modules, classes, requests and streams from httpx or httpx2.
 type _AnyHTTP = Any
-# Any: finalizers accept functions of every type.
+# Any: finalizers accept any function.
 type _Finalizer = weakref.finalize[..., Any]
 type _Clients[C] = dict[asyncio.AbstractEventLoop, tuple[C, _Finalizer]]
 
@@ -75,13 +75,13 @@ class LoopClients[C: _Client]:
         return iter([client for client, _ in list(self._clients.values())])
 
     async def get(self) -> C:
-        """Returns the client of the running event loop."""
+        """Returns the running event loop's client."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             holder = _hold(self._clients, loop, self._make())
             client = await anext(holder)
             # The finalizer keeps the client alive as long as this object, because the garbage
-            # collector would close connections in any order.
+            # collector would close connections in an arbitrary order.
             finalizer = weakref.finalize(self, _release, loop, holder)
             finalizer.atexit = False
             self._clients[loop] = client, finalizer
@@ -158,7 +158,7 @@ def bound_reply(
 
 @cache
 def _bounded_stream(response_class: type[object]) -> _AnyHTTP:
-    """Returns the class of the bodies that `bound_reply` sets in responses of one library."""
+    """Returns the class for bodies that `bound_reply` sets in one library's responses."""
     library: _AnyHTTP = sys.modules[response_class.__module__.partition(".")[0]]
     return _define_stream(library.SyncByteStream, library.AsyncByteStream)
 
@@ -207,7 +207,7 @@ def _decompressor(encoding: str, max_bytes: int, error: type[ReplyTooLargeError]
             raise error(f"the reply has more than max_reply_bytes={max_bytes} bytes")
         return chunk
 
-    if encoding in ("", "identity"):  # it does not need an inflater, which takes 8 kB
+    if encoding in ("", "identity"):  # avoids creating an inflater, which takes 8 kB
         return lambda raw: (count(raw),)
     inflate = _inflate(encoding)
     return lambda raw: map(count, inflate(raw))
@@ -231,7 +231,7 @@ def _inflate(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 def error_from_http(provider: str, error: BaseException) -> PromptEvaluationError | None:
-    """Returns the error for an exception of an HTTP library or this module, or `None` for others.
+    """Returns the error for an exception from an HTTP library or this module; otherwise `None`.
 
     Names are compared because the SDK's version determines whether its library is httpx or httpx2.
     """
@@ -261,7 +261,7 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
 
 
 class Address(NamedTuple):
-    """The address of a request without credentials and query: origin and URL.
+    """A request's address, without credentials or query: its origin and URL.
 
     `origin` looks like `http://host:80`.
     """
@@ -271,9 +271,9 @@ class Address(NamedTuple):
 
 
 def read_address(error: BaseException) -> Address:
-    """Returns the address of the failed request, or empty strings if `error` has none."""
+    """Returns the failed request's address, or empty strings if `error` has no request."""
     try:
-        # a property of the error, which may raise if it is not set yet
+        # This is a property that may raise if it is not set yet.
         request: _AnyHTTP = getattr(error, "request", None)
         parts = urlsplit(str(request.url))
         origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
@@ -283,9 +283,9 @@ def read_address(error: BaseException) -> Address:
 
 
 def read_origin(base_url: object, own_host: str = "") -> str:
-    """Returns the host of a base URL, or `""` for no URL and for the provider's `own_host`."""
+    """Returns a base URL's host, or `""` if there is no URL or it is the provider's `own_host`."""
     try:
         host = urlsplit(str(base_url or "")).hostname or ""
-    except ValueError:  # the first request reports the error
+    except ValueError:  # the first request will report the error
         return ""
     return "" if host == own_host else host

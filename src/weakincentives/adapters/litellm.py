@@ -1,6 +1,6 @@
-"""`LiteLLMAdapter` reaches every provider of LiteLLM through the Chat Completions codec.
+"""`LiteLLMAdapter` supports all of LiteLLM's providers through the Chat Completions codec.
 
-Needs the `litellm` extra. Importing LiteLLM takes seconds and 150 MB, so only the adapter's
+Needs the `litellm` extra. Importing LiteLLM takes several seconds and 150 MB, so only the adapter's
 constructor imports it.
 """
 
@@ -41,14 +41,14 @@ __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
-# Where LiteLLM keeps the listeners of a call: in its own attributes, and in options of a call.
+# Where LiteLLM stores a call's listeners: in its own attributes and in the call's options.
 _LISTENERS = (
     "callbacks input_callback success_callback failure_callback service_callback logger_fn"
     " _async_input_callback _async_success_callback _async_failure_callback max_budget"
 )
 _KEEPS_SYSTEM_MESSAGES = ("openai", "azure")
-_KNOWN_CREDENTIALS = 64  # only the most recent, since some providers renew tokens every hour
-# More prefixes of a provider's environment variables, by a part of the provider's name in LiteLLM.
+_KNOWN_CREDENTIALS = 64  # only the most recent, because some providers renew tokens every hour
+# Additional prefixes of environment variables, by a part of the provider's name in LiteLLM.
 _VARIABLES = {
     "bedrock": ("AWS",),
     "sagemaker": ("AWS",),
@@ -70,15 +70,15 @@ _ANTHROPIC_MEDIA = MediaSupport(
 class LiteLLMAdapter(CodecAdapter):
     """Evaluates prompts on a model that LiteLLM supports, such as `"anthropic/claude-sonnet-4-5"`.
 
-    Without `base_url` and `api_key`, LiteLLM reads its own environment variables. `timeout` is in
-    seconds for one request. `max_retries` is passed to the provider's own client if LiteLLM uses
-    one, which it does for OpenAI and compatible servers; other providers' requests are not retried.
-    `structured_output="auto"` requests typed output with the API's own parameter if LiteLLM reports
-    that the model supports it, and otherwise with instructions in the prompt. `options` are added
-    to every request. `max_reply_bytes` limits a reply after decompression. `media` describes the
-    images and documents that the model accepts, by default images and PDF.
+    Without `base_url` and `api_key`, LiteLLM reads its own environment variables. `timeout` is the
+    limit for one request, in seconds. `max_retries` is passed to the provider's own client if
+    LiteLLM uses one, which it does for OpenAI and compatible servers; other providers' requests are
+    not retried. `structured_output="auto"` requests typed output with the API's own parameter if
+    LiteLLM reports that the model supports it, and otherwise with instructions in the prompt.
+    `options` are added to every request. `max_reply_bytes` limits a reply after decompression.
+    `media` describes the images and documents that the model accepts, by default images and PDFs.
 
-    Raises `ImportError` without the `litellm` extra.
+    Raises `ImportError` if the `litellm` extra is not installed.
     """
 
     name = _PROVIDER
@@ -105,10 +105,10 @@ class LiteLLMAdapter(CodecAdapter):
         # LiteLLM downloads both tables unless these variables select its bundled copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
-        # otherwise it keeps 100 threads for its log
+        # Otherwise LiteLLM keeps 100 threads for its log.
         os.environ.setdefault("LOGGING_EXECUTOR_MAX_THREADS", "8")
         self.litellm: AnyLiteLLM = import_module("litellm")
-        vars(self.litellm)["suppress_debug_info"] = True  # to print less at errors
+        vars(self.litellm)["suppress_debug_info"] = True  # prints less on errors
         self._internal = _internal_call()
         provider = self._provider(model, base_url)
         self._environment = _provider_prefixes(provider)
@@ -122,7 +122,7 @@ class LiteLLMAdapter(CodecAdapter):
             model=model,
             prompt_role=prompt_role,
             instructions_role=instructions_role,
-            # for most providers, LiteLLM moves system messages to the beginning or marks them
+            # For most providers, LiteLLM moves system messages to the beginning or marks them.
             changes_role=None if is_own else "user",
             profile=ServerProfile(strict="each" if is_own else "uniform", user_after_tool=is_own),
             origin="/".join(filter(None, [provider, read_origin(base_url)])),
@@ -141,7 +141,7 @@ class LiteLLMAdapter(CodecAdapter):
         }
 
     def redactor(self, error: Exception | None = None) -> Redactor:
-        """Returns a redactor of keys, credentials in `options` and variables, and sent headers."""
+        """Returns a redactor for keys, credentials in `options` and variables, and sent headers."""
         options = credentials_in(self._options.extra)
         variables = credentials_in(_variables(self._environment))
         return Redactor().extend([self.api_key, *options, *variables, *self._sent])
@@ -185,7 +185,7 @@ class LiteLLMAdapter(CodecAdapter):
             await close()
 
     def translate(self, error: Exception) -> PromptEvaluationError:
-        """Translates an error by its status, because LiteLLM's classes differ between routes."""
+        """Converts an error by its status, because LiteLLM's classes differ between routes."""
         status: object = getattr(error, "status_code", None)
         errors = list(causes(error))
         if isinstance(error, self.litellm.Timeout):
@@ -213,15 +213,15 @@ class LiteLLMAdapter(CodecAdapter):
         )
 
     def safe_cause(self, error: Exception) -> Exception | None:
-        # a provider that rejects a key may quote a part of it
+        # A provider that rejects a key may quote part of it.
         refused = getattr(error, "status_code", None) in (401, 403)
         return None if refused else super().safe_cause(error)
 
     def _provider(self, model: str, base_url: str | None) -> str:
-        """Returns LiteLLM's name of the provider, or `""` for an unknown provider."""
+        """Returns LiteLLM's name for the provider, or `""` for an unknown provider."""
         try:
             return str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
-        except Exception:  # raised by LiteLLM; the first request reports it
+        except Exception:  # raised by LiteLLM; the first request will report it
             return ""
 
     @contextmanager
@@ -244,7 +244,7 @@ class LiteLLMAdapter(CodecAdapter):
 
 
 def _provider_prefixes(provider: str) -> tuple[str, ...]:
-    """Returns the prefixes of the provider's environment variables."""
+    """Returns the prefixes for the provider's environment variables."""
     if not provider:
         return ()
     name = re.sub(r"^text-completion-|[-_](ai|chat)$|[^a-z0-9]", "", provider.lower()).upper()
@@ -253,7 +253,7 @@ def _provider_prefixes(provider: str) -> tuple[str, ...]:
 
 
 def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Returns a provider's variables, except values of several words, which cannot be keys."""
+    """Returns a provider's variables, except multi-word values, which cannot be keys."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -262,7 +262,7 @@ def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _internal_call() -> ContextVar[bool] | None:
-    """Returns the variable that marks LiteLLM's inner calls, which are not logged, if it exists."""
+    """Returns LiteLLM's variable that marks inner calls, which are not logged, if it exists."""
     try:
         internal = import_module("litellm._internal_context").is_internal_call
     except (ImportError, AttributeError):
@@ -271,7 +271,7 @@ def _internal_call() -> ContextVar[bool] | None:
 
 
 class _LiteLLMCodec(ChatCodec):
-    """The Chat Completions codec, with LiteLLM's additions to the chunks of a stream."""
+    """The Chat Completions codec, with LiteLLM's additions to stream chunks."""
 
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns `None` for an empty stream, for which LiteLLM invents a final event."""
@@ -297,17 +297,17 @@ class _LiteLLMCodec(ChatCodec):
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A stream of LiteLLM as Chat Completions JSON, ending with the provider's own usage.
+    """A LiteLLM stream as Chat Completions JSON, ending with the provider's own usage.
 
-    LiteLLM estimates usage that the provider did not report, and invents the end of a stream that
-    ended early. It rejects an answer with many equal chunks, such as a long table, as an endless
-    repetition.
+    This undoes three things that LiteLLM does: it estimates usage that the provider did not report,
+    invents an end for a stream that ended early, and rejects an answer with many equal chunks, such
+    as a long table, as an endless repetition.
     """
 
     source: AnyLiteLLM
 
     def __post_init__(self) -> None:
-        with suppress(AttributeError):  # a reply from LiteLLM's cache does not have this check
+        with suppress(AttributeError):  # replies from LiteLLM's cache do not have this check
             self.source.raise_on_model_repetition = lambda: None  # only for this stream
             self.source.handle_openai_chat_completion_chunk = partial(
                 _read_chunk, self.source.handle_openai_chat_completion_chunk
@@ -332,7 +332,7 @@ class _Stream:
             raise unfinished_reply(_PROVIDER, "the finish_reason")
 
     def connection(self) -> AnyLiteLLM:
-        """Returns the connection that LiteLLM reads from and leaves open.
+        """Returns the connection that LiteLLM reads from and then leaves open.
 
         httpcore can deadlock if the garbage collector closes the connection.
         """
@@ -340,7 +340,7 @@ class _Stream:
         return getattr(inner, "streaming_response", inner)
 
     def _usage(self) -> JsonObject:
-        """Returns an event with the counts of all chunks; later counts replace earlier ones."""
+        """Returns an event with the counts from all chunks; later counts replace earlier ones."""
         usage: JsonObject = {}
         for chunk in getattr(self.source, "chunks", ()):
             merge_counts(usage, _dump(getattr(chunk, "usage", None)))
@@ -350,7 +350,7 @@ class _Stream:
 
 
 def _read_chunk(read: AnyLiteLLM, chunk: AnyLiteLLM) -> AnyLiteLLM:
-    """Reads a chunk of an OpenAI stream; LiteLLM would lose text that is sent as a list."""
+    """Reads a chunk from an OpenAI stream; LiteLLM would lose text that is sent as a list."""
     for choice in getattr(chunk, "choices", None) or ():
         if isinstance(getattr(choice.delta, "content", None), list):
             choice.delta.content = text_of(choice.delta.content)
@@ -389,7 +389,7 @@ def _to_json(reply: AnyLiteLLM) -> AnyJson:
     body = reply.model_dump()
     for choice in body.get("choices") or ():
         message: JsonObject = choice["message"]
-        # LiteLLM reports `stop` for unknown reasons
+        # LiteLLM reports `stop` for any reason that it does not know.
         native = (choice.get("provider_specific_fields") or {}).get("native_finish_reason")
         if native and choice.get("finish_reason") == "stop":
             choice["finish_reason"] = native

@@ -1,8 +1,8 @@
-"""HTTP clients for LiteLLM that do not follow redirects and limit the size of each reply.
+"""HTTP clients for LiteLLM that limit the size of replies and do not follow redirects.
 
-LiteLLM accepts a client for each call: the SDK's client for OpenAI and compatible servers, and its
-own handler for most other providers. Azure and custom providers need other kinds of clients, so
-LiteLLM's own clients are used for them.
+LiteLLM accepts a client for each call: the SDK's client for OpenAI and compatible servers, and
+LiteLLM's own handler for most other providers. Azure and custom providers need other kinds of
+clients, so LiteLLM creates its own clients for them.
 """
 
 import os
@@ -29,13 +29,13 @@ _HANDLER_PROVIDERS = (
     " openrouter together_ai vertex_ai xai"
 )
 
-# Any: modules, classes and instances of LiteLLM, openai and httpx, which are often not installed
+# Any: modules, classes and instances from LiteLLM, openai and httpx, which are often not installed
 # where types are checked.
 type AnyLiteLLM = Any
 
 
 class LiteLLMClients:
-    """The clients of one adapter: one for threads, and one for each event loop.
+    """One adapter's clients: one for threads, and one for each event loop.
 
     They raise `RedirectError` for a redirect, and `ReplyTooLargeError` for a reply of more than
     `max_reply_bytes`; LiteLLM wraps both in its own errors.
@@ -99,11 +99,11 @@ class LiteLLMClients:
 
 
 class _Limit:
-    """A response hook of HTTP clients that rejects redirects and limits replies."""
+    """A response hook for HTTP clients that rejects redirects and limits replies."""
 
     def __init__(self, base: type[Exception], max_reply_bytes: int) -> None:
-        # The SDK raises its own errors unchanged, but treats others as a lost connection and
-        # retries.
+        # The SDK raises its own errors unchanged, but treats any other error as a lost connection
+        # and retries.
         self._redirected = type("RedirectError", (RedirectError, base), {})
         self._too_large = type("ReplyTooLargeError", (ReplyTooLargeError, base), {})
         self._max_reply_bytes = max_reply_bytes

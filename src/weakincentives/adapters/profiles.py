@@ -1,9 +1,9 @@
-"""Predefined values of `ServerProfile`, each for one server.
+"""Predefined `ServerProfile` values, each for one server.
 
     OpenAIAdapter("llama-3.3-70b-versatile", profile=profiles.GROQ)
 
-The comments name the sources as of 2026-11-26: documentation or public issues of other libraries.
-Nothing was tested with the live services. UNVERIFIED marks a cautious, undocumented value.
+The comments cite the sources as of 2026-11-26: documentation, or public issues in other libraries.
+Nothing was tested against the live services. UNVERIFIED marks a cautious, undocumented value.
 """
 
 from dataclasses import replace
@@ -29,13 +29,13 @@ __all__ = [
     "XAI",
 ]
 
-# Only OpenAI has the role `developer`: DeepSeek (pi#1048), DashScope (cherry-studio#19316) and
+# Only OpenAI supports the role `developer`: DeepSeek (pi#1048), DashScope (cherry-studio#19316) and
 # DeepInfra (pi#1578) reject it. Every server accepts `system`.
 _CHAT = ServerProfile(api="chat", developer_role=False)
 # The output is requested in the prompt's text, and no tool is strict.
 _WITHOUT_SCHEMAS = replace(_CHAT, structured_output="prompted", strict="never")
-# With both an output schema and tools, the model starts with JSON and never calls a tool: seen with
-# llama.cpp's server; ollama#8095, vllm#39929. LM Studio: UNVERIFIED.
+# Given both an output schema and tools, the model starts with JSON and never calls a tool: observed
+# with llama.cpp's server; ollama#8095, vllm#39929. LM Studio: UNVERIFIED.
 _LOCAL = replace(_CHAT, structured_output="prompted", think_tags=True, needs_key=False)
 _STREAM_OPTIONS = frozenset({"stream_options"})
 
@@ -49,7 +49,8 @@ AZURE = ServerProfile(
 )
 
 # Some models reject `strict: true` (livekit/agents#3134), and all reject mixed values
-# (kilocode#5189). `parallel_tool_calls` returns 400 (req_llm's guide). Reasoning: UNVERIFIED.
+# (kilocode#5189). `parallel_tool_calls` causes a 400 error (req_llm's guide). Reasoning:
+# UNVERIFIED.
 CEREBRAS = replace(
     _CHAT,
     strict="never",
@@ -82,7 +83,7 @@ DEEPSEEK = replace(
     key_variable="DEEPSEEK_API_KEY",
 )
 
-# ai.google.dev, OpenAI compatibility. A result must have the tool's name (hermes-agent#19728).
+# ai.google.dev, OpenAI compatibility. A result must contain the tool's name (hermes-agent#19728).
 # Older models do not accept both an output schema and tools; `strict`: UNVERIFIED.
 GEMINI = replace(
     _WITHOUT_SCHEMAS,
@@ -112,7 +113,7 @@ GROQ = replace(
     key_variable="GROQ_API_KEY",
 )
 
-# A message with calls must have `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
+# A message with calls must contain `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
 # schema and `strict`: UNVERIFIED.
 KIMI = replace(
     _WITHOUT_SCHEMAS,
@@ -122,7 +123,7 @@ KIMI = replace(
     key_variable="MOONSHOT_API_KEY",
 )
 
-# README of llama.cpp's server: `--api-key` is LLAMA_API_KEY, and `--reasoning-format none` leaves
+# README of llama.cpp's server: LLAMA_API_KEY sets `--api-key`, and `--reasoning-format none` leaves
 # reasoning in the text.
 LLAMA_CPP = replace(
     _LOCAL,
@@ -132,7 +133,7 @@ LLAMA_CPP = replace(
 )
 
 # lmstudio.ai, API Changelog: `reasoning` for gpt-oss, tags for other models; its list of parameters
-# has `max_tokens`.
+# includes `max_tokens`.
 LM_STUDIO = replace(
     _LOCAL,
     output_limit="max_tokens",
@@ -181,7 +182,7 @@ QWEN = replace(
 )
 
 # `reasoning` (vllm#27752), or tags without `--reasoning-parser` (vllm#17346). docs.vllm.ai,
-# environment variables: VLLM_API_KEY contains the key, if the server requires one.
+# environment variables: VLLM_API_KEY contains the key if the server requires one.
 VLLM = replace(
     _LOCAL,
     reasoning_field="reasoning",

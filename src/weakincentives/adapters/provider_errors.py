@@ -1,8 +1,8 @@
-"""Classifies providers' errors by HTTP status, code and message, each with a remedy.
+"""Classifies providers' errors by HTTP status, code and message, and adds a remedy to each.
 
-`error_from_failure` reads any failure that a server reports, as an HTTP body or inside a reply. It
-keeps the message unchanged: adapters call `redact_error`, which masks credentials in a message and
-truncates it, once for every error that they raise.
+`error_from_failure` reads any failure that a server reports, whether as an HTTP body or inside a
+reply. It keeps the message unchanged. Adapters call `redact_error` once for every error that they
+raise, to mask credentials in the message and truncate it.
 """
 
 import json
@@ -53,7 +53,7 @@ _REMEDIES = {
     "too_large": "shorten the prompt",
 }
 ERROR_CODES = frozenset({*_REMEDIES, "content", "content_filter", "output", "refused", "truncated"})
-"""The codes of all provider and model failures."""
+"""The codes for all provider and model failures."""
 _REPLY_CODES = {"malformed", "provider_failed", "reply_too_large"}
 _CODES_BY_STATUS = {
     401: "authentication",
@@ -65,7 +65,7 @@ _CODES_BY_STATUS = {
     429: "throttled",
     504: "timeout",
 }
-# the codes, types and statuses of servers, in lower case without "_", "-" and "error"
+# Servers' codes, types and statuses, in lower case and without "_", "-" and "error".
 _CODES_BY_PROVIDER_CODE = {
     code: kind
     for kind, codes in {
@@ -89,8 +89,9 @@ _CODES_BY_PROVIDER_CODE = {
     }.items()
     for code in codes.split()
 }
-# Kinds that many servers report only in a message, and that are more specific than the status. Each
-# pattern is based on a server's messages: vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral, …
+# Kinds that many servers report only in a message, and that are more specific than the status. The
+# patterns are based on messages from vLLM, llama.cpp, LM Studio, Anthropic, Gemini, Mistral and
+# others.
 _CODES_BY_WORDS = {
     "context_length": r"context(?!:).{0,9}(length|window|size|limit)"
     r"|(prompt|input)\b.{0,40} too long|too many tokens: size limit|must have less than \d+ tokens"
@@ -131,8 +132,8 @@ def error_from_failure(
 ) -> PromptEvaluationError:
     """Returns the error for a server's `failure`, which is JSON of any shape or a string.
 
-    `status` is the reply's status, by default the one in the failure. `retry_after` is the value of
-    the header in seconds.
+    `status` is the reply's status, by default the one in the failure. `retry_after` is the header's
+    value in seconds.
     """
     parts = list(_parts(failure))
     sentences = [part.removesuffix(".") for part in parts if isinstance(part, str)]
@@ -159,14 +160,14 @@ def error_from_failure(
 
 
 def reported_failure(reply: object) -> object:
-    """Returns the failure that a reply or an event reports, or `None` if it reports none."""
+    """Returns the failure that a reply or an event reports, if any."""
     if not isinstance(reply, dict):
         return None
     if error := reply.get("error"):
         return reply if error is True else error
     if "error" in (reply.get("object"), reply.get("type")):
         return reply
-    # some servers send the message "Success" with every answer
+    # Some servers send the message "Success" with every answer.
     has_words = isinstance(reply.get("message"), str) or reply.get("detail") or reply.get("errors")
     return reply if has_words and not reply.keys() & _ANSWERS else None
 
@@ -181,7 +182,7 @@ def _parts(value: object, depth: int = 0) -> Iterator[AnyJson]:
                 return
             except (ValueError, RecursionError):
                 pass
-        # HTML tags are removed from error pages
+        # Remove HTML tags from error pages.
         yield " ".join(re.sub(r"<[^>]{0,500}>", " ", text[:5000]).split()) if "<" in text else text
     elif isinstance(value, list) and depth < _MAX_DEPTH:
         for item in value[:10]:
@@ -194,7 +195,7 @@ def _parts(value: object, depth: int = 0) -> Iterator[AnyJson]:
 
 
 def _param(part: AnyJson) -> str:
-    """Returns the name of the invalid parameter in a part of a failure, or `""`."""
+    """Returns the name of the invalid parameter that part of a failure reports, or `""`."""
     if not isinstance(part, dict):
         return ""
     place = part.get("loc")
@@ -203,7 +204,7 @@ def _param(part: AnyJson) -> str:
 
 
 def _delays(parts: list[AnyJson]) -> Iterator[str]:
-    """Yields the delays in seconds that a failure asks for."""
+    """Yields the delays, in seconds, that a failure requests."""
     for part in parts:
         if isinstance(part, dict):
             wait = (
@@ -224,10 +225,10 @@ def error_from_status(
     code: object = None,
     retry_after: str | None = None,
 ) -> PromptEvaluationError:
-    """Returns the error for a reply with an error status; for status 429, a `ThrottleError`.
+    """Returns the error for a reply with an error status; a `ThrottleError` for status 429.
 
-    `code` is the provider's own code, or a list of its codes and types. `retry_after` is the value
-    of the header in seconds; a date is ignored. A failure in a reply with status 200 is
+    `code` is the provider's own code, or a list of its codes and types. `retry_after` is the
+    header's value in seconds; a date is ignored. A failure in a reply with status 200 is
     `"provider_failed"`, unless its code or message is more specific.
     """
     kind = _kind(status, message, code if isinstance(code, list) else [code])
@@ -252,7 +253,7 @@ def error_from_status(
 
 
 def _kind(status: int, message: str, codes: list[AnyJson]) -> str:
-    """Returns the kind of a failure, from its code, otherwise its message, otherwise its status."""
+    """Returns the kind of failure, from its code or else its message or else its status."""
     names = [re.sub(r"[_\s-]|error", "", str(code).lower()) for code in codes]
     kinds = [_CODES_BY_PROVIDER_CODE[name] for name in names if name in _CODES_BY_PROVIDER_CODE]
     words = message[:2000].lower()
@@ -274,7 +275,7 @@ def _kind(status: int, message: str, codes: list[AnyJson]) -> str:
 def _wait(retry_after: str | None) -> timedelta | None:
     try:
         wait = timedelta(seconds=float(retry_after or 0))
-    except (ValueError, OverflowError):  # a date, which the supported providers do not send
+    except (ValueError, OverflowError):  # a date, which supported providers do not send
         return None
     return wait if wait > timedelta(0) else None
 
@@ -282,7 +283,7 @@ def _wait(retry_after: str | None) -> timedelta | None:
 def error_from_request(
     provider: str, code: str, message: str, remedy: str | None = None
 ) -> PromptEvaluationError:
-    """Returns the error of kind `code` for a request without a status or a usable reply.
+    """Returns an error with `code` for a request that has neither a status nor a usable reply.
 
     The default `remedy` depends on the code. The phase is `"response"` for `"malformed"`,
     `"provider_failed"` and `"reply_too_large"`, otherwise `"request"`.
@@ -300,7 +301,7 @@ def error_from_request(
 def error_from_reply(
     provider: str, reason: str, *, of_this_api: bool = True
 ) -> PromptEvaluationError:
-    """Returns the error for a reply of the wrong shape, which may come from another API."""
+    """Returns the error for a reply with the wrong shape, which may come from another API."""
     remedy = None if of_this_api else "check that base_url serves this API"
     return error_from_request(provider, "malformed", f"the reply is malformed: {reason}", remedy)
 
@@ -315,7 +316,7 @@ def error_from_redirect(provider: str, status: int, location: str) -> PromptEval
     """Returns the error for a redirect, which would send the prompt and key to another server."""
     try:
         host = urlsplit(location).netloc.rpartition("@")[2]
-    except ValueError:  # the brackets do not contain an address
+    except ValueError:  # the text in brackets is not an address
         host = ""
     place = f" to {host!r}" if host else ""
     message = f"the server redirects{place}, and redirects are not followed"
@@ -330,7 +331,7 @@ def redact_error(error: PromptEvaluationError, redactor: Redactor) -> PromptEval
     Masking comes first, because a truncated credential would not be recognized.
     """
     error.message = redactor(error.message)[:_MAX_MESSAGE]
-    error.remedy = redactor(error.remedy)  # it may contain the URL of a request
+    error.remedy = redactor(error.remedy)  # it may contain a request's URL
     error.args = (error.message,)
     return error
 

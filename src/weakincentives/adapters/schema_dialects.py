@@ -1,8 +1,8 @@
-"""Converts JSON Schemas to the dialects of providers: the plain and the strict form.
+"""Converts JSON Schemas to providers' dialects, in a plain and a strict form.
 
-A strict schema closes every object and has only keywords that the provider's decoder accepts. Other
-keywords are moved into the description. A schema that cannot be strict, such as one with open maps,
-is sent unchanged.
+A strict schema closes every object and contains only keywords that the provider's decoder accepts.
+Other keywords are moved into the description. A schema that cannot be strict, such as one with open
+maps, is sent unchanged.
 """
 
 import json
@@ -39,10 +39,10 @@ class Dialect:
     """The JSON Schemas that a provider accepts.
 
     Its strict decoder accepts `keywords`, `formats`, and patterns that do not match `hard_pattern`.
-    `described` has the wording for keywords that are moved into the description; a schema with any
-    other keyword is not strict. An optional property can be `"absent"`, or it must be `"null"`. A
-    reference with a description is `"wrapped"` in `anyOf`, or `"copied"` from its definition.
-    Property names match `names`, even in plain schemas.
+    `described` maps keywords that are moved into the description to their wording; a schema with
+    any other keyword is not strict. An omitted optional property is either `"absent"` or `"null"`.
+    A reference with a description is either `"wrapped"` in `anyOf` or `"copied"` from its
+    definition. Property names must match `names`, even in plain schemas.
     """
 
     keywords: frozenset[str]
@@ -96,7 +96,7 @@ OPENAI = Dialect(
 class EncodedSchema(NamedTuple):
     """A schema in a provider's dialect; `strict` is `None` if it cannot be strict.
 
-    `optional_fields` and `unions` count these parts of the strict form.
+    `optional_fields` and `unions` are the numbers of these parts in the strict form.
     """
 
     plain: JsonSchema
@@ -106,21 +106,21 @@ class EncodedSchema(NamedTuple):
 
     @property
     def sent(self) -> JsonSchema:
-        """The strict form if there is one, otherwise the plain one."""
+        """The strict form if there is one, otherwise the plain form."""
         return self.plain if self.strict is None else self.strict
 
 
 def encode_schema(schema: JsonSchema, dialect: Dialect) -> EncodedSchema:
-    """Returns the schema of a `ToolSpec` or an `OutputSpec` in a provider's dialect.
+    """Converts the schema of a `ToolSpec` or an `OutputSpec` to a provider's dialect.
 
-    Equal schemas share their result, so do not change it.
+    Equal schemas share the result, so do not modify it.
     """
-    # creates a cache key ten times faster than JSON; version 2 depends only on values
+    # This creates a cache key ten times faster than JSON; format version 2 depends only on values.
     return _encode(_Content(marshal.dumps(schema, 2), schema), dialect)
 
 
 def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) -> JsonObject:
-    """Returns a tool in the format of OpenAI's APIs, without the `strict` field if it is false."""
+    """Encodes a tool in the format of OpenAI's APIs, without the `strict` field if it is false."""
     schema = encode_schema(spec.parameters, dialect)
     if not strict:
         return {**spec.as_dict(), "parameters": schema.plain}
@@ -129,7 +129,7 @@ def encode_function(spec: ToolSpec, dialect: Dialect, *, strict: bool = True) ->
 
 
 def encode_output(spec: OutputSpec, dialect: Dialect) -> JsonObject:
-    """Returns a declared output in the format of OpenAI's APIs."""
+    """Encodes a declared output in the format of OpenAI's APIs."""
     schema = encode_schema(spec.schema, dialect)
     return {"name": spec.name, "schema": schema.sent, "strict": schema.strict is not None}
 
@@ -162,7 +162,7 @@ class _NotStrict(Exception):
 
 
 class _StrictForm:
-    """Builds the strict forms of a schema's parts, and counts the parts that providers limit."""
+    """Builds the strict form of a schema, and counts the parts that providers limit."""
 
     def __init__(self, schema: JsonSchema, dialect: Dialect) -> None:
         self._root = schema
@@ -211,7 +211,7 @@ class _StrictForm:
 
 
 def _nullable(schema: JsonSchema) -> JsonSchema:
-    """Returns the schema of an optional property, which the model omits by sending null."""
+    """Returns the schema for an optional property, which the model omits by sending null."""
     if any(option.get("type") == "null" for option in schema.get("anyOf", ())):
         return schema
     description = {"description": schema["description"]} if "description" in schema else {}

@@ -15,7 +15,7 @@ type _Strict = Literal["each", "uniform", "never"]
 type _Reasoning = Literal["send", "require", "drop"]
 _OUTPUT_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
 NO_KEY = "unused"
-"""The placeholder key that a client gets for a server that does not need one."""
+"""The placeholder key for a server that does not need a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +23,21 @@ class ServerProfile:
     """The requests that a server accepts, and its address.
 
     The defaults suit the strictest servers, so most servers do not need their own profile.
-    `weakincentives.adapters.profiles` has predefined profiles; `dataclasses.replace` changes one.
+    `weakincentives.adapters.profiles` contains predefined profiles; use `dataclasses.replace` to
+    change one.
 
-    *Requests.* `api` and `structured_output` are the defaults of the adapter's arguments with those
-    names. With `strict="each"`, every tool whose schema allows it is sent with `strict: true`. With
-    `"uniform"`, all tools have the same value, and with `"never"`, the field is not sent. `dialect`
-    is the dialect of strict schemas. `developer_role=False` sends the role `system` instead of
-    `developer`. `rejected_fields` are never sent, even if `options` contains them. `output_limit`
-    is the name that Chat Completions uses for `max_tokens` or `max_completion_tokens` in `options`.
+    *Requests.* `api` and `structured_output` are the defaults for the adapter's arguments of the
+    same names. With `strict="each"`, every tool whose schema allows it is sent with `strict: true`.
+    With `"uniform"`, all tools are sent with the same value, and with `"never"`, the field is not
+    sent. `dialect` is the dialect for strict schemas. `developer_role=False` sends the role
+    `system` instead of `developer`. `rejected_fields` are never sent, even if `options` contains
+    them. `output_limit` is the name under which Chat Completions requests send `max_tokens` or
+    `max_completion_tokens` from `options`.
 
-    *Messages* of Chat Completions. With `alternating_roles`, adjacent messages with the same role
+    *Messages* in Chat Completions. With `alternating_roles`, adjacent messages with the same role
     are joined. `user_after_tool` allows a user message directly after a tool result; without it, a
-    short message of the model is inserted between the two. `call_ids` is a regular expression for
-    the ids of tool calls; other ids are replaced. By default, the server gets back the ids that it
+    short assistant message is inserted between the two. `call_ids` is a regular expression for tool
+    call ids; ids that do not match are replaced. By default, the server gets back the ids that it
     sent. `media_in_results` sends images and documents in a tool result instead of in a following
     user message. `named_results` sends the tool's name with the result. `reasoning` determines
     whether reasoning is sent back. With `"drop"`, only the documented fields of the model's
@@ -44,13 +46,13 @@ class ServerProfile:
     the server used. `think_tags` means that `<think>…</think>` at the beginning of a text is
     reasoning.
 
-    *Connection.* The server's URL is the adapter's `base_url`, otherwise the value of
-    `base_url_variable`, otherwise `base_url`. A URL without a path gets the path of `base_url`, or
-    `path`. The key is the value of `key_variable`, which is read only for the profile's own server;
-    with `needs_key=False`, a placeholder replaces a missing key. A profile without these fields
-    uses `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    *Connection.* The server's URL is the adapter's `base_url`, if set; otherwise the value of
+    `base_url_variable`, if set; otherwise the profile's `base_url`. A URL without a path gets the
+    path from the profile's `base_url`, or `path`. The key is the value of `key_variable`, which is
+    read only for the profile's own server; with `needs_key=False`, a placeholder replaces a missing
+    key. A profile without these fields uses `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
-    Raises `ValueError` for an unknown value and for an invalid regular expression.
+    Raises `ValueError` for an unknown value or an invalid regular expression.
     """
 
     api: Literal["responses", "chat"] = "responses"
@@ -97,7 +99,7 @@ class ServerProfile:
             ) from error
 
     def adapt_options(self, options: Mapping[str, object], api: str) -> dict[str, object]:
-        """Returns the options that the server accepts; the output limit gets the server's name."""
+        """Returns the options that the server accepts, with its own name for the output limit."""
         sent = {key: value for key, value in options.items() if key not in self.rejected_fields}
         if self.output_limit and api == "chat":
             return {
@@ -109,7 +111,7 @@ class ServerProfile:
     def connection(
         self, base_url: str | None, api_key: str | None
     ) -> tuple[str | None, str | None]:
-        """Returns the base URL and the key for a client, `None` where the SDK reads its own.
+        """Returns the base URL and the key for a client; `None` means that the SDK reads its own.
 
         Raises `ValueError` if a required value is missing.
         """

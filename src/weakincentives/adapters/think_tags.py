@@ -1,4 +1,4 @@
-"""Removes reasoning that a server leaves in the text between `<think>` and `</think>`."""
+"""Removes reasoning that a server leaves in the text, between `<think>` and `</think>`."""
 
 import re
 
@@ -11,10 +11,10 @@ _MAX_TAG = len("</thinking>")
 
 
 def without_thoughts(text: str) -> str:
-    """Returns a text without the reasoning at its beginning.
+    """Removes the reasoning at the beginning of a text.
 
-    The opening tag is often part of the model's template instead of its answer. Without an opening
-    tag, a closing tag ends the reasoning only if it is on a line of its own.
+    The opening tag is often part of the model's template instead of its answer. If there is no
+    opening tag, a closing tag ends the reasoning only if it is on a line of its own.
     """
     if text.lstrip()[:_MAX_TAG].lower().startswith(_TAGS):
         end = _END.search(text)
@@ -28,7 +28,7 @@ def without_thoughts(text: str) -> str:
 class ThoughtFilter:
     """Removes the reasoning at the beginning of a text that arrives in chunks.
 
-    Reasoning without its opening tag is not removed, because only its end would reveal it.
+    Reasoning without an opening tag is not removed, because only its end would reveal it.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ThoughtFilter:
         self._passes = False
 
     def feed(self, chunk: str) -> str:
-        """Returns the part of the text that can be shown now."""
+        """Returns the additional text that can be shown so far."""
         if self._passes:
             return chunk
         self._held += chunk
@@ -46,12 +46,12 @@ class ThoughtFilter:
             self._is_thought = begin.startswith(_TAGS)
             if not self._is_thought:
                 if any(tag.startswith(begin) for tag in _TAGS):
-                    return ""  # it may become a tag
+                    return ""  # it may turn out to be a tag
                 self._passes = True
                 return self._held
         end = _END.search(self._held)
         if end is None:
-            # the chunk may end with the beginning of a tag
+            # The chunk may end with the beginning of a tag.
             self._held = _TAGS[0] + self._held[-_MAX_TAG:]
             return ""
         shown = self._held[end.end() :].lstrip()

@@ -1,10 +1,10 @@
-"""Makes the messages of a conversation valid for a provider before a codec writes them.
+"""Makes a conversation's messages valid for a provider before a codec encodes them.
 
-The stored conversation contains the original messages, including the mistakes of models and
-servers. A request must be valid, or the provider rejects it and every later one. `ValidMessages`
-turns the stored messages into valid ones. It handles each message once and uses only earlier
-messages, so that later requests send the same bytes again. This module has the rules that apply to
-all providers; a codec adds those of its API.
+The stored conversation contains the original messages, including mistakes by models and servers. A
+request must be valid, or the provider rejects it and every later one. `ValidMessages` converts the
+stored messages to valid ones. It handles each message once and looks only at earlier messages, so
+that later requests send the same bytes again. This module contains the rules that apply to all
+providers; a codec adds the rules for its own API.
 """
 
 import json
@@ -36,23 +36,23 @@ _NO_OUTPUT = "(no output)"
 _FAILED = "The tool failed without a message."
 _NOT_RUN = "Not run: the run ended."
 _REFUSED = "(The provider rejected this result.)"
-# the calls in these answers did not run; like the reasoning, they may be incomplete
+# The calls in these answers did not run; like the reasoning, they may be incomplete.
 _TRUNCATED: Mapping[Finish, str] = {
     "length": "(cut off at the length limit)",
     "content_filter": "(cut off by the provider's content filter)",
     "refusal": "",
 }
-# Mistral requires exactly nine letters and digits, and every other provider accepts them too
+# Mistral requires exactly nine letters and digits, which every other provider accepts too.
 _ID_FOR_ALL = re.compile(r"[a-zA-Z0-9]{9}")
 _MAX_NAME = 64
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ValidMessages:
-    """The valid messages of one conversation.
+    """Converts one conversation's messages to valid ones.
 
-    Only messages with the codec's `wire_format` keep the provider's items. Their call ids are kept
-    if they match `call_ids`.
+    Only messages in the codec's `wire_format` keep the provider's items. Their call ids are kept if
+    they match `call_ids`.
     """
 
     def __init__(self, wire_format: str = "", call_ids: str = r"(?s:.+)") -> None:
@@ -60,19 +60,19 @@ class ValidMessages:
         self._own_ids = re.compile(call_ids)
         self._sent_ids: set[str] = set()
         self._made_ids = 0
-        # The calls without a result so far: the conversation's id and the sent id. A call that is
-        # not sent has no sent id, and its result is not sent either.
+        # The calls that have no result yet: the id in the conversation and the id that was sent. A
+        # call that is not sent has no sent id, and its result is not sent either.
         self._open: list[tuple[str, str]] = []
-        # the last message's role, and whether it is an answer that the model continues
+        # The last message's role, and whether it is an answer that the model will continue.
         self._role = ""
         self._paused = False
 
     def read(self, messages: Iterable[Message], *, to_be_sent: bool = True) -> Iterator[Message]:
-        """Yields valid messages for the next request, which sends `messages` after earlier ones.
+        """Yields valid messages for the next request, which adds `messages` to the earlier ones.
 
-        Each call gets exactly one result. The conversation begins with a user message, and between
-        two answers of the model there is another user message. If the request is `to_be_sent`
-        without further messages, it ends with a user message or a result.
+        Each call gets exactly one result. The conversation begins with a user message, and there is
+        another one between any two of the model's answers. If the request is `to_be_sent` without
+        further messages, it ends with a user message or a result.
         """
         for message in messages:
             match message:
@@ -102,7 +102,7 @@ class ValidMessages:
             yield UserMessage(GO_ON)
 
     def _close_calls(self) -> Iterator[ToolMessage]:
-        """Yields results for the calls that have none."""
+        """Yields results for calls that do not have one."""
         for call_id, _ in [*self._open]:
             if answer := self._answer(ToolMessage(call_id, _NOT_RUN, success=False)):
                 yield answer
@@ -162,9 +162,10 @@ class ValidMessages:
 
 
 def valid_arguments(text: str) -> str:
-    """Returns a call's arguments as the text of a JSON object that every provider can read.
+    """Returns a call's arguments as a JSON object, in text that every provider can read.
 
-    Any other text is wrapped in an object, in the form that Anthropic's documentation recommends.
+    Text that is not a JSON object is wrapped in one, in the form that Anthropic's documentation
+    recommends.
     """
     plain = unwrap_arguments(text)
     try:
@@ -193,7 +194,7 @@ _decode = json.JSONDecoder(parse_constant=_refuse, parse_float=_read_float).deco
 
 
 def _with_text(message: UserMessage) -> UserMessage:
-    """Returns the message without blank texts, or with a placeholder if nothing else is left."""
+    """Returns the message without blank texts, or with a placeholder if nothing is left."""
     if isinstance(message.content, str):
         return message if message.content.strip() else replace(message, content=NO_TEXT)
     parts: list[Part] = [

@@ -1,4 +1,4 @@
-"""Approval on the terminal, and `wink approve`, which decides about the calls of a stored run."""
+"""Approval on the terminal, and `wink approve`, which decides on a stored run's calls."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def approve(
     yes: _Yes = None,
     no: _No = None,
 ) -> None:
-    """Show the pending calls of a stored run, and decide about them.
+    """Show a stored run's pending calls, and decide on them.
 
     On a terminal, asks about each call that has no decision yet. The decisions are stored in the
     file, and wink run --resume FILE continues with them.
@@ -65,7 +65,7 @@ def approve(
 
 
 def ask(preview: Preview) -> Decision:
-    """Shows a call on the terminal and reads the user's decision; the end of input denies it."""
+    """Shows a call on the terminal and reads the user's decision; end of input means denial."""
     show(preview)
     while True:
         sys.stderr.write(_QUESTION)
@@ -100,12 +100,12 @@ def show(preview: Preview, decision: Decision | None = None) -> None:
 
 
 def is_interactive() -> bool:
-    """Returns whether the user can be asked a question."""
+    """Returns whether the user can be asked questions."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def read_suspension(file: Path) -> Suspension:
-    """Returns the suspended run in a file."""
+    """Reads the suspended run in a file."""
     try:
         return Suspension.from_json(read_text(file))
     except FileNotFoundError as error:
@@ -115,6 +115,6 @@ def read_suspension(file: Path) -> Suspension:
 
 
 def write_file(file: Path, text: str) -> None:
-    """Replaces a file atomically; only its owner can read it."""
+    """Replaces a file atomically; only its owner can read the new file."""
     with replacing(file, mode=0o600) as new:
         new.write(text.encode())

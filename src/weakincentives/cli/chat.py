@@ -89,7 +89,7 @@ def chat(
     overrides = visibility_overrides(prompt, open_, summary)
     file = save or resume
     session, screen = Session(content=_content_store(file, resume)), _Screen()
-    prompt.render(session=session, visibility_overrides=overrides)  # raises for missing params
+    prompt.render(session=session, visibility_overrides=overrides)  # raises if params are missing
     with ExitStack() as stack:
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
         talk = Chat(loop, prompt, session=session)
@@ -127,7 +127,7 @@ def chat(
 
 
 def _content_store(file: Path | None, resume: Path | None) -> ContentStore:
-    """Returns a store in a folder next to the chat's file, with the content of a resumed chat."""
+    """Returns a store in a folder next to the chat's file, with any resumed chat's content."""
     if file is None:
         return MemoryContentStore()
     if resume is not None and resume != file and _content_folder(resume).is_dir():
@@ -142,14 +142,14 @@ def _content_folder(file: Path) -> Path:
 class _Screen:
     """Shows the events of a chat and reads the user's messages.
 
-    On a terminal, text is shown as soon as it arrives. In a file or a pipe, an answer is written
-    only when it is final, because written text cannot be removed.
+    On a terminal, text is shown as soon as it arrives. In a file or pipe, an answer is written only
+    once it is final, because text that has been written cannot be removed.
     """
 
     def __init__(self) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._streams = sys.stdout.isatty()
-        self._in_text = False  # whether the model's text was written last
+        self._in_text = False  # whether the last output was the model's text
         self._turn_has_text = False
         if self.interactive:
             with suppress(ImportError):  # not available on Windows

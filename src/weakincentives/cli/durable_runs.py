@@ -114,7 +114,7 @@ def clean(url: Url, *, before: Before, log: Log = None) -> None:
 
 @app.command()
 def create(url: Url, *, log: Log = None) -> None:
-    """Create the tables of durable runs, or migrate them to the installed version of DBOS.
+    """Create the tables for durable runs, or migrate them to the installed version of DBOS.
 
     The role in the URL must be allowed to create tables; workers do not need this privilege.
     """
@@ -138,7 +138,7 @@ def _open(url: str, log: str | None) -> Generator["WaitingRuns"]:
 
 @contextmanager
 def _without_log_of_dbos() -> Generator[None]:
-    """Suppresses DBOS's log of errors that it also raises."""
+    """Suppresses DBOS's log messages about errors that it also raises."""
     logger = logging.getLogger("dbos")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

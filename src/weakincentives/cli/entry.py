@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Runs `wink` with the process's arguments and exits.
 
-    The exit code is 0 for success, 1 if a check found something or the provider failed, and 2 if
+    The exit code is 0 for success, 1 if a check found a problem or the provider failed, and 2 if
     the command cannot be executed with these arguments.
     """
     try:

@@ -1,4 +1,4 @@
-"""`wink mcp`: lock MCP servers, see later changes, and serve a prompt."""
+"""`wink mcp`: lock MCP servers, see how they change, and serve a prompt."""
 
 import asyncio
 import os
@@ -198,7 +198,7 @@ def _live(server: ServerLock, timeout: float) -> ServerLock:
 
 @contextmanager
 def _sdk() -> Generator[None]:
-    """Reports the missing extra if an import in the block needs the SDK."""
+    """Reports the missing extra if an import inside the block needs the SDK."""
     try:
         yield
     except ImportError as error:

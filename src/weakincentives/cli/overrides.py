@@ -122,7 +122,7 @@ def _load(target: str, tag: str) -> tuple[AnyPrompt, LocalPromptOverridesStore]:
 
 
 def _edit(text: str) -> str:
-    """Opens a text in the user's editor and returns the result."""
+    """Opens a text in the user's editor and returns the edited text."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         raise UsageError("cannot find an editor; set EDITOR, or pass the text with --file")

@@ -1,4 +1,4 @@
-"""Output of `wink`: text without terminal control characters, JSON, and wide tables."""
+"""Output for `wink`: text without terminal control characters, JSON, and wide tables."""
 
 import json
 import sys
@@ -22,17 +22,17 @@ _WIDTH = 100
 
 
 def printable(text: str) -> str:
-    """Replaces characters that control a terminal or hide text by question marks."""
+    """Replaces characters that control a terminal or hide text with question marks."""
     return HIDDEN.sub("?", text)
 
 
 def single_line(text: str) -> str:
-    """Makes `text` printable, and collapses white space to single spaces."""
+    """Makes `text` printable, and collapses each run of white space to a single space."""
     return printable(" ".join(text.split()))
 
 
 def short_line(margin: str, text: str) -> str:
-    """Formats `text` as one line after the margin; two leading spaces indent a step of a turn."""
+    """Formats `text` as one line after the margin; two leading spaces indent a step in a turn."""
     text = margin + "  " * text.startswith("  ") + single_line(text)
     return cut(text, _WIDTH - 1, counted=False)
 
@@ -49,6 +49,6 @@ def write_json(value: object, *, indent: int | None = 2) -> None:
 
 
 def wide_console() -> Console:
-    """Returns standard output; in a file or pipe, its tables can exceed 80 columns."""
+    """Returns a console for standard output; in a file or pipe, tables can exceed 80 columns."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=160)

@@ -161,7 +161,7 @@ def check(
 
 
 def _for_command_line(finding: Finding, prompt: AnyPrompt) -> Finding:
-    """Returns the finding with a remedy for the command line."""
+    """Returns the finding with a remedy that applies to the command line."""
     section = prompt.template.registry.get_section(finding.section_path)
     if finding.code != "cannot-check" or section is None or section.params_type is None:
         return finding
@@ -172,12 +172,12 @@ def _for_command_line(finding: Finding, prompt: AnyPrompt) -> Finding:
 def token_counter() -> tuple[Callable[[str], int], str]:
     """Returns a function that counts a text's tokens, and the name of its method.
 
-    It uses tiktoken if the package and its data are installed, and otherwise estimates.
+    It uses tiktoken if the package and its data are installed; otherwise it estimates.
     """
     cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = Path(cache) if cache else Path(tempfile.gettempdir(), "data-gym-cache")
     name = hashlib.sha1(_ENCODING_URL.encode(), usedforsecurity=False).hexdigest()
-    with suppress(Exception):  # without the package or its data, estimate
+    with suppress(Exception):  # estimates if the package or its data is missing
         if (folder / name).is_file():  # otherwise tiktoken would download it
             encoding = import_module("tiktoken").get_encoding("o200k_base")
             return (
@@ -197,7 +197,7 @@ def _line(finding: Finding) -> str:
 
 
 def _annotation(finding: Finding, prompt: str) -> str:
-    """Returns a finding as a workflow command of GitHub Actions."""
+    """Formats a finding as a GitHub Actions workflow command."""
     text = f"{prompt} {_key(finding.section_path)}: {finding.message}; {finding.remedy}"
     for char in "%\r\n":
         text = text.replace(char, f"%{ord(char):02X}")

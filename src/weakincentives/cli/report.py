@@ -1,4 +1,4 @@
-"""`wink report`: show logged runs on one page, by default without secrets."""
+"""`wink report`: show logged runs on one page, without secrets by default."""
 
 import os
 import sys

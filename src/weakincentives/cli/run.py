@@ -1,4 +1,4 @@
-"""`wink run`, `show` and `advise`: run a prompt, view the run later, and see its cost."""
+"""`wink run`, `show` and `advise`: run a prompt, and later view the run and its cost."""
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -118,7 +118,7 @@ def show(log: Annotated[Path, Argument(help="A log from wink run --log.")]) -> N
 
 
 def print_timeline(records: Sequence[Record]) -> None:
-    """Prints the lines of a run, and its cost."""
+    """Prints a run's lines and its cost."""
     run = LoggedRun()
     lines = [f"{_clock(row):15}{_short(line)}" for row in records for line in run.add(row)]
     lines += [f"{'':15}{_short(line)}" for line in run.end()]
@@ -136,7 +136,7 @@ def advise(
     records: list[Record] = []
     for log in logs:
         with reading(log) as rows:
-            section_costs(rows)  # called for each log, so that an error names its file
+            section_costs(rows)  # called once per log, so that an error names the file
             spending(rows)
             records += rows
     costs, total = section_costs(records), spending(records)
@@ -173,7 +173,7 @@ def _numbers(requests: int, sent: int, count: int, total: Spending | None) -> tu
 
 
 def _store(suspended: RunSuspended, file: Path | None) -> Exception:
-    """Stores a suspended run in the file; returns the exception that ends the program."""
+    """Stores a suspended run in a file; returns the exception that ends the program."""
     if file is None:
         return UsageError(f"{suspended}; here: --suspend FILE, then wink approve FILE")
     write_file(file, suspended.suspension.to_json())
@@ -224,7 +224,7 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
 
 @contextmanager
 def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[list[Record]]:
-    """Yields the records in `log`; errors about them inside the block name the file.
+    """Yields the records in `log`; errors that they cause inside the block name the file.
 
     `clean` is applied to each line first.
     """
@@ -239,7 +239,7 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
 
 @contextmanager
 def record_errors(name: str) -> Generator[None]:
-    """Reports errors in records that wink did not write, with the name of the log."""
+    """Reports errors in records that wink did not write, naming the log."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -249,10 +249,10 @@ def record_errors(name: str) -> Generator[None]:
 
 
 def _short(line: Line) -> str:
-    """Makes a line safe for a terminal, and indents it below the parent evaluations."""
+    """Makes a line safe for a terminal, and indents it below its parent evaluations."""
     return short_line("    " * line.depth, line.text)
 
 
 def _clock(record: Record) -> str:
-    """Returns the time of day in UTC."""
+    """Returns the record's time of day in UTC."""
     return single_line(str(record.get("created_at", "")).partition("T")[2][:12])

@@ -1,4 +1,4 @@
-"""The common parts of `wink run` and `wink chat`: the adapter, the log, and error reports."""
+"""The parts that `wink run` and `wink chat` share: the adapter, the log, and error reports."""
 
 import json
 import os
@@ -49,7 +49,7 @@ Log = Annotated[
 
 
 def load_adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
-    """Creates the adapter named on the command line, and enters it if it is a context manager."""
+    """Creates the adapter named on the command line; enters it if it is a context manager."""
     arguments = {key: value for key, value in options.items() if value is not None}
     if name in _PROVIDERS and "model" not in arguments:
         default = ", the default," if name == "openai" else ""
@@ -64,7 +64,7 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
             f"{provider} --model {model_name}"
         )
     if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
-        # most self-hosted servers need no key, but the SDK requires one
+        # Most self-hosted servers do not need a key, but the SDK requires one.
         arguments["api_key"] = "none"
     adapter = load(_PROVIDERS.get(name, name), "adapter")
     if callable(adapter):
@@ -72,7 +72,7 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
             adapter = adapter(**arguments)
             if isinstance(adapter, AbstractContextManager):
                 adapter = stack.enter_context(adapter)
-        except Exception as error:  # the author's own code, or an SDK that is not installed
+        except Exception as error:  # from the user's own code, or an SDK that is not installed
             raise UsageError(f"--adapter {name}: {type(error).__name__}: {error}") from error
     if not isinstance(adapter, ProviderAdapter):
         raise UsageError(
@@ -84,7 +84,7 @@ def load_adapter(name: str, stack: ExitStack, **options: str | None) -> Provider
 
 @contextmanager
 def log_events(bus: EventBus, log: Path) -> Generator[None]:
-    """Writes events to `log`; a disk error is raised at the end, so that the answer is not lost."""
+    """Writes events to `log`; raises a disk error only at the end, so as not to lose the answer."""
     failures: list[OSError] = []
     file = log.open("w", encoding="utf-8")
 
@@ -107,7 +107,7 @@ def log_events(bus: EventBus, log: Path) -> Generator[None]:
 
 
 class _LogLines(Handler):
-    """Writes each warning of the library as one line, with the location of its exception."""
+    """Writes each of the library's warnings as one line, with its exception's location."""
 
     def __init__(self, write: Callable[[Iterable[str]], None]) -> None:
         super().__init__(WARNING)
@@ -124,7 +124,7 @@ class _LogLines(Handler):
 
 @contextmanager
 def warnings_as_lines(write: Callable[[Iterable[str]], None]) -> Generator[None]:
-    """Passes each warning of the library to `write` as a line during the block."""
+    """During the block, passes each of the library's warnings to `write` as a line."""
     logger, handler = getLogger("weakincentives"), _LogLines(write)
     logger.addHandler(handler)
     try:
@@ -135,7 +135,7 @@ def warnings_as_lines(write: Callable[[Iterable[str]], None]) -> Generator[None]
 
 @contextmanager
 def adapter_errors(name: str) -> Generator[None]:
-    """Raises `UsageError` for an exception of a user's own adapter."""
+    """Raises `UsageError` for an exception from a user's own adapter."""
     try:
         yield
     except (WeakIncentivesError, UsageError):
@@ -148,12 +148,13 @@ def adapter_errors(name: str) -> Generator[None]:
 def state_types(text: str, target: str) -> list[type]:
     """Returns the types that a snapshot names, if they are in the target's own package.
 
-    That package is already imported. A file must not be able to select any class of the process.
+    That package has already been imported. A file must not be able to select an arbitrary class in
+    the process.
     """
     try:
         names = [str(name) for name in json.loads(text)["slices"]]
     except (ValueError, LookupError, TypeError):
-        return []  # `parse_snapshot` reports the error
+        return []  # `parse_snapshot` will report the error
     package = target.partition(":")[0].partition(".")[0]
     types: list[type] = []
     for name in names:

@@ -18,7 +18,7 @@ Replace = Annotated[bool, Option("--replace", help="Replace existing skills.")]
 
 
 @app.callback()
-def _group() -> None: ...  # without it, typer would turn the only command into the group itself
+def _group() -> None: ...  # otherwise typer would make the only command the group
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The cost of logged runs in dollars, for `wink show` and `advise`; needs the `prices` extra."""
+"""The cost in dollars of logged runs, for `wink show` and `advise`; uses the `prices` extra."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _SMALLEST = 0.0001
 
 @dataclass(slots=True)
 class Spending:
-    """The dollars of requests, the part for their input, and the number of `unpriced` requests."""
+    """What requests cost in dollars, their input's share, and how many are `unpriced`."""
 
     dollars: float = 0.0
     input_dollars: float = 0.0
@@ -29,7 +29,7 @@ class Spending:
 
     @property
     def summary(self) -> str:
-        """One line with the dollars and the number of requests whose price is unknown."""
+        """One line with the cost and the number of requests whose price is unknown."""
         known = f"{_amount(self.dollars, '$')} for {count_of(self.requests, 'request')}"
         if not self.unpriced:
             return f"cost: {known}"
@@ -39,21 +39,21 @@ class Spending:
         return f"cost: {known}; {unknown}" if self.requests else f"cost: unknown; {unknown}"
 
     def input_cost(self, tokens: int) -> str:
-        """Returns the average cost of `tokens` of input as text; `?` if any price is unknown."""
+        """Returns the average cost of `tokens` input tokens, or `?` if any price is unknown."""
         if self.unpriced or not self.input_tokens:
             return "?"
         return _amount(tokens * self.input_dollars / self.input_tokens)
 
 
 def _amount(dollars: float, sign: str = "") -> str:
-    """Returns dollars as text, with enough digits to show that a small amount is not zero."""
+    """Formats dollars with enough digits to show that a small amount is not zero."""
     if 0 < dollars < _SMALLEST:
         return f"<{sign}{_SMALLEST}"
     return f"{sign}{dollars:.4f}" if dollars else f"{sign}0"
 
 
 def _prices() -> Prices | None:
-    """Returns the tables of the `prices` extra, if it is installed."""
+    """Returns the price tables from the `prices` extra, if it is installed."""
     if find_spec("genai_prices") is None:
         return None
     from ..contrib.prices import cost
@@ -62,9 +62,9 @@ def _prices() -> Prices | None:
 
 
 def price_of(record: Record) -> float | None:
-    """Returns the dollars of the request in a `ProviderCalled` record, or `None` if unknown.
+    """Returns the cost in dollars of a `ProviderCalled` record's request, or `None` if unknown.
 
-    Prefers the cost that the run recorded to the tables of the `prices` extra.
+    Prefers the cost that the run recorded over the tables from the `prices` extra.
     """
     if isinstance(dollars := record.get("cost"), int | float):
         return dollars
@@ -76,10 +76,10 @@ def price_of(record: Record) -> float | None:
 
 
 def spending(records: Iterable[Record]) -> Spending | None:
-    """Adds up the cost of the requests in logs.
+    """Adds up the cost of the requests in the logs.
 
-    Returns `None` without the `prices` extra, and for logs that do not name a model, such as logs
-    of scripted adapters.
+    Returns `None` if the `prices` extra is not installed, or if the logs do not name a model, as
+    with scripted adapters.
     """
     if (cost := _prices()) is None:
         return None

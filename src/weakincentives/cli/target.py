@@ -1,4 +1,4 @@
-"""Loads what the command line names: a prompt, its params, sections, an adapter, or a file."""
+"""Loads the objects that the command line names: prompts, params, sections, adapters, files."""
 
 import json
 import sys
@@ -70,9 +70,9 @@ class UsageError(Exception):
 
 
 def load(name: str, kind: str) -> object:
-    """Returns the object at `package.module:name`, importing from the current directory.
+    """Imports the object at `package.module:name`, also from the current directory.
 
-    `kind` describes the expected object in errors.
+    `kind` describes the expected object in error messages.
     """
     module_name, _, attributes = name.partition(":")
     if attributes and module_name.endswith(".py"):
@@ -99,7 +99,7 @@ def load(name: str, kind: str) -> object:
         except AttributeError:
             known = _known_prompts(target) if kind == "prompt" else ""
             raise UsageError(f"{name!r}: cannot find {attribute!r}{known}") from None
-        except Exception as error:  # from a module that imports its parts on use
+        except Exception as error:  # from a module with lazy imports
             cause = f"{type(error).__name__}: {error}"
             raise UsageError(f"importing {name!r} failed: {cause}") from error
     return target
@@ -107,8 +107,8 @@ def load(name: str, kind: str) -> object:
 
 def _known_prompts(target: object) -> str:
     """Returns the names of the prompts in a module, without triggering its lazy imports."""
-    values = dict(getattr(target, "__dict__", {}))  # a copy, because it may change meanwhile
-    # `isinstance` would ask a lazy import's placeholder for its class.
+    values = dict(getattr(target, "__dict__", {}))  # a copy, because it may change in the meantime
+    # `isinstance` would ask a lazy import's placeholder for its class, which triggers the import.
     prompts = [key for key in values if issubclass(type(values[key]), PromptTemplate | Prompt)]
     return f"; prompts there are {', '.join(prompts)}" if prompts else ""
 
@@ -119,10 +119,10 @@ def load_prompt(
     settings: Iterable[str] | None = None,
     tag: str | None = None,
 ) -> AnyPrompt:
-    """Returns the prompt that `target` names.
+    """Loads the prompt that `target` names.
 
-    Binds the params in the file `params`; the `Type.field=value` settings take precedence. With a
-    `tag`, applies the overrides that the repository stores under it.
+    Binds the params from the file `params`; the `Type.field=value` settings take precedence. With a
+    `tag`, applies the overrides that are stored in the repository under that tag.
     """
     prompt = _find_prompt(target)
     if tag is not None:
@@ -159,7 +159,7 @@ def _find_prompt(target: str) -> AnyPrompt:
         _check_parameters(target, prompt)
         try:
             prompt = prompt()
-        except (Exception, SystemExit) as error:  # raised by the author's own code
+        except (Exception, SystemExit) as error:  # raised by the user's own code
             cause = f"{type(error).__name__}: {error}"
             raise UsageError(f"calling {target!r} failed: {cause}") from error
     if isinstance(prompt, PromptTemplate):
@@ -176,7 +176,7 @@ def _check_parameters(target: str, function: AnyFunction) -> None:
     """Raises `UsageError` for a function that cannot be called without arguments."""
     try:
         parameters = signature(function, eval_str=True).parameters.values()
-    except (ValueError, TypeError, NameError):  # the parameters are unknown; the call will show
+    except (ValueError, TypeError, NameError):  # the call will report any problem
         return
     needed = [
         parameter
@@ -238,7 +238,7 @@ def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: AnyPrompt, tag
 def visibility_overrides(
     prompt: AnyPrompt, open_: Iterable[str] | None, summary: Iterable[str] | None
 ) -> dict[SectionPath, SectionVisibility]:
-    """Returns overrides that show these sections, and open the parents of opened ones."""
+    """Returns overrides that show these sections and open the parents of opened sections."""
     registry = prompt.template.registry
     overrides: dict[SectionPath, SectionVisibility] = {}
     full, summarized = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -275,7 +275,7 @@ def _read_params(path: Path) -> Mapping[str, Mapping[str, object]]:
         else:
             serde.check_unique_keys("params", text)
             params = json.loads(text)
-    except Exception as error:  # from either parser
+    except Exception as error:  # raised by either parser
         raise UsageError(f"{path}: {error}") from error
     if not isinstance(params, dict) or not all(isinstance(row, dict) for row in params.values()):
         raise UsageError(f"{path}: params must be {{Type: {{field: value}}}}")

@@ -1,6 +1,6 @@
-"""Converts the events of a run to AG-UI events, for any front end that supports AG-UI.
+"""Converts a run's events to AG-UI events, for any front end that supports AG-UI.
 
-Needs the `ag-ui` extra. `AgUiRun` converts the events of a stream; `new_message` and
+Needs the `ag-ui` extra. `AgUiRun` converts a stream's events; `new_message` and
 `earlier_conversation` read the front end's request. This module does not include an HTTP server.
 """
 
@@ -55,15 +55,15 @@ _INTERRUPTED = "Interrupted: the tool may have run, or a part of it."
 
 
 class AgUiRun:
-    """Converts the events of one stream to AG-UI events, for the run that `request` asks for.
+    """Converts one stream's events to AG-UI events, for the run that `request` asks for.
 
     `stream` and `stream_async` convert a complete stream. A server with its own loop calls `start`,
-    then `convert` for each event, and then `end`. Every message and tool call that was started is
-    ended, however the run ends, and every call has a result unless it is pending approval. If a
-    restart or a rejection discards text, a `MESSAGES_SNAPSHOT` with all other messages removes it
-    from the front end. Restarts, rejections, tool changes and compactions are sent as activities.
+    then `convert` for each event, and then `end`. However the run ends, every started message and
+    tool call is ended, and every call has a result unless it is pending approval. If a restart or a
+    rejection discards text, a `MESSAGES_SNAPSHOT` with all other messages removes it from the front
+    end. Restarts, rejections, tool changes and compactions are sent as activities.
 
-    `messages` are the messages of the thread in the front end, including activities.
+    `messages` contains the messages in the front end's thread, including activities.
     """
 
     def __init__(self, request: ag_ui.RunAgentInput) -> None:
@@ -71,19 +71,19 @@ class AgUiRun:
         self.ended = False
         self._earlier = tuple(request.messages)
         self._messages: list[ag_ui.Message] = []
-        self._message: ag_ui.AssistantMessage | None = None  # with the model's current answer
+        self._message: ag_ui.AssistantMessage | None = None  # contains the model's current answer
         self._text: list[str] | None = None  # the chunks of an open text message
-        self._open_calls: dict[str, str] = {}  # AG-UI's ids of open calls, by the model's ids
+        self._open_calls: dict[str, str] = {}  # AG-UI's ids for open calls, by the model's ids
         answered = {
             item.tool_call_id for item in self._earlier if isinstance(item, ag_ui.ToolMessage)
         }
-        self._waiting = set(_call_ids(self._earlier)) - answered  # pending approval
+        self._waiting = set(_call_ids(self._earlier)) - answered  # calls pending approval
         self._used = {message.id for message in self._earlier} | set(_call_ids(self._earlier))
         self._ids = map(f"{request.run_id}-{{}}".format, count(1))
 
     @property
     def messages(self) -> list[ag_ui.Message]:
-        """The messages of the thread, starting with the request's."""
+        """The messages in the thread, starting with those in the request."""
         self._keep_text()
         return [*self._earlier, *self._messages]
 
@@ -91,8 +91,8 @@ class AgUiRun:
         """Yields the run's AG-UI events, starting with `RUN_STARTED`, and closes `events`.
 
         A `PromptEvaluationError` becomes a `RUN_ERROR` with its text. `RunSuspended` becomes an
-        interrupt for each pending call, and any other error a `RUN_ERROR` without its text; both
-        are raised again after their events.
+        interrupt for each pending call, and any other error becomes a `RUN_ERROR` without its text.
+        Both are raised again after their events.
         """
         yield from self.start()
         try:
@@ -136,7 +136,7 @@ class AgUiRun:
         ]
 
     def convert(self, event: _AnyEvent) -> _Events:
-        """Returns the AG-UI events for one event of the stream."""
+        """Returns the AG-UI events for one stream event."""
         match event:
             case TextDelta(text):
                 return self._write(text)
@@ -185,8 +185,8 @@ class AgUiRun:
     def end(self, error: BaseException | None = None) -> _Events:
         """Returns the events that end the run early, or none if it has ended.
 
-        A run without a response is cancelled, unless `error` is an `Exception`. After
-        `RunSuspended`, pending calls do not have a result yet.
+        If the run has no response, it is reported as cancelled unless `error` is an `Exception`.
+        After `RunSuspended`, pending calls do not have a result yet.
         """
         if self.ended:
             return []
@@ -267,8 +267,8 @@ class AgUiRun:
             self._open_calls[call.call_id] = call.call_id
             return []  # already started by an earlier run
         message = self._message or self._begin_message()
-        # Some servers number the calls of each answer from the start, and AG-UI appends to a known
-        # call.
+        # Some servers restart their call numbers with each answer, and AG-UI would append to a
+        # known call.
         call_id = self._unused_id(call.call_id)
         self._open_calls[call.call_id] = call_id
         arguments = sendable(call.arguments)
@@ -327,7 +327,7 @@ class AgUiRun:
         return [*events, ag_ui.MessagesSnapshotEvent(messages=messages)]
 
     def _report(self, kind: str, **content: int | str | list[str]) -> _Events:
-        """Returns the events of an activity, which is not a part of the model's messages."""
+        """Returns the events for an activity, which is not part of the model's messages."""
         sent = {
             name: sendable(value) if isinstance(value, str) else value
             for name, value in content.items()
@@ -362,11 +362,12 @@ def new_message(request: ag_ui.RunAgentInput) -> str:
 def earlier_conversation(
     request: ag_ui.RunAgentInput, prompt: AnyPrompt, session: StateView | None = None
 ) -> Conversation | None:
-    """Returns the messages before the new one as a conversation of `prompt`, or `None` if empty.
+    """Returns the messages before the new one as a conversation for `prompt`; `None` if empty.
 
-    This history, including tool results, is supplied by the front end. A server that must be able
-    to trust it stores conversations itself and reads only the new message. Sections start as the
-    prompt shows them. Calls without results and the front end's instructions are omitted.
+    The front end supplies this history, including tool results. If your server must be able to
+    trust the history, store conversations on the server and read only the new message. Sections
+    start with the visibility that the prompt gives them. Calls without results and the front end's
+    instructions are omitted.
     """
     messages: list[Message] = []
     earlier = request.messages[:-1]
@@ -411,7 +412,7 @@ def _results(following: Iterable[ag_ui.Message]) -> dict[str, ToolMessage]:
 
 
 def _answer(message: ag_ui.AssistantMessage, results: dict[str, ToolMessage]) -> Iterator[Message]:
-    """Yields the model's message and the results of its calls."""
+    """Yields the model's message and the results of its tool calls."""
     calls = [
         ToolCall(call.id, call.function.name, sendable(call.function.arguments))
         for call in message.tool_calls or ()
@@ -432,7 +433,7 @@ def _call_ids(messages: Iterable[ag_ui.Message]) -> Iterator[str]:
 
 
 def _usage(usage: TokenUsage) -> list[ag_ui.TokenUsage]:
-    """Returns the tokens of a run; a value of 0 can mean that the provider does not report it."""
+    """Returns a run's token usage; 0 can mean that the provider does not report the value."""
     tokens = ag_ui.TokenUsage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

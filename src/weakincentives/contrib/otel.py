@@ -1,8 +1,8 @@
 """OpenTelemetry traces and metrics from the events of a bus; this module defines all names.
 
 The names follow version 1.41.0 of the semantic conventions for generative AI, which are still in
-development. The durations of agents, tools and workflows follow an unreleased version, in the
-repository to which the conventions have moved.
+development. The durations of agents, tools and workflows follow an unreleased version in the
+repository that the conventions have moved to.
 """
 
 import json
@@ -35,7 +35,7 @@ type _Attributes = dict[str, str | int | bool | list[str]]
 
 _LIBRARY = "weakincentives"
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
-_PROVIDERS = {"claude_agent_sdk": "anthropic"}  # adapters with another name in the conventions
+_PROVIDERS = {"claude_agent_sdk": "anthropic"}  # adapters that the conventions name differently
 _SECONDS = [0.01 * 2**step for step in range(14)]
 _TOKENS = [4**step for step in range(14)]
 _OPERATION = context.create_key("weakincentives-operation")
@@ -43,7 +43,7 @@ _OPERATION = context.create_key("weakincentives-operation")
 
 class _Kind(NamedTuple):
     name: str
-    attribute: str  # for the name of the prompt, model or tool
+    attribute: str  # the key for the name of the prompt, model or tool
     duration: str
     span_kind: SpanKind = SpanKind.INTERNAL
 
@@ -100,7 +100,7 @@ def instrument(
 
 
 class _Spans:
-    """Records a span and a duration for each operation, and the tokens of each request."""
+    """Records a span and a duration for each operation, and token usage for each request."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Spans:
         """Opens a span and makes it current, unless a stream's consumer can run during it."""
         parent = context.get_current()
         outer = operation.parent
-        # the outer operation is streamed, or runs in a thread without its context
+        # The outer operation is streamed, or runs in a thread without its context.
         if outer in self._open and context.get_value(_OPERATION) is not outer:
             parent = trace.set_span_in_context(self._open[outer], parent)
         kind, common = _KINDS[operation.kind], _common_attributes(operation)
@@ -158,7 +158,7 @@ class _Spans:
         if token is not None:
             context.detach(token)
         outcome = operation.result if error is None else error
-        # metrics are recorded with the current span, so that their exemplars refer to it
+        # Record metrics while the span is current, so that their exemplars refer to it.
         with trace.use_span(
             self._open.pop(operation),
             end_on_exit=True,
@@ -195,7 +195,7 @@ class _Spans:
 
 
 def _common_attributes(operation: Operation) -> _Attributes:
-    """Returns the attributes that spans and metrics share."""
+    """Returns the attributes common to spans and metrics."""
     kind = _KINDS[operation.kind]
     common: _Attributes = {
         "gen_ai.operation.name": kind.name,
@@ -223,7 +223,7 @@ def _span_attributes(operation: Operation) -> _Attributes:
 
 
 def _usage_attributes(outcome: object) -> _Attributes:
-    """Returns the tokens of an operation, even if it failed."""
+    """Returns an operation's token usage, even if it failed."""
     match outcome:
         case AssistantMessage() | PromptResponse() | Execution():
             usage = outcome.usage
@@ -241,7 +241,7 @@ def _usage_attributes(outcome: object) -> _Attributes:
 
 
 def _failure(outcome: object) -> str:
-    """Returns the type of error that an operation ended with, or `""`."""
+    """Returns the type of the error that ended an operation, or `""` if it succeeded."""
     match outcome:
         # Not failures: a stream that was not read to its end, a request for sections, and a call
         # that will be made separately.
@@ -258,7 +258,7 @@ def _failure(outcome: object) -> str:
 
 
 def _input(operation: Operation) -> _Attributes:
-    """Returns the text of a prompt, or the arguments of a call."""
+    """Returns a prompt's text or a call's arguments."""
     match operation.kind:
         case "evaluation":
             return {"gen_ai.input.messages": _message("user", operation.text)}
@@ -269,7 +269,7 @@ def _input(operation: Operation) -> _Attributes:
 
 
 def _output(outcome: object) -> _Attributes:
-    """Returns the text of an answer, or of a call's result."""
+    """Returns the text of an answer or of a tool result."""
     match outcome:
         case AssistantMessage(text=text, tool_calls=tool_calls, finish=finish):
             calls = [

@@ -1,7 +1,7 @@
-"""Calculates the cost of requests in dollars from the tables of `genai-prices`.
+"""Calculates the cost of requests in dollars from the price tables in `genai-prices`.
 
-Needs the `prices` extra. The package contains the tables, so nothing is downloaded; newer versions
-of the package include newer models.
+Needs the `prices` extra. The `genai-prices` package contains the tables, so nothing is downloaded;
+newer versions include newer models.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _PROVIDERS = {
     "bedrock": "aws",
     "gemini": "google",
     "vertex_ai": "google",
-}  # LiteLLM's name: genai-prices' name
+}  # LiteLLM name: genai-prices name
 
 
 def cost(usage: TokenUsage, model: str) -> float | None:
@@ -37,7 +37,7 @@ def cost(usage: TokenUsage, model: str) -> float | None:
             cache_write_tokens=usage.cache_write_tokens,
             cache_write_1h_tokens=usage.cache_write_1h_tokens,
         )
-    except ValueError:  # for a negative count
+    except ValueError:  # raised for a negative count
         return None
     for provider, name in _names(model):
         try:

@@ -1,13 +1,13 @@
 """The engine runs the conversation between a prompt, its provider and its tools.
 
-`exports` lists the public names. They are imported when one of them is first used (PEP 562), so a
-module that imports one part of the engine does not load all of it.
+`exports` lists the public names. They are imported on first use (PEP 562), so a module that imports
+one part of the engine does not load all of it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # hide `__getattr__` from type checkers, or they would accept misspelt names
+if TYPE_CHECKING:  # hide `__getattr__` from type checkers: it would accept misspelt names
     from .exports import *  # noqa: F403 - `exports` lists the names once
 else:
 

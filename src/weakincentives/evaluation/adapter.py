@@ -76,12 +76,13 @@ class EvaluationOptions(TypedDict, total=False):
 class ConversationOptions(EvaluationOptions, total=False):
     """The arguments that start or continue a conversation.
 
-    If the user sends a `message` (a text, or a list of texts, images and documents), the prompt
-    becomes the model's instructions; otherwise, it is the user's message. Pass a `conversation` to
-    continue it: if sections of the prompt have changed since, the model is sent their new text
-    (`on_change="append"`), or the conversation is restated (`on_change="restate"`).
+    If the user sends a `message` (a string, or a list of strings, images and documents), the prompt
+    becomes the model's instructions; otherwise, the prompt is the user's message. To continue a
+    conversation, pass it as `conversation`. If sections of the prompt have changed in the meantime,
+    `on_change="append"` sends the model their new text, and `on_change="restate"` restates the
+    conversation.
 
-    `approver` decides on calls of tools with `approval=`.
+    `approver` decides on calls to tools that have `approval=`.
     """
 
     message: str | Sequence[Part] | None
@@ -92,13 +93,14 @@ class ConversationOptions(EvaluationOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ParentRun:
-    """The run that an evaluation is a part of.
+    """The parent run of an evaluation.
 
-    The parent is the `MainLoop` execution, or the evaluation whose tool call evaluates another
-    prompt. An evaluation also counts its usage in `meter`, and ends by `deadline`. `run` has
-    reserved the session. `approver` decides for the parent, and for nested runs without an approver
-    of their own. `call` is the tool call whose handler evaluates. `levels_left` is how many further
-    levels of runs may nest. `operation` is the execution's operation.
+    The parent is either a `MainLoop` execution, or an evaluation whose tool call evaluates another
+    prompt. The nested evaluation also counts its usage in `meter`, and must end by `deadline`.
+    `run` is the run that reserved the session. `approver` decides for the parent, and for nested
+    runs without their own approver. `call` is the tool call whose handler started the evaluation.
+    `levels_left` is the number of further levels at which runs may be nested. `operation` is the
+    execution's operation.
     """
 
     run: RunToken | None
@@ -115,7 +117,7 @@ class ParentRun:
         return replace(self, bus=bus, call=call)
 
     def check_depth(self, name: str) -> None:
-        """Raises `DepthLimitError` if a run of the prompt `name` would be nested too deep."""
+        """Raises `DepthLimitError` if a run of the prompt `name` would be nested too deeply."""
         if self.levels_left < 0:
             raise DepthLimitError(
                 f"cannot run {name!r}: its parent runs are already nested as deeply as max_depth "
@@ -139,8 +141,8 @@ class LoopOptions(ConversationOptions, total=False):
 class RunOptions(LoopOptions, total=False):
     """The arguments of `MainLoop.resume`, except the prompt, the suspension and the decisions.
 
-    `adapter` replaces the loop's own. `visibility_overrides` apply to all evaluations. A `Chat`
-    passes its `turn`, and as `caller` the run that has reserved the session for this one.
+    `adapter` replaces the loop's adapter. `visibility_overrides` apply to all evaluations. A `Chat`
+    passes its `turn`, and the run that reserved the session for this one as `caller`.
     """
 
     adapter: "ProviderAdapter | None"
@@ -152,7 +154,7 @@ class RunOptions(LoopOptions, total=False):
 class ExecutionOptions(RunOptions, total=False):
     """The arguments of `MainLoop.execute`, except the prompt.
 
-    A suspended run is resumed from its `suspension` with `decisions` by call id; see
+    To resume a suspended run, pass its `suspension`, and `decisions` by call id; see
     `MainLoop.resume`. A durable run passes its `sink`.
     """
 
@@ -162,13 +164,13 @@ class ExecutionOptions(RunOptions, total=False):
 
 
 class EvaluationStart(ConversationOptions, total=False):
-    """The arguments of one evaluation of a run.
+    """The arguments for one of a run's evaluations.
 
-    `log` is the run's log; with `resumes`, the evaluation continues where the log ends. `rendering`
-    gives the reason for an evaluation after the first. The evaluation ends as `TooLong` before
-    another request of more than `max_request_tokens`. `previous_turns` is the number of requests
-    in the run's earlier evaluations, which count towards `max_turns`. `parent` is the run that the
-    evaluation is a part of; without one, the evaluation is a run by itself.
+    `log` is the run's log; if `resumes` is true, the evaluation continues where the log ends. For
+    each evaluation after the first, `rendering` gives the reason. The evaluation ends with
+    `TooLong` instead of sending another request of more than `max_request_tokens`. `previous_turns`
+    is the number of requests in the run's earlier evaluations, which count towards `max_turns`.
+    `parent` is the parent run; if there is none, the evaluation is a run of its own.
     """
 
     log: Required[RunLog]
@@ -180,9 +182,10 @@ class EvaluationStart(ConversationOptions, total=False):
 
 
 def takes_bindings[F: AnyFunction](method: F) -> F:
-    """Makes a method copy its prompt's bindings when it is called.
+    """Decorates a method so that it copies its prompt's bindings when it is called.
 
-    Otherwise, a coroutine or a generator would read them only when it runs, after a later `bind`.
+    Otherwise, a coroutine or generator would read the bindings only when it runs, possibly after
+    another `bind`.
     """
 
     @wraps(method)
@@ -213,12 +216,12 @@ class ProviderAdapter(ABC):
 
     @property
     def budget(self) -> Budget | None:
-        """The default budget of an evaluation."""
+        """The default budget for an evaluation."""
         return None
 
     @property
     def media(self) -> MediaSupport:
-        """The images and documents that the adapter can send; by default none."""
+        """The images and documents that the adapter can send; none by default."""
         return MediaSupport()
 
     @abstractmethod
@@ -251,9 +254,9 @@ class ProviderAdapter(ABC):
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Evaluates `prompt` and yields events; by default, the complete text at the end.
+        """Evaluates `prompt` and yields events; by default, yields all of the text at the end.
 
-        The last event has the response.
+        The last event contains the response.
         """
         response = self.evaluate(prompt, **options)
         if response.text:
@@ -280,13 +283,13 @@ class Connection(Protocol):
     provider_tools: Sequence[AnyTool] = ()
 
     def target(self) -> tuple[str, str]:
-        """Returns the adapter and the model of the next request, `""` for the connection's own."""
+        """Returns the adapter and model for the next request; `""` means the connection's own."""
         return "", ""
 
     def fall_back(self, error: PromptEvaluationError, /) -> bool:
-        """Switches to another provider after `error`, and returns whether there is one.
+        """Switches to another provider after `error`; returns false if there is none.
 
-        If so, the engine sends the request again. By default, there is none.
+        After a switch, the engine sends the request again. By default, there is no other provider.
         """
         return False
 
@@ -320,7 +323,7 @@ class Connection(Protocol):
     def ask_stream(
         self, request: ProviderRequest, /
     ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
-        """Yields chunks of the model's text, then the message; by default, a single chunk."""
+        """Yields chunks of the model's text, then the message; yields one chunk by default."""
         answer = self.ask(request)
         if answer.text:
             yield TextDelta(answer.text)
@@ -339,9 +342,9 @@ class Connection(Protocol):
 class ConnectingAdapter(ProviderAdapter):
     """An adapter that connects to its provider and leaves the loop to the engine.
 
-    `config` contains the limits and options of the loop. A run's budget replaces the one in
-    `config`; of all deadlines, the earliest applies. `has_own_loop` means that a class evaluates
-    with its own loop.
+    `config` contains the loop's limits and options. A run's budget replaces the one in `config`; if
+    there are several deadlines, the earliest applies. `has_own_loop` is true for classes that
+    evaluate prompts with a loop of their own.
     """
 
     name: str = "adapter"
@@ -389,9 +392,9 @@ class ConnectingAdapter(ProviderAdapter):
 def check_arguments(
     prompt: object, options: Mapping[str, object], known: AnyType, *kinds: type
 ) -> None:
-    """Raises `TypeError` for an argument with an unknown name or a wrong type.
+    """Raises `TypeError` for an argument with an unknown name or the wrong type.
 
-    `known` is the `TypedDict` of the options, and `kinds` are the types allowed for `prompt`.
+    `known` is the options' `TypedDict`, and `kinds` are the types allowed for `prompt`.
     """
     if unknown := sorted(options.keys() - known.__annotations__):
         names = ", ".join(known.__annotations__)
@@ -419,7 +422,7 @@ def check_arguments(
 
 
 def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
-    """Returns the prompt that was rendered; raises `ValueError` if it has none."""
+    """Returns the prompt behind `rendered`; raises `ValueError` if a bare renderer created it."""
     prompt = rendered.prompt
     if not isinstance(prompt, Prompt):
         raise ValueError(  # noqa: TRY004 - the type is right, but the value has no prompt
@@ -434,7 +437,7 @@ def config_for(
     rendered: AnyRenderedPrompt,
     options: EvaluationStart,
 ) -> RunConfig:
-    """Returns the adapter's config with the budget and the earliest deadline of one evaluation."""
+    """Returns the adapter's config with an evaluation's budget and its earliest deadline."""
     budget, parent = options.get("budget") or adapter.budget, options.get("parent")
     candidates = (
         *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
@@ -448,7 +451,7 @@ def config_for(
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Returns a function that publishes on `bus`, and dispatches to a session with another bus."""
+    """Returns a function that publishes on `bus`, and to the session if it uses another bus."""
     if bus is None or bus is session.bus:
         return session.bus.publish
 

@@ -1,7 +1,8 @@
 """Previews of tool calls for a reviewer, and the decisions on them.
 
-`preview_arguments` and `preview_effects` create a `Preview`. Its size is limited. Its digest covers
-everything that it shows and omits, so two previews with the same digest have the same effects.
+`preview_arguments` and `preview_effects` create a `Preview` of limited size. Its digest covers
+everything that the preview shows or omits, so two previews with the same digest have the same
+effects.
 """
 
 import json
@@ -52,7 +53,7 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """Deny the call, and tell the model the `reason`.
+    """Deny the call and give the model the `reason`.
 
     Raises `TypeError` if the reason is not a string.
     """
@@ -70,9 +71,9 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceArguments:
-    """Run the call with other arguments, which the model sees with the answer.
+    """Run the call with different arguments, which the model sees along with the answer.
 
-    If the call's effects were previewed, the approver is asked again, with the new effects.
+    If the call's effects were previewed, the approver is asked again about the new effects.
     """
 
     arguments: Mapping[str, Json]
@@ -80,7 +81,7 @@ class ReplaceArguments:
 
 
 def arguments_json(arguments: object) -> str:
-    """Returns replaced arguments as JSON text; raises `TypeError` if JSON would change them."""
+    """Returns replacement arguments as JSON text; raises `TypeError` if JSON would change them."""
     try:
         if not isinstance(arguments, Mapping):
             raise TypeError("not a mapping")
@@ -103,10 +104,10 @@ type Decision = Approve | Deny | ReplaceArguments
 
 @runtime_checkable
 class Previewable(Protocol):
-    """A fork of a resource that can describe the changes of its merge."""
+    """A fork of a resource that can describe the changes that merging it would make."""
 
     def preview(self) -> str:
-        """Returns the changes as text; equal changes must give equal texts."""
+        """Returns the changes as text, which must be the same for equal changes."""
         ...
 
 
@@ -128,14 +129,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A tool call that is pending approval; with `approval="effects"`, it has the call's effects.
+    """A tool call that is pending approval; with `approval="effects"`, includes its effects.
 
     `arguments` is JSON text. `answer` is the answer that the model would see, and `success` is true
     if the call would succeed; a failing call does not change anything. `events` are published only
     when the call takes effect. `reason` explains why the effects cannot be shown, or why the
-    approver is asked again. `omitted` describes everything that the preview leaves out. For a call
-    of a nested run, `inside` names the enclosing calls' tools, outermost first; the call's id
-    begins with that of the outermost call.
+    approver is being asked again. `omitted` describes everything that the preview leaves out. For a
+    call in a nested run, `inside` names the tools of the enclosing calls, outermost first, and the
+    call's id starts with the id of the outermost call.
     """
 
     tool: str
@@ -202,14 +203,14 @@ class Preview:
 
 
 type Approver = Callable[[Preview], Decision | Awaitable[Decision]]
-"""Decides on one call; a plain function or a coroutine function."""
+"""A plain function or a coroutine function that decides on one call."""
 
 _MAX_DIFF, _MAX_DIFFS, _MAX_ANSWER, _MAX_EVENT = 20_000, 100_000, 10_000, 500  # characters
 _MAX_CHANGES, _MAX_EVENTS = 200, 100
-_MAX_DIFFED = 500_000  # bytes of a file, because a diff can take quadratic time
+_MAX_DIFFED = 500_000  # bytes per file, because a diff can take quadratic time
 _MAX_READ = 50_000_000  # bytes of files that a call changes
 _JSON_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|\s+|[,:]')
-# fields of an event that differ each time a call runs
+# event fields that differ each time a call runs
 _LOCAL = {"event_id", "created_at", "session_id", "run_id", "run_path"}
 
 
@@ -237,10 +238,10 @@ def preview_effects(
 ) -> Preview:
     """Returns the preview of a call that ran on forks.
 
-    Everything that it shows is treated as read by the call, so a later merge makes exactly these
-    changes or none. Without `success`, the preview shows no changes, because a failed call is
-    undone. `result` is the handler's, if it returned one. Raises `NotIsolatedError` for effects
-    that cannot be shown.
+    Everything that the preview shows is treated as read by the call, so a later merge makes either
+    exactly these changes or none. If `success` is false, the preview shows no changes, because a
+    failed call is undone. `result` is the handler's result, if there is one. Raises
+    `NotIsolatedError` for effects that cannot be shown.
     """
     shown = _PreviewedChanges()
     if success:
@@ -259,7 +260,7 @@ def preview_effects(
                     raise NotIsolatedError(f"the fork of {name} has no preview()")
                 note = _preview_of(fork, name)
                 shown.add(Change(kind="resource", name=name, action="change", note=note), note)
-    # Excludes the library's own events about nested runs, which contain times and ids.
+    # Exclude the library's own events about nested runs, because they contain times and ids.
     own = [event for event in session.events if type(event).__module__ != Event.__module__]
     texts = [_texts_of(event, "the event") for event in own]
     events = [text for text, _ in texts]
@@ -323,7 +324,7 @@ def _state_change(name: str, differences: AnyJson) -> Change:
         place = "".join(map(_path_step, path))
         for sign, side in (("-", "before"), ("+", "after")):
             if side in difference:
-                # sorted, because equal mappings can have their keys in a different order
+                # sorted, because equal mappings can differ in the order of their keys
                 value = json.dumps(difference[side], ensure_ascii=False, sort_keys=True)
                 lines.append(f"{sign} [{start}]{place} = {value}\n")
     name = name.rpartition(":")[2]
@@ -376,9 +377,9 @@ def _size_of(content: Content) -> str:
 
 
 def _texts_of(value: object, subject: str) -> tuple[str, str]:
-    """Returns a value as text to show and as complete text, without an event's own id and time.
+    """Returns a value as text to show and as complete text, both without an event's id and time.
 
-    Fields with `repr=False` are only in the complete text. Raises `NotIsolatedError` for a value
+    Fields with `repr=False` appear only in the complete text. Raises `NotIsolatedError` for a value
     that cannot be converted to JSON.
     """
     name = type(value).__qualname__
@@ -423,9 +424,9 @@ def _digest(content: object) -> str:
 
 
 def _with_digests(preview: Preview) -> Preview:
-    """Returns the preview with a digest of its effects, and another one of the part it shows.
+    """Returns the preview with a digest of its effects, followed by one of its visible part.
 
-    The digest does not cover the call's id and the enclosing tools.
+    The second digest does not cover the call's id or the enclosing tools.
     """
     effects = preview.digest.partition(".")[0]
     shown = asdict(replace(preview, digest=effects, call_id="", inside=()))

@@ -1,8 +1,9 @@
-"""Runs tool calls after their approval; calls that need no approval run directly.
+"""Runs tool calls once they are approved; calls that do not need approval run immediately.
 
-A call whose effects are previewed runs on forks of session and resources. The forks are merged only
-after the reviewer has approved them. If the preview is out of date by then, the call runs on new
-forks and the reviewer is asked again. Nothing is locked or changed while the reviewer decides.
+A call whose effects are previewed runs on forks of the session and resources. The forks are merged
+only after the reviewer has approved the effects. If the preview is out of date by then, the call
+runs on new forks and the reviewer is asked again. While the reviewer decides, nothing is locked or
+changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,10 +48,10 @@ _REPLACED = "These are the effects with the replaced arguments."
 class ApprovedCalls:
     """Runs the calls of one evaluation; `approver` decides on those that need approval.
 
-    Decisions made while the run was suspended come first, from its `log`. An approval applies if
-    the call would still do what its preview showed. The wait for the approver ends after
-    `seconds_left()`, and `check_limits(expired)` raises if no call may run any more. Nested runs
-    can also be suspended if `can_suspend` is true.
+    Decisions that were made while the run was suspended are taken from the log first. An approval
+    applies only if the call would still have the effects that its preview showed. The approver can
+    take up to `seconds_left()` to decide, and `check_limits(expired)` raises if no more calls may
+    run. If `can_suspend` is true, nested runs can be suspended, too.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ApprovedCalls:
         *,
         is_preview: bool = False,
     ) -> OpenCall:
-        """Starts an execution of a call, whose nested runs may be able to suspend."""
+        """Starts executing a call, and determines whether its nested runs can be suspended."""
         tool = self._tools.available.get(call.name)
         can_suspend = self._can_suspend and tool is not None and runs_again(tool)
         return self._log.begin_call(key, call, can_suspend=can_suspend, is_preview=is_preview)
@@ -93,10 +94,10 @@ class ApprovedCalls:
         key: CallKey,
         set_running: Callable[[tuple[ToolCall, ...]], None],
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs one call, after its approval if it needs one, and returns its outcome.
+        """Runs one call, once approved if it needs approval, and returns its outcome.
 
         Calls `set_running` before the call can take effect. Raises the approver's errors, and
-        `UndecidedError` if the call, or one of a nested run, needs a decision and there is no
+        `UndecidedError` if the call, or a call in a nested run, needs a decision but there is no
         approver.
         """
         tool = self._tools.available.get(call.name)
@@ -153,9 +154,9 @@ class ApprovedCalls:
     def ask_later(self, later: Sequence[tuple[ToolCall, CallKey]]) -> Effects[None]:
         """Logs the decisions needed after the first pending call, and yields all of them as events.
 
-        `later` are the calls after it. One that ran in parallel with it may be waiting for calls of
-        its nested runs. Other nested runs do not start yet: their effects are previewed when it is
-        the call's turn.
+        `later` contains the calls after the pending one. If one of them ran in parallel with it,
+        calls in its nested runs may also be pending. Other nested runs do not start yet: a later
+        call that needs them is previewed when its turn comes.
         """
         for call, key in later:
             if (preview := (yield from self._preview_own(call, key))) is not None:
@@ -166,7 +167,10 @@ class ApprovedCalls:
                 yield ApprovalRequested(call, preview)
 
     def _preview_own(self, call: ToolCall, key: CallKey) -> Effects[Preview | None]:
-        """Returns the call's present preview; `None` for a call that needs no approval."""
+        """Returns the call's current preview, or `None`.
+
+        There is no preview for a call that does not need approval or that starts nested runs.
+        """
         call, replaced = self._with_replaced_arguments(call, key)
         try:
             mode = self._mode(call, key)
@@ -177,17 +181,17 @@ class ApprovedCalls:
         inside = self.begin(call, key, is_preview=True)
         try:
             preview, forked = yield from self._preview(inside, mode, "")
-        except UndecidedError:  # calls of nested runs need decisions
+        except UndecidedError:  # calls in nested runs need decisions
             return None
         if forked is not None:
             forked.discard()
         return None if inside.has_runs else preview
 
     def _with_replaced_arguments(self, call: ToolCall, key: CallKey) -> tuple[ToolCall, bool]:
-        """Returns the call, with the reviewer's replaced arguments if there are any.
+        """Returns the call, with the reviewer's replacement arguments if there are any.
 
-        Also returns whether a decision on these arguments was already applied: the call has then
-        run with them, and is waiting for a call of a nested run.
+        Also returns whether a decision on these arguments was already applied. If so, the call has
+        run with them and is waiting for a call in a nested run.
         """
         shown, ran = self._log.shown(key), self._log.record.inside.get(key)
         latest = ran or shown
@@ -203,7 +207,7 @@ class ApprovedCalls:
         return self._tools.replace_arguments(call, replaced), is_decided
 
     def _mode(self, call: ToolCall, key: CallKey) -> ApprovalMode | None:
-        """Returns what must be approved before the call takes effect; `None` for nothing."""
+        """Returns the approval that the call needs to take effect; `None` if it needs none."""
         tools, decision = self._tools, self._log.decision(key)
         # Such a decision applies even if the call no longer needs approval.
         against = isinstance(decision, Deny | ReplaceArguments)
@@ -213,7 +217,7 @@ class ApprovedCalls:
         try:
             _, _, params = tools.admit(call)
         except ToolValidationError:
-            return None  # the model is told its mistake
+            return None  # the model is told about its mistake
         denied = isinstance(decision, Deny)  # a denied call has not started
         began = not denied and self._log.has_begun(key)
         if tool.effect in NON_REPEATABLE and (began or tools.earlier.has(call, params)):
@@ -239,7 +243,7 @@ class ApprovedCalls:
         return replace(preview, call_id=approval_id), forked
 
     def _problem(self, tool: AnyTool | None) -> str:
-        """Returns why a call of the tool cannot run before its approval; `""` if it can."""
+        """Explains why the tool cannot run before approval; returns `""` if it can."""
         if tool is not None and (problem := preview_problem(tool.effect, tool.handler)):
             return problem
         return "" if self._tools.can_fork else "the session has no fork()"
@@ -267,7 +271,7 @@ class ApprovedCalls:
     def _answer(self, call: ToolCall, outcome: Outcome) -> tuple[str, bool]:
         """Returns the answer that the model would see, and whether the call would succeed."""
         result, error = outcome
-        if isinstance(error, ControlFlow):  # a transaction that it passes through is committed
+        if isinstance(error, ControlFlow):  # transactions that it passes through are committed
             return message_of(error), True
         if error is not None and not isinstance(error, Exception):
             raise error  # an interrupt
@@ -313,9 +317,9 @@ class ApprovedCalls:
         return decision
 
     def _is_stale(self, decision: object, key: CallKey, now: Preview, call: ToolCall) -> bool:
-        """Whether the approved preview differs from the call's present effects.
+        """Whether the approved preview differs from the call's current effects.
 
-        If no effects could be shown, for example in a parallel call, the approval is for the
+        If no effects could be shown, for example in a parallel call, the approval covers the
         arguments.
         """
         shown = self._log.shown(key)

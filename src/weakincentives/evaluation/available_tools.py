@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class AvailableTools:
     """The tools that the model may call now; `apply` changes them between two turns.
 
-    Each change of a section's visibility is dispatched to the session, for later conversations.
+    Each change to a section's visibility is dispatched to the session, for later conversations.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class AvailableTools:
 
     @property
     def decisions(self) -> SectionDecisions:
-        """The visibility of sections, and the results of their conditions so far."""
+        """The visibility of each section, and the results of the conditions checked so far."""
         return self._view.decisions
 
     def get(self, name: str) -> AnyTool | None:
-        """Returns the tool of that name if the model may call it."""
+        """Returns the tool with this name if the model may call it."""
         return self._tools.get(name)
 
     def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
-        """Returns tools by name, even if not open; raises `LookupError` for an unknown name."""
+        """Returns tools by name, including closed ones; raises `LookupError` for unknown names."""
         tools = [self._view.registry.get_tool(name) for name in names]
         if None in tools:
             raise LookupError(f"the prompt has no tool {names[tools.index(None)]!r}")
         return tuple([tool for tool in tools if tool is not None])
 
     def outcome_of(self, called: LoggedCall) -> ToolExecutionOutcome:
-        """Returns the outcome of a recorded call, without tools that the prompt no longer has."""
+        """Returns a recorded call's outcome, without tools that the prompt no longer contains."""
         sections, answer = called.sections, called.answer
         outcome = ToolExecutionOutcome(
             called.call.call_id,
@@ -96,7 +96,7 @@ class AvailableTools:
         )
 
     def handler(self, tool: AnyTool) -> AnyToolHandler | None:
-        """Returns the tool's handler; for a disclosure tool, it uses the present sections."""
+        """Returns the tool's handler; disclosure tools get one that uses the current sections."""
         if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
             return tool.handler
         return disclosure_handler(tool.name, self._view, self._read)
@@ -106,12 +106,12 @@ class AvailableTools:
         return {node.path: shown for node, shown in self._view.visible_sections().items()}
 
     def rejection(self, name: str) -> str:
-        """Returns the answer to a call of a tool that is not available."""
+        """Returns the answer to a call to an unavailable tool."""
         if name in self._arriving:
             return f"Unknown tool {name!r}. It is available from the next turn on."
         try:
             remedy = how_to_open(self._view, name)
-        except PromptError:  # a condition fails, so the section cannot be opened
+        except PromptError:  # a condition failed, so the section cannot be opened
             remedy = None
         if remedy is not None:
             return f"Tool {name!r} is closed; {remedy}."
@@ -123,8 +123,8 @@ class AvailableTools:
     ) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError`, whose text is for the model, including for arguments of more
-        than `max_chars` characters.
+        Raises `ToolValidationError`, whose message is for the model, if the call is invalid or its
+        arguments are longer than `max_chars` characters.
         """
         name = call.name
         tool = self._tools.get(name)
@@ -147,7 +147,7 @@ class AvailableTools:
     def note(self, answer: object, params: object) -> None:
         """Records the sections that a disclosure tool's answer or request opens or closes.
 
-        A section that the model has read opens only at the end of the turn, in `apply`.
+        A section that the model has read is opened only at the end of the turn, by `apply`.
         """
         match answer, params:
             case ReadSectionResult(expanded_tools=tools, opened=paths), _:
@@ -161,11 +161,11 @@ class AvailableTools:
                 pass
 
     def remember(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        """Stores in the session that the model opened or closed a section."""
+        """Records in the session that the model opened or closed a section."""
         self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
 
     def restore(self, change: ToolExecutionOutcome) -> None:
-        """Adds and removes tools like `apply`, for a change that the session already has."""
+        """Adds and removes tools like `apply`, for a change that is already in the session."""
         if change.closed:
             self._view = self._view.with_visibility({change.closed: SectionVisibility.SUMMARY})
         for name in change.closed_tools:
@@ -175,7 +175,7 @@ class AvailableTools:
         self._tools = {tool.name: tool for tool in change.expanded_tools} | self._tools
 
     def apply(self, change: ToolExecutionOutcome) -> None:
-        """Adds and removes tools for the sections that a call of the last turn opened or closed."""
+        """Adds and removes tools for the sections that a call in the last turn opened or closed."""
         key = change.section_key
         removed = [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
         if removed:
@@ -217,8 +217,8 @@ def with_provider_tools(
 ) -> AnyRenderedPrompt:
     """Returns the prompt with the tools that the provider runs.
 
-    Raises `ValueError` if some need approval and there is no approver: their calls cannot outlast
-    the connection, so such a run cannot be suspended.
+    Raises `ValueError` if one of them needs approval but there is no approver: the calls cannot
+    outlast the connection, so such a run cannot be suspended.
     """
     asking = [tool.name for tool in tools if tool.approval is not None]
     if asking and not can_ask:

@@ -1,7 +1,8 @@
-"""Runs tool calls in parallel, each on forks of session and resources, and merges them in order.
+"""Runs tool calls in parallel, each on its own forks, and merges them in order.
 
-A call runs again by itself if a fork cannot isolate it, or if an earlier call has since changed
-something that it read. So the outcome is the same as when all calls run in order.
+Each call has a fork of the session and of every resource. A call runs again on its own if a fork
+cannot isolate it, or if an earlier call changed data that it read. The outcome is therefore the
+same as if all calls had run in order.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ __all__ = ["ForkedCall"]
 
 
 class ForkedCall:
-    """One call of `run` on forks of session and resources: perform `effects`, then `merge`."""
+    """One call of `run` on forks of the session and resources: perform `effects`, then `merge`."""
 
     __slots__ = ("_origin", "_outcome", "resources", "seconds", "session")
 
@@ -42,7 +43,7 @@ class ForkedCall:
     def effects(
         self, invoke: Invoke, operation: AbstractContextManager[Callable[[object], None]]
     ) -> Effects[None]:
-        """Runs a handler within `operation` and stores what it returns or raises."""
+        """Runs a handler within `operation` and stores its result or exception."""
         started = perf_counter()
         try:
             with operation as set_result, self.resources:
@@ -64,12 +65,12 @@ class ForkedCall:
                 fork.close()
 
     def discard(self) -> None:
-        """Drops the unmerged call; the events keep its requests."""
+        """Discards the unmerged call, but keeps the events about its requests."""
         self.session.discard()
 
     @property
     def is_isolated(self) -> bool:
-        """Whether the handler used only things that forks can isolate."""
+        """Whether forks could isolate everything that the handler used."""
         refused = self.resources.refused or self.session.refused
         return not (refused or isinstance(self._outcome[1], NotIsolatedError))
 
@@ -82,7 +83,7 @@ class ForkedCall:
         return self._outcome
 
     def merge(self, *, context: object = None) -> object:
-        """Applies the call's changes to session and resources; returns its result or raises.
+        """Applies the call's changes to the session and resources; returns its result or raises.
 
         Raises `NotIsolatedError` when the call must run again; the surrounding transaction then
         undoes a partial merge.

@@ -45,14 +45,14 @@ class Chat[Out]:
 
     The chat stores its conversation in the session, replacing the previous version, so
     `session.snapshot().to_json()` saves the whole chat. To continue in another process, restore the
-    session and create a chat with the same prompt. A session can keep one chat for each prompt. The
-    chat copies the prompt with the params and resources that are bound when the chat is created: to
-    change them for later turns, bind `chat.prompt`.
+    session and create a chat with the same prompt. A session can keep one chat for each prompt.
+    When the chat is created, it copies the prompt with its params and resources; to change them for
+    later turns, bind `chat.prompt`.
 
     If an error, a cancellation or Ctrl-C stops a turn, or the turn is suspended, the chat keeps
     everything up to that point, and the next message continues from there. A snapshot taken during
-    a turn includes it, too. A session runs one turn at a time: sending a message while this or
-    another chat of the session is in a turn raises `ConcurrentRunError`.
+    a turn also includes the turn. A session runs one turn at a time: sending a message while this
+    chat, or another one in the session, is running a turn raises `ConcurrentRunError`.
     """
 
     def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
@@ -134,7 +134,7 @@ class Chat[Out]:
     def stream(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Like `send`, but yields events as they happen; the last one has the response.
+        """Like `send`, but yields events as they happen; the last one contains the response.
 
         Close the generator, from any thread, to stop the turn early.
         """
@@ -149,7 +149,7 @@ class Chat[Out]:
                 else:
                     yield event
         if last is not None:
-            yield last  # after the turn has ended, because the reader may now send a message
+            yield last  # after the turn's end, because the reader may now send a message
 
     async def stream_async(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
@@ -177,7 +177,7 @@ class Chat[Out]:
         with Reservation(run, stacks):
             saved = self._saved
             turn = unfinished_turn(self.session, self._name, saved)
-            # restore the state from before a call that has not been made yet
+            # restore the state before a call that was running when the snapshot was taken
             if turn is not None and turn.before_call is not None:
                 self.session.restore(turn.before_call)
             stopped = turn.to_value() if turn else None
@@ -209,7 +209,7 @@ def _can_continue(stopped: StoppedTurn | None, adapter: ProviderAdapter) -> bool
 
 
 def _has_continued(conversation: Conversation | None, suspension: Suspension) -> bool:
-    """Whether the user or the model has written since a turn was suspended."""
+    """Whether the user or the model has written anything since a turn was suspended."""
     suspended = suspension.conversation
     # the session is new, or its state is older than the turn
     if conversation is None or conversation == suspension.start:

@@ -1,7 +1,7 @@
 """`ChatTurn` represents a chat's turn in the session until the turn's conversation is saved.
 
-The session has it from the turn's first step on, and it refers to the run's log. So an interrupt
-can stop the turn at any moment without having to save anything.
+It is added to the session at the turn's first step, and refers to the run's log. An interrupt can
+therefore stop the turn at any moment without having to save anything.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from .run_log import RunLog
 __all__ = ["ChatTurn", "StoppedTurn", "saved_conversation", "unfinished_turn"]
 
 type SoFar = Callable[[int | None], Conversation | None]
-"""Returns the conversation after the given number of log entries, by default after all."""
+"""Returns the conversation after the given number of log entries, or after all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedTurn:
     """An unfinished turn as a value: the conversation so far, and the log to continue from.
 
-    `follows` has the numbers of messages and tokens in the saved conversation before the turn.
+    `follows` contains the number of messages and tokens in the saved conversation before the turn.
     """
 
     run_id: str
@@ -36,10 +36,10 @@ class StoppedTurn:
 
 @library_state
 class ChatTurn:
-    """A turn of the chat with the prompt that has this `name` (its ns and key).
+    """A turn of the chat with the prompt called `name` (its ns and key).
 
-    It continues the `stopped` turn, if given. `begin` adds it to the session, following the
-    `latest` conversation there.
+    It continues the `stopped` turn, if given. `begin` adds the turn to the session, after the
+    `latest` conversation.
     """
 
     def __init__(self, name: tuple[str, str], stopped: StoppedTurn | None = None) -> None:
@@ -51,7 +51,7 @@ class ChatTurn:
         self.before_call: SessionSnapshot | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copies the turn's present value, without the run."""
+        """Copies the turn's current value, without the run."""
         return ChatTurn, (self.name, self.to_value())
 
     @property
@@ -95,7 +95,7 @@ class ChatTurn:
         session[ChatTurn].clear(lambda other: other is self)
 
     def settle(self, session: SessionProtocol) -> None:
-        """Replaces the reference to the run by the turn's value."""
+        """Replaces the reference to the run with the turn's value."""
         self._follows = _size(saved_conversation(session, self.name))
         self.stopped = self.to_value()
         self._run = None
@@ -130,7 +130,7 @@ class ChatTurn:
 
 
 def saved_conversation(session: SessionProtocol, name: tuple[str, str]) -> Conversation | None:
-    """Returns the saved conversation with the prompt of this ns and key, if there is one."""
+    """Returns the saved conversation with the prompt that has this ns and key, if any."""
     for conversation in reversed(session[Conversation].all()):
         if (conversation.ns, conversation.key) == name:
             return conversation

@@ -21,7 +21,7 @@ __all__ = ["Changes", "Commits", "Performed", "stored"]
 type Changes = dict[str, dict[str, Json]]
 _NO_CHANGES: Changes = {}
 
-# Any, twice: results of all handlers
+# Any, in both types: handlers return values of every type
 type Read = Callable[[Any], tuple[str, bool]]
 type Performed = tuple[Any, str, Exception | None, Changes]
 """A handler's result, the text of the result for the model, the error, and the changes."""
@@ -39,9 +39,9 @@ def _store(log: RunLog) -> Effects[None]:
 
 
 class Commits:
-    """Commits calls to a session and resources, each one by its entry in `log`.
+    """Commits calls to a session and resources; a call is committed by its entry in `log`.
 
-    It describes the changes of each call if the events of `operation` need them.
+    If the events of `operation` need a call's changes, they are described before the commit.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Commits:
         read: Read,
         answer: Callable[[Performed], tuple[ToolExecutionOutcome, T]],
     ) -> Effects[tuple[ToolExecutionOutcome, T, Performed]]:
-        """Runs a call in a transaction, whose last part is the call's entry in the log.
+        """Runs a call in a transaction, whose last step appends the call's entry to the log.
 
-        The call's changes are kept exactly if its entry is appended; a failed call is undone first.
-        `invoke` is the handler, still without its context. `read` returns the text of the result
-        for the model, and whether the call succeeded. Raises the errors of `answer`, and
-        interrupts; the call then has no entry.
+        The call's changes are kept if and only if its entry is appended; a failed call's changes
+        are undone first. `invoke` is the handler before it is given its context. `read` returns the
+        result as text for the model, and whether the call succeeded. Errors from `answer` and
+        interrupts are raised; the call then has no entry.
         """
         with self._resources.for_call() as resources:
             call, entries = inside.call, self._entries
@@ -127,7 +127,7 @@ class Commits:
             try:
                 result, failure = yield partial(invoke, context=context)
                 inside.end()
-                if self._operation.records_changes:  # before a failure undoes them
+                if self._operation.records_changes:  # described before a failure undoes them
                     changes = transaction.changes()
                 if failure is not None:
                     try:
@@ -140,7 +140,7 @@ class Commits:
             finally:
                 revoke(context)
             resources.close()  # if this fails, the call fails
-        except ControlFlow as signal:  # changes before it are kept
+        except ControlFlow as signal:  # changes made before it are kept
             return None, "", signal, changes
         except Exception as error:
             transaction.undo(error)

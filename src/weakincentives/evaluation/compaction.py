@@ -1,9 +1,9 @@
 """`Compaction` determines when `MainLoop` shortens a conversation, and which parts it keeps.
 
-A provider rejects a request that is too long. Before that happens, the loop derives the
-conversation from the prompt again (`Conversation.restated`): open sections appear in their places,
-closed ones are removed, the last turns are kept, and a summary can replace the older ones.
-`request_tokens` measures a request, and `plan_compaction` chooses the part to remove.
+Providers reject requests that are too long. Before that happens, the loop rebuilds the conversation
+from the prompt (`Conversation.restated`): open sections appear in their places, closed ones are
+removed, the last turns are kept, and a summary can replace the older ones. `request_tokens`
+measures a request, and `plan_compaction` chooses the part to remove.
 """
 
 import json
@@ -36,8 +36,8 @@ __all__ = ["Compaction", "Plan", "plan_compaction", "request_tokens"]
 
 _BYTES_PER_TOKEN = 4
 _MEDIA_TOKENS = 1_600
-_MIN_NOTE = 200  # characters, for the last of the calls that the note names
-_MAX_NOTED = 100  # characters of a call and its answer
+_MIN_NOTE = 200  # characters, enough for the last call that the note lists
+_MAX_NOTED = 100  # characters for a call and its answer
 _NOTE = (
     "[The oldest tool calls of this turn were made and answered, and then removed to save space. "
     "The last of them are:]\n"
@@ -53,10 +53,10 @@ class Compaction:
     between and within turns, and once when the provider rejects a request as too long. Set
     `at_tokens` well below the model's limit, because part of the count is an estimate.
 
-    At most the last `keep_turns` turns are kept, fewer if they need more than half of the tokens
-    that the prompt leaves of `at_tokens`. The older turns, as text, are the message for an
+    Compaction keeps at most the last `keep_turns` turns, or fewer if these need more than half of
+    the tokens that remain of `at_tokens` after the prompt. The older turns are sent as text to an
     evaluation of `summary`, and its answer replaces them; without `summary`, they are dropped. If
-    the last turn is too long by itself, its oldest tool calls and their answers are removed, and a
+    the last turn is too long on its own, its oldest tool calls and their answers are removed, and a
     note lists them.
 
     Raises `ValueError` for numbers below 1.
@@ -78,7 +78,7 @@ class Plan:
     """The part of a conversation that compaction removes.
 
     It consists of the turns before the last `kept_turns`, and of `dropped_calls` calls in the last
-    turn; `conversation` is already without them. `tokens` is the size of the request before
+    turn, which are already missing from `conversation`. `tokens` is the size of the request before
     compaction, and `scale` is the number of tokens per estimated token. The summary's prompt
     receives the last `max_summarized` characters of the removed turns.
     """
@@ -108,7 +108,7 @@ class Plan:
         return self.conversation.restated(rendered, keep_turns=self.kept_turns, summary=text)
 
     def tokens_of(self, conversation: Conversation) -> int:
-        """Estimates the tokens of a request with a restated conversation."""
+        """Estimates the number of tokens in a request with a restated conversation."""
         return round(_estimate(conversation.messages, conversation.tools) * self.scale)
 
     def event(self, shorter: Conversation, summary: str, ids: EventIds) -> Compacted:
@@ -130,8 +130,8 @@ def plan_compaction(
 ) -> Plan | None:
     """Returns the part of `conversation` to remove; `None` if it cannot become shorter.
 
-    The kept turns take at most half of the tokens that the prompt leaves of `compaction.at_tokens`,
-    or half of their present size if a provider already reported that they are too long.
+    The kept turns take at most half of the tokens that remain of `compaction.at_tokens` after the
+    prompt, or half of their current size if a provider already reported that they are too long.
     """
     tokens = request_tokens(conversation.messages, conversation.tools)
     estimated = _estimate(conversation.messages, conversation.available_tools.values())
@@ -146,7 +146,7 @@ def plan_compaction(
         remaining -= size
         count += 1
     dropped = 0
-    if remaining < 0:  # the last turn is too long by itself
+    if remaining < 0:  # the last turn is too long on its own
         max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
         last, dropped = _without_oldest_calls(turns[-1], -remaining, max_note)
         messages = [message for turn in (*turns[:-1], last) for message in turn]
@@ -166,9 +166,9 @@ def plan_compaction(
 
 
 def request_tokens(messages: Sequence[Message], tools: Iterable[ToolSpec]) -> int:
-    """Returns the tokens of a request with these messages.
+    """Returns the number of tokens in a request with these messages.
 
-    This is the provider's own count for the last answer, plus an estimate of the later messages.
+    This is the provider's own count for the last answer, plus an estimate for the later messages.
     """
     later = 0
     for message in reversed(messages):
@@ -181,9 +181,9 @@ def request_tokens(messages: Sequence[Message], tools: Iterable[ToolSpec]) -> in
 def _without_oldest_calls(
     turn: Sequence[Message], excess: float, max_note: int
 ) -> tuple[list[Message], int]:
-    """Returns the turn without its oldest rounds of calls, with a note, and the number of calls.
+    """Replaces a turn's oldest rounds of calls with a note; also returns the number of calls.
 
-    The last round is kept, and so is everything from a call with an unknown outcome on.
+    The last round is kept, as is everything from the first call with an unknown outcome.
     """
     starts = [i for i, message in enumerate(turn) if isinstance(message, AssistantMessage)]
     excess += max_note / _BYTES_PER_TOKEN
@@ -232,11 +232,11 @@ def _as_text(message: Message) -> str:
 
 
 def _estimate(messages: Iterable[Message], tools: Iterable[ToolSpec] = ()) -> int:
-    """Estimates the tokens of messages and tools from their bytes.
+    """Estimates the number of tokens in messages and tools from their size in bytes.
 
     An image counts as 1,600 tokens, and a text document as text. Any other document counts as one
-    token per 50 bytes, and at least 1,600: providers count pixels and pages, which are unknown to
-    the library.
+    token per 50 bytes, but at least 1,600: providers count pixels and pages, which the library does
+    not know.
     """
     size = sum([_tool_bytes(tool) for tool in tools])
     for message in messages:

@@ -1,4 +1,4 @@
-"""`RunConfig` sets the limits and options of a run."""
+"""`RunConfig` sets the limits and options for a run."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,21 +12,22 @@ _MIN_CHARS = 1_000  # so that a rejection, and the note about truncated text, al
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Limits and options of a run.
+    """Limits and options for a run.
 
-    `max_turns` limits the provider requests. `max_repairs` limits the requests to correct an answer
-    that does not match the declared output. `max_depth` limits how deep runs nest in one another's
-    tool calls: a deeper run raises `DepthLimitError`, which fails the call that started it.
+    `max_turns` limits the number of provider requests. `max_repairs` limits the number of requests
+    to correct an answer that does not match the declared output. `max_depth` limits how deeply runs
+    can be nested in each other's tool calls: a deeper run raises `DepthLimitError`, which makes the
+    call that started it fail.
 
-    With `parallel_tool_calls="isolated"`, calls of one turn whose tools are `"pure"` or
-    `"repeatable"` run in parallel, isolated from each other, and take effect in the order of the
-    calls. A call with more than `max_argument_chars` is rejected before its arguments are parsed.
-    The model sees at most `max_result_chars` of a tool's result, with a note on how much is
-    missing; events keep the whole result. `None` means no limit. `prices` returns the cost of a
-    request, for `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function.
+    With `parallel_tool_calls="isolated"`, calls in the same turn to `"pure"` or `"repeatable"`
+    tools run in parallel, isolated from each other, and take effect in call order. A call with more
+    than `max_argument_chars` is rejected before its arguments are parsed. The model sees at most
+    `max_result_chars` of a tool's result, with a note on how much is missing; events keep the
+    complete result. `None` means no limit. `prices` returns the cost of a request, for
+    `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function.
 
-    Raises `ValueError` for a negative number, for a limit of fewer than 1,000 characters and for an
-    unknown `parallel_tool_calls`, and `TypeError` for a wrong type.
+    Raises `ValueError` for a negative number, a limit of fewer than 1,000 characters or an unknown
+    `parallel_tool_calls`, and `TypeError` for a value of the wrong type.
     """
 
     max_turns: int | None = 100
@@ -69,4 +70,4 @@ def _check_chars(name: str, limit: int | None) -> None:
         raise ValueError(f"{name} must be at least {_MIN_CHARS}, or None for no limit, got {limit}")
 
 
-InnerLoopConfig = RunConfig  # the name up to 0.2, which the seed documents use
+InnerLoopConfig = RunConfig  # the name until 0.2, still used by the seed documents

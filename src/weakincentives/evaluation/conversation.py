@@ -1,9 +1,10 @@
-"""`Conversation` records everything that was said and shown to a model, so it can be continued.
+"""`Conversation` records everything that a model saw and wrote, so that it can be continued.
 
-`begin` creates one from a rendered prompt. `Conversation.continued` adds changed sections, changed
-tools and the user's message. It leaves all earlier messages unchanged, so that a provider's cache
-stays valid. `Conversation.restated` derives the conversation from the prompt's tree again, with
-opened sections in their places. The inner loop takes a conversation and adds the answers.
+`begin` creates a conversation from a rendered prompt. `Conversation.continued` adds changed
+sections, changed tools and the user's message. It leaves all earlier messages unchanged, so that a
+provider's cache stays valid. `Conversation.restated` rebuilds the conversation from the prompt's
+tree, with opened sections in their places. The inner loop takes a conversation and adds the
+answers.
 """
 
 import json
@@ -55,7 +56,7 @@ from .section_records import (
 __all__ = ["Conversation", "OnChange", "begin", "rendered_tools"]
 
 type OnChange = Literal["append", "restate"]
-"""How changes to the prompt's sections are added to the conversation."""
+"""How changes to the prompt's sections reach the conversation."""
 
 
 @library_state
@@ -63,10 +64,10 @@ type OnChange = Literal["append", "restate"]
 class Conversation:
     """A conversation with a model: a value that any adapter can continue, in any process.
 
-    `ns` and `key` name its prompt, and `messages` begin with the prompt's text. `tools` are the
-    tools at the start; later changes are messages at the positions `tool_changes`. `sections`
-    records the texts of the prompt's sections that the model was sent. `usage` counts the tokens of
-    the whole conversation. Every tool call has an answer.
+    `ns` and `key` identify its prompt, and `messages` start with the prompt's text. `tools` are the
+    tools at the start; later changes are messages, at the positions in `tool_changes`. `sections`
+    records the section texts that were sent to the model. `usage` counts the tokens of the whole
+    conversation. Every tool call has an answer.
     """
 
     ns: str
@@ -99,10 +100,10 @@ class Conversation:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parses the JSON text that `to_json` wrote, including that of 0.2.0.
+        """Parses JSON text written by `to_json`, including text written by 0.2.0.
 
-        Raises `SerdeError` for other text, another version, a call without an answer, an answer
-        without a call, and a conversation without messages.
+        Raises `SerdeError` for any other text, another version, a call without an answer, an answer
+        without a call, or a conversation without messages.
         """
         conversation = serde.parse_json(cls, text)
         problem = _find_problem(conversation.messages)
@@ -113,7 +114,7 @@ class Conversation:
         return conversation
 
     def decisions_for(self, prompt: AnyPrompt) -> SectionDecisions | None:
-        """Returns the visibility with which `prompt` continues; `None` for another prompt."""
+        """Returns the section decisions for continuing `prompt`; `None` for another prompt."""
         if (self.ns, self.key) != (prompt.ns, prompt.key):
             return None
         return SectionDecisions(
@@ -130,7 +131,7 @@ class Conversation:
 
     @property
     def unknown_calls(self) -> Sequence[ToolCall]:
-        """The calls of the last turn that were interrupted, so that their outcome is unknown."""
+        """The interrupted calls of the last turn, whose outcome is unknown."""
         start = len(self.messages)
         while start and not _is_users(self.messages[start - 1]):
             start -= 1
@@ -146,7 +147,7 @@ class Conversation:
         return self.messages[start:]
 
     def retried(self) -> Self:
-        """Returns the conversation without the marks that its last messages were rejected."""
+        """Returns the conversation with its last messages no longer marked as rejected."""
         again = tuple([refused(message, by_provider=False) for message in self.unanswered])
         if again == self.unanswered:
             return self
@@ -161,9 +162,10 @@ class Conversation:
     ) -> Self:
         """Returns the conversation with new messages: the changes, then the user's message.
 
-        `rendered` is the prompt, rendered with its `decisions_for`; `tools` are its present tools.
-        Another prompt restates the conversation. With `on_change="restate"`, so does a changed one.
-        Raises `ValueError` if there is no message and the model has already answered.
+        `rendered` is the prompt, rendered with `decisions_for(prompt)`, and `tools` are its current
+        tools. The conversation is restated if the prompt is a different one, or if it has changed
+        and `on_change` is `"restate"`. Raises `ValueError` if there is no message and the model has
+        already answered.
         """
         if message is None and isinstance(last := self.messages[-1], AssistantMessage):
             if last.finish in ("stop", "tool_calls"):
@@ -196,14 +198,14 @@ class Conversation:
         keep_turns: int | None = None,
         summary: str = "",
     ) -> Self:
-        """Derives the conversation again from the prompt's present text.
+        """Rebuilds the conversation from the prompt's current text.
 
         Opened sections appear in their places, and the calls that opened and closed sections are
-        removed. `keep_turns` keeps only that many of the last turns; `summary` replaces the turns
-        before them. The providers' own items are removed, because a provider checks them against
-        earlier messages; items that compact a conversation are kept. Messages that a provider
-        rejected are removed, too. If a kept answer shows a section that has changed since, a
-        message at the end reports the change.
+        removed. If `keep_turns` is given, only that many of the last turns are kept; `summary`
+        replaces the turns before them. Provider items are removed, because a provider checks them
+        against earlier messages, but items that compact a conversation are kept. Messages that a
+        provider rejected are also removed. If a section has changed since a kept answer showed it,
+        a message at the end reports the change.
         """
         if isinstance(prompt, Prompt):
             prompt = prompt.render(session=session, decisions=self.decisions_for(prompt))
@@ -269,7 +271,7 @@ class Conversation:
         usage: TokenUsage,
         outcomes: Iterable[ToolExecutionOutcome],
     ) -> Self:
-        """Returns the conversation with `messages`, and with the section changes of tool calls.
+        """Returns the conversation with `messages`, and with section changes made by tool calls.
 
         `usage` counts the tokens of the new messages.
         """
@@ -282,9 +284,9 @@ class Conversation:
         )
 
     def keeping_media(self, store: ContentStore, start: int = 0) -> Self:
-        """Returns the conversation with references instead of bytes, which the store keeps.
+        """Moves media bytes to the store, and returns the conversation with references to them.
 
-        The first `start` messages already have only references.
+        The first `start` messages already contain only references.
         """
         new = self.messages[start:]
         stored = tuple([keep_media(message, store) for message in new])
@@ -382,10 +384,10 @@ def _without_disclosure(
     rendered: AnyRenderedPrompt,
     records: SectionRecords,
 ) -> tuple[list[Message], Mapping[SectionPath, str]]:
-    """Returns messages without changes of tools and sections, and without providers' own items.
+    """Returns messages without tool changes, section changes and provider items.
 
-    An answer of `read_section` is kept if nothing else shows the section; the mapping has these
-    answers by section. Usage is removed, because it was measured for another conversation.
+    An answer of `read_section` is kept if nothing else shows the section; the mapping contains
+    these answers by section. Usage is removed, because it was measured for another conversation.
     """
     kept: list[Message] = []
     read: dict[SectionPath, str] = {}
@@ -439,7 +441,7 @@ def _read_path(
     rendered: AnyRenderedPrompt,
     records: SectionRecords,
 ) -> SectionPath:
-    """Returns the section whose present text only this call's answer shows, otherwise `()`."""
+    """Returns the section whose current text appears only in this call's answer, otherwise `()`."""
     if call.name != READ_SECTION or not answer.success:
         return ()
     try:
@@ -459,7 +461,7 @@ def _read_path(
 
 
 def _last_compaction(messages: Sequence[Message]) -> list[Message]:
-    """Returns the last message with a provider's own compaction, and the answers to its calls."""
+    """Returns the last message with a compaction by the provider, and the answers to its calls."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if isinstance(message, AssistantMessage) and any(map(_is_compaction, message.wire)):
@@ -477,7 +479,7 @@ def _positions_of_tool_changes(messages: Iterable[Message], start: int = 0) -> t
 
 
 def _find_problem(messages: Sequence[Message]) -> str:
-    """Returns the problem with a conversation's messages; `""` if they are valid."""
+    """Describes the problem with a conversation's messages; returns `""` if they are valid."""
     if not messages:
         return "there is no message"
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Keeps the calls of a run's earlier evaluations that must not run twice."""
+"""Keeps the calls from a run's earlier evaluations that must not run twice."""
 
 import json
 from collections import deque
@@ -20,14 +20,14 @@ UNKNOWN: ToolResult[object] = ToolResult(
 
 type _Key = tuple[str, str]
 type _Call = tuple[ToolCall | None, ToolMessage, ToolResult[object]]
-"""A call (`None` if the conversation already has it), with its answer and its result."""
+"""A call (`None` if the conversation already contains it), with its answer and its result."""
 
 
 class EarlierCalls:
-    """The calls before the last restart of a run, with their answers, by tool and arguments.
+    """The calls made before a run's last restart, with their answers, by tool and arguments.
 
-    `unknown` are calls of the conversation that started before the run. `get_tool` finds a tool of
-    the prompt. Equal calls match in order: the second call matches the second earlier one.
+    `unknown` are calls in the conversation with an unknown outcome. `get_tool` returns a tool of
+    the prompt by name. Equal calls match in order: the second call matches the second earlier one.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class EarlierCalls:
         self._add(call, (None, *_unknown(call)))
 
     def _key_of(self, call: ToolCall) -> _Key | None:
-        """Returns the key of a call that must not run twice, `None` for any other call."""
+        """Returns the key of a call that must not run twice; `None` for any other call."""
         tool = self._get_tool(call.name)
         if tool is None or tool.effect not in NON_REPEATABLE:
             return None
@@ -78,7 +78,7 @@ class EarlierCalls:
         return result
 
     def repeat(self, call: ToolCall) -> None:
-        """Removes the call that a recorded call has repeated without running."""
+        """Removes the first equal call, because the recorded `call` repeated its answer."""
         if self._calls and (key := self._key_of(call)) is not None and key in self._calls:
             self._calls[key].popleft()
             if not self._calls[key]:
@@ -87,8 +87,8 @@ class EarlierCalls:
     def rest(self) -> list[Message]:
         """Returns the calls that were not repeated, with their answers, as messages.
 
-        They belong at the end of a conversation that would otherwise not contain them. Calls that
-        it already contains are omitted.
+        Append them to a conversation that would otherwise not contain them. Calls that it already
+        contains are omitted.
         """
         calls: list[ToolCall] = []
         answers: list[ToolMessage] = []
@@ -120,7 +120,7 @@ def _answer_of(called: Called | LoggedCall) -> tuple[ToolMessage, ToolResult[obj
 
 
 def _before_restart(entries: Iterable[Entry]) -> list[Called | LoggedCall]:
-    """Returns the calls that the conversation of the present evaluation does not have."""
+    """Returns the calls that are missing from the current evaluation's conversation."""
     calls: list[Called | LoggedCall] = []
     for entry in entries:
         match entry:
@@ -134,17 +134,17 @@ def _before_restart(entries: Iterable[Entry]) -> list[Called | LoggedCall]:
 
 
 def call_key(call: ToolCall, params: object) -> str:
-    """Returns the same text for calls whose params are equal."""
+    """Returns a key, which is the same for all calls with equal params."""
     try:
         if isinstance(params, dict):  # its keys are in the order in which the model wrote them
             return json.dumps(params, sort_keys=True, default=str)
         return serde.dump_json_lossless(type(params), params)
-    except SerdeError:  # these params cannot be converted to JSON, so compare the model's text
+    except SerdeError:  # the params cannot be converted to JSON, so compare the model's text
         return _normalize(call.arguments)
 
 
 def _normalize(arguments: str) -> str:
-    """Returns the same text for arguments that are the same JSON."""
+    """Returns a form of the arguments that is the same for equal JSON values."""
     try:
         return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
     except ValueError:

@@ -6,17 +6,17 @@ effect is one of the following:
 
 - a callable: run a tool's handler, which may be `async`;
 - `Ask`: send a request to the provider;
-- `Close`: close a connection to it;
-- `Wait`: ask an approver, no longer than until the deadline;
+- `Close`: close a connection to the provider;
+- `Wait`: wait for an approver, at most until the deadline;
 - `Parallel`: run several generators concurrently;
-- a `Progress` event: pass it to the reader of a stream.
+- a `Progress` event: pass it to the stream's reader.
 
-`perform` does this in the calling thread, and `perform_async` does it without blocking the event
-loop. Both close the generator when they end early, so that its `finally` blocks undo unfinished
-steps.
+`perform` performs effects in the calling thread, and `perform_async` performs them without blocking
+the event loop. Both close the generator when they end early, so that its `finally` blocks undo
+unfinished steps.
 
-A handler may raise a cancellation that was not sent to the run, such as that of a task that it
-awaits. Like any other error, it fails only the handler.
+A handler may raise a cancellation that was not aimed at the run, for example if it awaits a
+cancelled task. Like any other error, such a cancellation makes only the handler fail.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ _MAX_THREADS = 16
 
 type Invoke = Callable[[], object]
 
-# Any: handlers and providers return values of every type.
-# A tuple, because a future cannot carry every exception: StopIteration would never arrive.
+# Any: handlers and providers return values of every type. The outcome is a tuple, because a future
+# cannot carry every exception: StopIteration would never arrive.
 type Outcome = tuple[Any, BaseException | None]
 
 
@@ -61,7 +61,7 @@ type _Piece = Progress | AssistantMessage | Completed[object]
 
 
 class Asked[Request](Protocol):
-    """Accepts a request: a `Connection`, or an adapter with its own loop."""
+    """An object that accepts requests: a `Connection`, or an adapter with its own loop."""
 
     def ask(self, request: Request, /) -> object: ...
     async def ask_async(self, request: Request, /) -> object: ...
@@ -73,7 +73,7 @@ class Asked[Request](Protocol):
 class Ask[Request]:
     """Sends `request` to the provider; the result is the model's message, or `None`.
 
-    If `streamed`, the performer yields the chunks of the message as progress, and adds the texts
+    If `streamed` is true, the performer yields the message's chunks as progress, and adds the text
     that readers see to `shown`. An adapter with its own loop is asked in the same way: its request
     is a prompt, and its last event is `Completed`.
     """
@@ -84,7 +84,7 @@ class Ask[Request]:
     shown: list[str] | None = None
 
     def note(self, piece: object) -> None:
-        """Keeps the text of a chunk; a rejection discards the earlier texts."""
+        """Records the text of a chunk; a rejection discards the earlier texts."""
         if self.shown is not None:
             if isinstance(piece, TextDelta):
                 self.shown.append(piece.text)
@@ -103,8 +103,8 @@ class Close:
 class Wait:
     """Calls a function that may wait for an approver, and stops waiting after `seconds`.
 
-    The outcome is then a `TimeoutError`. `perform` cannot interrupt a plain function, so it waits
-    until the function returns.
+    After a timeout, the outcome is a `TimeoutError`. `perform` cannot interrupt a plain function,
+    so it waits until the function returns.
     """
 
     invoke: Invoke
@@ -113,7 +113,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Runs generators concurrently, each in its own thread or task; none of them raises."""
+    """Runs generators concurrently, each in its own thread or task; they must not raise."""
 
     branches: "Sequence[Effects[None]]"
 
@@ -128,7 +128,7 @@ _CREATED = inspect.CORO_CREATED
 def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
     """Performs effects in this thread, yields progress and returns the result.
 
-    `async` handlers run to their end in an event loop that all synchronous runs share. Parallel
+    `async` handlers run to completion in an event loop that all synchronous runs share. Parallel
     branches run in at most 16 threads; after an interrupt, branches that are waiting for a thread
     do not start.
     """
@@ -162,7 +162,7 @@ async def perform_async(
     """Performs effects without blocking the event loop and yields progress.
 
     Plain handlers run in the threads of `pool` if given, otherwise in at most 64 threads of the
-    event loop. A cancellation waits for them to end.
+    event loop. A cancellation waits for running handlers to finish.
     """
     try:
         effect = next(effects)
@@ -319,7 +319,7 @@ def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
 
 
 def _failure(error: BaseException) -> Exception:
-    """Returns the error of a handler that was not cancelled, but awaited a cancelled task."""
+    """Returns the error for a handler that awaited a cancelled task but was not cancelled."""
     failure = RuntimeError("something that the call waited for was cancelled")
     failure.__cause__ = error
     return failure

@@ -1,4 +1,4 @@
-"""Errors that end an evaluation, with usage, turns and conversation up to the failure."""
+"""Errors that end an evaluation, with its usage, turns and conversation up to the failure."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 type EvaluationPhase = Literal["request", "response", "limit"]
-"""Where an evaluation fails: sending a request, reading the answer, or at the caller's limit."""
+"""Where an evaluation failed: in a request, in the response, or at a limit set by the caller."""
 
 
 class PromptEvaluationError(WeakIncentivesError):
     """An evaluation failed.
 
-    `code` is one word for the kind of failure, `status` is the HTTP status if there was one, and
-    `remedy` suggests a fix. `usage` and `turns` cover the evaluation up to the failure.
-    `conversation` has all messages so far and can be continued, because every tool call has an
+    `code` is a short name for the kind of failure, `status` is the HTTP status if there was one,
+    and `remedy` suggests a fix. `usage` and `turns` cover the evaluation up to the failure.
+    `conversation` contains all messages so far and can be continued, because every tool call has an
     answer. It is `None` if the evaluation failed before the conversation started.
     """
 
@@ -85,7 +85,7 @@ class ChangedRunError(WeakIncentivesError, ValueError):
 
 
 class ThrottleError(PromptEvaluationError):
-    """The provider rejects further requests; `retry_after` is the time to wait, if it is known."""
+    """The provider rejects further requests; `retry_after` is the time to wait, if known."""
 
     retry_after: timedelta | None = None
 

@@ -1,4 +1,4 @@
-"""The events at the start of an evaluation, and for one that stops without a response."""
+"""The events for an evaluation that starts, and for one that stops without a response."""
 
 import logging
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def opening_events(
     *,
     ids: EventIds,
 ) -> Iterator[Event]:
-    """Yields events for the rendered prompt, its stale overrides, and sections that cannot open.
+    """Yields events for the rendered prompt, stale overrides and sections that cannot be opened.
 
     `conversation` is the evaluation's initial conversation. Missing params are also logged as a
     warning.

@@ -68,10 +68,10 @@ type Nest = Callable[[ProviderAdapter, ParentRun, Clock], AdapterOfCall]
 
 
 class Evaluation[Out]:
-    """One evaluation by an adapter that connects to its provider, as a part of the run `token`.
+    """One evaluation by an adapter that connects to its provider, as part of the run `token`.
 
-    Call `begin`, perform `effects`, and call `end`, with the exception if one ended the evaluation.
-    `nest` creates the adapters that handlers receive for nested runs.
+    Call `begin`, perform `effects`, then call `end`, with the exception if one ended the
+    evaluation. `nest` creates the adapters that handlers receive for nested runs.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Evaluation[Out]:
         return conversation
 
     def _initial_conversation(self, rendered: AnyRenderedPrompt) -> Conversation:
-        """Returns the initial conversation; the session keeps the bytes of its media."""
+        """Returns the initial conversation; its media bytes are stored in the session."""
         options, store = self._options, self._session.content
         for media in rendered.media:
             store.put(media)
@@ -204,7 +204,8 @@ class Evaluation[Out]:
             self._session,
             self._publish,
             approver,
-            # does not use `self`, because a cycle would leave evaluations to the garbage collector
+            # does not use `self`: a reference cycle would leave evaluations to the garbage
+            # collector
             check_limits=lambda expired: limits.check_calls(1, expired=expired),
             seconds_left=lambda: adapter.seconds_left(deadline),
             can_suspend=can_suspend,
@@ -214,7 +215,7 @@ class Evaluation[Out]:
     def _adapter_of_call(
         self, adapter: ConnectingAdapter, token: RunToken, nest: Nest
     ) -> AdapterOfCall:
-        """Returns a function that creates the handlers' adapters, for runs nested in this one."""
+        """Returns a function that creates the adapters for runs nested in this one's tool calls."""
         bus, deadline = self._operation.bus, self._loop.config.deadline
         approver = self._options.get("approver")
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
@@ -232,7 +233,7 @@ class Evaluation[Out]:
     def effects(self) -> Effects[PromptResponse[Out] | Restart | TooLong]:
         """Runs the conversation and returns how it ended.
 
-        An error has the progress so far, such as usage and conversation.
+        An error carries the progress so far, such as the usage and the conversation.
         """
         loop = self._loop
         try:
@@ -271,14 +272,14 @@ class Evaluation[Out]:
         return connection
 
     def stop(self, error: BaseException | None) -> Conversation:
-        """Returns the conversation so far, which can be continued, after `error` or without one."""
+        """Returns the conversation so far, ready to be continued; `error` is why it stopped."""
         if not isinstance(error, Exception | None):
             return self.so_far()
         self._stop(suspended=isinstance(error, RunSuspended))
         return self._loop.conversation_now
 
     def so_far(self, size: int | None = None) -> Conversation:
-        """Returns the conversation after the first `size` log entries, by default after all."""
+        """Returns the conversation after the first `size` log entries, or after all of them."""
         again, entries = self._new_loop(), self._log.entries[self.begins : size]
         replay(again, entries, self.tools.available.outcome_of)
         if size in (None, len(self._log.entries)):
@@ -288,7 +289,7 @@ class Evaluation[Out]:
         return again.conversation_now
 
     def end(self, error: BaseException | None) -> None:
-        """Ends the evaluation, and publishes `error` if one ended it."""
+        """Ends the evaluation, and publishes an event if `error` ended it."""
         try:
             if error is not None:
                 loop, seconds = self._loop, perf_counter() - self._started
@@ -297,11 +298,11 @@ class Evaluation[Out]:
                 )
                 if stopped is not None:
                     self._publish(stopped)
-        finally:  # even an interrupt in an event's handler must not leave the operation open
+        finally:  # even an interrupt in an event handler must not leave the operation open
             self._operation.__exit__(None, error, None)
 
     def _stop(self, *, suspended: bool = False) -> None:
-        """Completes the conversation, including calls of earlier evaluations, for continuation."""
+        """Completes the conversation with earlier evaluations' calls, so that it can continue."""
         if not self._has_ended:
             self._loop.stop(suspended=suspended)
             self._loop.transcript += self.tools.earlier.rest()
@@ -405,7 +406,7 @@ class Evaluation[Out]:
         accept = self._prompt.template.accept
         if accept is None:
             return finished
-        # It runs as a pseudo call, so that the log has it; no tool can have this name.
+        # The check runs as a pseudo call, so that it is logged; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", ACCEPT, finished.text)
         key, last = f"{self._log.turn}/{ACCEPT}", self._log.entries[-1]
         if isinstance(last, LoggedCall) and last.key == key:
@@ -492,7 +493,7 @@ class Evaluation[Out]:
         raise (yield from self._suspend(action.calls[len(outcomes) :])) from None
 
     def _batch(self, calls: tuple[ToolCall, ...], keys: Sequence[CallKey]) -> tuple[ToolCall, ...]:
-        """Returns the first calls of the turn; a call with suspended nested runs runs by itself."""
+        """Returns the turn's first calls; a call with suspended nested runs is returned alone."""
         known = self._log.record.inside
         for index, key in enumerate(keys if known else ()):
             if key in known:
@@ -500,7 +501,7 @@ class Evaluation[Out]:
         return calls
 
     def _has_started(self, keys: Sequence[CallKey]) -> bool:
-        """Whether the next calls have run before, with nested runs."""
+        """Whether one of the next calls ran before and started nested runs."""
         known = self._log.record.inside
         return bool(known) and any(key in known for key in keys)
 
@@ -524,7 +525,8 @@ class Evaluation[Out]:
                 execute = partial(self._approved.execute, call, keys[0], self._set_running)
                 if self._replay is not None:
                     execute = partial(self._replay.record, execute, call.name)
-                # not in a variable: an interrupt's traceback would keep the effects unfinished
+                # not stored in a variable: an interrupt's traceback would keep the effects
+                # unfinished
                 return [(yield from execute())], None
             begin = [
                 partial(self._approved.begin, *pair) for pair in zip(calls, keys, strict=False)
@@ -540,7 +542,7 @@ class Evaluation[Out]:
         self, calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]
     ) -> Effects[Action]:
         """Submits the outcomes of calls to the inner loop and returns the next action."""
-        # before a reader of the stream can end the run, because these calls have already run
+        # Submit before the stream's reader can end the run, because these calls have already run.
         action = self._loop.submit(outcomes)
         if isinstance(action, Restart | TooLong):
             self._apply_changes()

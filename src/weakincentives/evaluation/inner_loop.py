@@ -1,16 +1,16 @@
 """`InnerLoop` runs a conversation as a state machine: each step returns the next action.
 
-This module knows nothing of clocks, I/O, budgets or handlers. `Evaluation` performs each action, if
-the run's limits allow it, and passes the result back:
+This module knows nothing about clocks, I/O, budgets or handlers. `Evaluation` performs each action,
+if the run's limits allow it, and passes the result back:
 
     start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
 
-When calls of a turn request sections that only a new evaluation can open, `submit` returns one
+When calls in a turn request sections that only a new evaluation can open, `submit` returns one
 `Restart` for all of them, after every disclosure call of the turn has been answered. If the next
-request would have too many tokens, it returns `TooLong` instead. The inner loop consists of plain
-values, so it can be pickled between two actions.
+request would be too long, it returns `TooLong` instead. The inner loop consists of plain values, so
+it can be pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,14 +67,14 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
 """The error message, code and remedy for each reason to stop without an answer."""
 
 
-@dataclass(slots=True)  # not frozen, which would cost 2 µs a request
+@dataclass(slots=True)  # not frozen, because that costs 2 µs per request
 class ProviderRequest:
     """Ask the provider to continue `transcript`.
 
-    `transcript` is the inner loop's own list, which grows later: read it up to its present length
-    and do not change it. `tools` are the tools at the start of the conversation; later changes are
-    in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before sending the
-    request. `content` has the bytes of the transcript's media.
+    `transcript` is the inner loop's own list, which grows later: read it only up to its current
+    length and do not change it. `tools` are the tools at the start of the conversation; later
+    changes appear in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before
+    sending the request. `content` stores the media bytes of the transcript.
     """
 
     turn: int
@@ -113,7 +113,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Evaluate the prompt again with the sections that the model has requested open."""
+    """Evaluate the prompt again and open the sections that the model has requested."""
 
     request: VisibilityExpansionRequired
 
@@ -123,8 +123,8 @@ class TooLong:
     """Shorten the conversation: the next request would exceed `max_request_tokens`."""
 
 
-_MAX_QUOTED = 500  # characters of a refusal in its error; the transcript has the full text
-_MAX_ISSUES = 4_000  # characters; an answer can have more issues than a request should contain
+_MAX_QUOTED = 500  # characters of a refusal quoted in its error; the transcript has it all
+_MAX_ISSUES = 4_000  # characters; an answer can have more issues than a request should list
 # the provider rejects the request because of its content, and would reject it again
 _REFUSALS = {"bad_request", "content_filter", "context_length", "too_large"}
 _SERVER_FAILED = 500
@@ -140,10 +140,10 @@ type Action = ProviderRequest | ToolCalls | Finished | Restart | TooLong
 class InnerLoop:
     """One run: call `start` once, then `receive` and `submit` as the actions require.
 
-    The run continues `conversation`, and `conversation_now` is the conversation with the messages
-    that the run has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the
-    run. Apply `tool_changes` even then, because the transcript already contains them. The caller
-    counts the run's usage in `meter`. `turns` is the number of the run's requests.
+    The run continues `conversation`, and `conversation_now` also includes the messages that the run
+    has added. A failed run raises `PromptEvaluationError`, with the usage, turns and conversation.
+    Apply `tool_changes` even then, because the transcript already contains them. The caller counts
+    the run's usage in `meter`. `turns` is the number of the run's requests.
     """
 
     conversation: Conversation
@@ -166,7 +166,7 @@ class InnerLoop:
     transcribed_changes: int = field(default=0, init=False)
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list, init=False)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list, init=False)
-    # the number of messages before the first one that no provider has answered
+    # the number of messages that precede the first unanswered one
     accepted: int = field(default=0, init=False)
     sent: int = field(default=0, init=False)  # the number of messages in the last request
 
@@ -176,7 +176,7 @@ class InnerLoop:
 
     @property
     def usage(self) -> TokenUsage:
-        """The tokens of the run so far, including nested runs."""
+        """The tokens that the run has used so far, including nested runs."""
         return self.meter.tokens
 
     @property
@@ -190,7 +190,7 @@ class InnerLoop:
         return self._request()
 
     def receive(self, answer: AssistantMessage) -> Action:
-        """Takes the provider's answer to the last request and returns the next action."""
+        """Accepts the provider's answer to the last request and returns the next action."""
         self.transcript.append(answer)
         self.accepted = len(self.transcript)
         self.pending = answer.tool_calls
@@ -209,9 +209,9 @@ class InnerLoop:
         return self._finish(text)
 
     def _missing_part(self, answer: AssistantMessage, text: str) -> str:
-        """Describes what an answer without calls lacks; returns `""` if it is complete.
+        """Describes the missing part of an answer without calls; returns `""` if it is complete.
 
-        A typed answer counts as complete, because its own check finds everything that is missing.
+        A typed answer counts as complete, because parsing the output finds everything missing.
         """
         if self.structured_output is not None and self.structured_output.container != "text":
             return ""
@@ -220,10 +220,10 @@ class InnerLoop:
         return "" if text.strip() else "The answer is empty."
 
     def submit(self, outcomes: Sequence[ToolExecutionOutcome]) -> Action:
-        """Takes the outcomes of the first pending calls, in order, and returns the next action.
+        """Accepts the outcomes of the first pending calls, in order, and returns the next action.
 
-        This is `Restart` at the end of a turn that requested sections, and `TooLong` if the next
-        request would exceed `max_request_tokens`. Raises `ValueError` if an outcome belongs to
+        The action is `Restart` at the end of a turn that requested sections, and `TooLong` if the
+        next request would exceed `max_request_tokens`. Raises `ValueError` if an outcome belongs to
         another call.
         """
         for outcome in outcomes:
@@ -291,7 +291,7 @@ class InnerLoop:
 
     def _mark_refused(self, error: PromptEvaluationError) -> bool:
         """Marks the messages that `error` rejects, and returns whether there are any."""
-        # other codes, such as those of an overloaded server, are not about the messages
+        # other codes, such as those for an overloaded server, are not about the messages
         only_media = error.code == "content" or error.status == _SERVER_FAILED
         if error.code not in _REFUSALS and not only_media:
             return False
@@ -340,7 +340,7 @@ class InnerLoop:
         )
 
     def _add_tool_changes(self) -> None:
-        """Adds the tools that calls opened or closed to the transcript, each one once."""
+        """Adds the tools that calls opened or closed to the transcript, each only once."""
         for outcome in self.tool_changes[self.transcribed_changes :]:
             self._add_changes_of(outcome)
         self.transcribed_changes = len(self.tool_changes)
@@ -401,7 +401,7 @@ class InnerLoop:
 
 
 def unfinished_error(answer: AssistantMessage) -> PromptEvaluationError | None:
-    """Returns the error for a truncated or refused answer, `None` for a complete one."""
+    """Returns the error for a truncated or refused answer; `None` for a complete answer."""
     if answer.finish not in _UNFINISHED:
         return None
     message, code, remedy = _UNFINISHED[answer.finish]

@@ -1,7 +1,7 @@
-"""The log of a run, as a value and as JSON: its steps, in order.
+"""The log of a run, as a value and as JSON: the run's steps, in order.
 
-A suspended run is saved as its log, and can be resumed from it in any process. A call with nested
-runs has a log for each of them. `run_log` has the log of a run in progress.
+A suspended run is saved as its log, from which it can be resumed in any process. If a call has
+nested runs, each of them has its own log. `run_log` contains the log of a run in progress.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,15 +58,16 @@ COMPACTION = "<compaction>"
 """The name of the pseudo call in which a summary's run is nested."""
 
 type CallKey = str
-"""Identifies a call in its run, such as `"3/call_7"`: the number of the provider's answers so far,
-and the id of the call's decision."""
+"""Identifies a call in its run, such as `"3/call_7"`: the number of provider answers so far,
+and the id of the decision on the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """An evaluation starts: the first one, one with more sections open, or a shorter one.
+    """An evaluation starts: the first one, one with more sections open, or one with fewer messages.
 
-    The JSON has the `conversation` of only the last one, because the run continues from there.
+    The JSON contains only the last evaluation's `conversation`, because the run continues from
+    there.
     """
 
     cause: Literal["start", "restart", "compaction"] = "start"
@@ -78,10 +79,10 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderFailure:
-    """A failed request, in place of the model's answer; `usage` counts its tokens.
+    """A failed request, recorded in place of an answer; `usage` counts the tokens it used.
 
-    `arrived` is the part of the answer that the conversation keeps. After a failure with
-    `fell_back`, the request was sent to another provider.
+    `arrived` is the part of the answer that the conversation keeps. If `fell_back` is true, the
+    request was then sent to another provider.
     """
 
     message: str
@@ -112,7 +113,7 @@ class ProviderFailure:
         )
 
     def to_error(self) -> PromptEvaluationError:
-        """Returns an equal error."""
+        """Returns the error that this failure records."""
         kind = ThrottleError if self.is_throttle else PromptEvaluationError
         error = kind(
             self.message,
@@ -129,7 +130,7 @@ class ProviderFailure:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The provider has answered, or failed; `cost` is the answer's cost, if its price is known."""
+    """The provider answered or failed; `cost` is the answer's cost, if its price is known."""
 
     reply: Annotated[AssistantMessage | ProviderFailure, serde.ByKind()]
     cost: float | None = 0.0
@@ -138,7 +139,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The handler of a call starts; even if it is interrupted, the call must not run twice."""
+    """A call's handler starts; even if it is interrupted, the call must not run twice."""
 
     key: CallKey
     kind: Literal["began"] = field(default="began", repr=False)
@@ -164,7 +165,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionChange:
-    """The sections that a call opened and closed, as in `ToolExecutionOutcome`; tools by name."""
+    """The section changes from a `ToolExecutionOutcome`, with tools represented by their names."""
 
     section_key: str
     tools: tuple[str, ...]
@@ -184,7 +185,7 @@ class SectionRequest:
     requested: tuple[SetVisibilityOverride, ...]
 
     def to_error(self) -> VisibilityExpansionRequired:
-        """Returns an equal request."""
+        """Returns the exception that this request records."""
         return VisibilityExpansionRequired(
             self.message,
             requested_overrides={item.path: item.visibility for item in self.requested},
@@ -195,10 +196,10 @@ class SectionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedCall:
-    """A call was answered; if it `has_run`, `call` has the arguments with which it ran.
+    """A call was answered; if `has_run` is true, `call` has the arguments with which it ran.
 
-    `state` has the session's changes by a call that does not have to run again. For a tool without
-    a declared effect, `is_complete` means that the call changed nothing else.
+    `state` contains the call's changes to the session, if the call does not have to run again. For
+    a tool without a declared effect, `is_complete` means that the call changed nothing else.
     """
 
     key: CallKey
@@ -231,7 +232,7 @@ class LoggedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedRun:
-    """The log of a nested run; `tool_digests` are those of the tools with suspended calls."""
+    """The log of a nested run; `tool_digests` are the digests of the tools with suspended calls."""
 
     ns: str
     key: str
@@ -243,7 +244,7 @@ class NestedRun:
 class RunsInside:
     """The runs nested in one call, in the order in which its handler started them.
 
-    `arguments` are those with which the call ran.
+    `arguments` are the arguments with which the call ran.
     """
 
     tool: str
@@ -298,10 +299,10 @@ def to_logged(
 
 
 def approval_ids(calls: Sequence[ToolCall]) -> tuple[str, ...]:
-    """Returns the id for the decision on each call of a turn.
+    """Returns the id of the decision on each call in a turn.
 
-    This is the call's own id, made unique within the turn and without slashes: an id with slashes
-    belongs to a call of a nested run.
+    This is the call's own id, made unique within the turn, with slashes replaced: an id with
+    slashes belongs to a call in a nested run.
     """
     ids: list[str] = []
     for call in calls:
@@ -335,7 +336,7 @@ def _open_calls(log: LoggedRun) -> Iterator[tuple[CallKey, str, ToolCall]]:
 def pending_previews(log: LoggedRun) -> Iterator[tuple[Preview, Decision | None]]:
     """Yields the previews of a suspended run that need a decision, in the order of the calls.
 
-    Each one comes with its decision, if it was already made and other calls are still pending.
+    Each preview comes with its decision, if one was already made while other calls are pending.
     """
     asked: dict[CallKey, tuple[Preview, Decision | None]] = {}
     for entry in log.entries:
@@ -386,18 +387,18 @@ def inconsistency_in(log: LoggedRun) -> str:
             case Asked(key, preview):
                 shown = f"{turn}/{preview.call_id}", preview.tool, preview.inside
                 if key not in calls or shown != (key, calls[key].name, ()):
-                    return "a preview is of another call"
+                    return "a preview belongs to another call"
             case LoggedCall(key=key, call=call, answer=answer) if call.name != ACCEPT:
                 known = calls.pop(key, None)
                 if known is None or (known.call_id, known.name) != (call.call_id, call.name):
-                    return "a call is answered that was not made"
+                    return "an answer belongs to a call that was not made"
                 if answer.call_id != call.call_id:
-                    return "a call is answered that was not made"
+                    return "an answer belongs to a call that was not made"
             case _:
                 pass
     turns = {str(number) for number in range(turn + 1)}
     if any(key.partition("/")[0] not in turns for key in log.inside):
-        return "a run is inside a call that was not made"
+        return "a run is nested in a call that was not made"
     inner = [run.log for inside in log.inside.values() for run in inside.runs]
     return next(filter(None, map(inconsistency_in, inner)), "")
 
@@ -446,7 +447,7 @@ def usage_of(log: LoggedRun) -> RunUsage:
 
 
 def size_of(log: LoggedRun) -> int:
-    """Returns the number of entries except decisions, including those of nested runs."""
+    """Returns the number of log entries except decisions, including entries of nested runs."""
     inner = [run.log for inside in log.inside.values() for run in inside.runs]
     own = sum(not isinstance(entry, Decided) for entry in log.entries)
     return own + sum(map(size_of, inner))
@@ -469,8 +470,8 @@ def tool_digests(template: AgentTemplate[object], names: Sequence[str]) -> dict[
 def check_nested(template: AgentTemplate[object], log: LoggedRun) -> None:
     """Raises `ChangedRunError` if a nested run of a pending call in `log` cannot continue.
 
-    This checks the prompts of tools that `Tool.from_prompt` creates. Runs of other handlers are
-    checked when they start.
+    This checks the prompts of tools created by `Tool.from_prompt`. Runs started by other handlers
+    are checked when they start.
     """
     for key, _, call in _open_calls(log):
         tool = template.registry.get_tool(call.name)
@@ -490,9 +491,9 @@ def check_run(template: AgentTemplate[object], run: NestedRun) -> None:
 def change_since(
     template: AgentTemplate[object], name: str, digests: Mapping[str, str], *, kind: str
 ) -> str:
-    """Returns why a run of the prompt `name` cannot continue with the template; `""` if it can.
+    """Explains why a run of the prompt `name` cannot continue with the template; `""` if it can.
 
-    `digests` are those of its tools when the run was suspended; `kind` names the run in the
+    `digests` are the digests of its tools when the run was suspended; `kind` names the run in the
     message.
     """
     if (now := f"{template.ns}/{template.key}") != name:

@@ -1,4 +1,4 @@
-"""`LoopAdapter` is the base of adapters that use the library's inner loop."""
+"""`LoopAdapter` is the base class for adapters that use the library's inner loop."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
@@ -20,7 +20,7 @@ class LoopAdapter(ConnectingAdapter):
     """An adapter that uses the library's inner loop; a subclass connects to its provider.
 
     An evaluation is a run that does not restart to open sections: it raises
-    `VisibilityExpansionRequired` instead. If a subclass overrides one of these four methods,
+    `VisibilityExpansionRequired` instead. If a subclass overrides one of the four methods below,
     `MainLoop` assumes that it has its own loop and asks it for complete responses.
     """
 
@@ -37,7 +37,7 @@ class LoopAdapter(ConnectingAdapter):
     ) -> PromptResponse[Out]:
         return Run(self, prompt, options).result().response
 
-    # These three accept more keywords than the base, which pyright compares with all of them.
+    # These three methods accept more keywords than the base's, which pyright rejects.
     @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
@@ -49,9 +49,9 @@ class LoopAdapter(ConnectingAdapter):
     def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Evaluates `prompt` and yields events as they happen; the last one has the response.
+        """Evaluates `prompt` and yields events as they happen; the last one contains the response.
 
-        Close the generator, from any thread, to stop early: no further call runs, and finished
+        Close the generator, from any thread, to stop early: no further calls run, and finished
         calls keep their effects.
         """
         yield from Run(self, prompt, options, streamed=True).stream()

@@ -31,14 +31,15 @@ __all__ = [
 class MainLoop:
     """Runs prompts on one adapter until the model answers.
 
-    When the model requests sections that only a new evaluation can open, the loop writes the
-    request to the session and evaluates the prompt again, at most `max_expansions` times. Each
-    evaluation keeps the section decisions of the previous ones. Deadline and budget apply to all
-    evaluations together, and the prompt's resources stay open from the first to the last. A call of
-    a tool with `effect="at_most_once"` does not run again in a later evaluation.
+    When the model requests sections that only a new evaluation can open, the loop records the
+    request in the session and evaluates the prompt again, at most `max_expansions` times. Each
+    evaluation keeps the section decisions of the previous ones. The deadline and the budget apply
+    to all evaluations together, and the prompt's resources stay open throughout. A call of a tool
+    with `effect="at_most_once"` does not run again in a later evaluation.
 
-    If `adapter` comes from a handler's context, its runs are nested in that tool call.
-    `compaction` determines when the loop shortens a conversation; without it, the loop never does.
+    If `adapter` comes from a tool handler's context, the loop's runs are nested in that tool call.
+    `compaction` determines when the loop shortens a conversation; without `compaction`,
+    conversations are never shortened.
     """
 
     def __init__(
@@ -89,15 +90,15 @@ class MainLoop:
         decisions: Mapping[str, Decision],
         **options: Unpack[RunOptions],
     ) -> Execution[Out]:
-        """Resumes a suspended run with the reviewer's decisions by call id.
+        """Resumes a suspended run with the reviewer's decisions, which are given by call id.
 
-        An approved call takes effect only if it would still do what its preview showed. If the
-        preview is out of date, or a call has no decision, the `approver` decides; without one, the
-        run is suspended again. A session without state is restored from the suspension; any other
-        session must be that of the suspended run. The run's earlier usage counts towards `budget`,
-        but earlier time does not. To stream a resumed run, pass `suspension=` and `decisions=` to
-        `stream`. Raises `ValueError` for another prompt, changed tools, unknown calls and a run
-        that was already resumed.
+        An approved call takes effect only if its effects are still the ones that its preview
+        showed. If the preview is out of date, or there is no decision on a call, the `approver`
+        decides; without an `approver`, the run is suspended again. A session without state is
+        restored from the suspension; any other session must be the one in which the run was
+        suspended. The run's earlier usage counts towards `budget`, but earlier time does not. To
+        stream a resumed run, pass `suspension=` and `decisions=` to `stream`. Raises `ValueError`
+        for another prompt, changed tools, unknown calls, or a run that was already resumed.
         """
         return self.execute(prompt, suspension=suspension, decisions=decisions, **options)
 
@@ -119,10 +120,10 @@ class MainLoop:
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Generator[StreamEvent[Out]]:
-        """Like `execute`, but yields events as they happen; the last one has the response.
+        """Like `execute`, but yields events as they happen; the last one contains the response.
 
-        Discard earlier text after `Restarted` and `AnswerRejected`. The response has the usage of
-        all evaluations. Close the generator, from any thread, to stop early.
+        Discard earlier text after `Restarted` and `AnswerRejected`. The response's usage covers all
+        evaluations. Close the generator, from any thread, to stop early.
         """
         yield from self._run(prompt, options, streamed=True).stream()
 

@@ -42,13 +42,13 @@ type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter",
 """Why the model stopped writing.
 
 After a `"pause"`, the model continues its answer when asked again. After a provider's `"error"`,
-the message has only the text received so far.
+the message contains only the text received up to that point.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of the tool `name`; `arguments` is the model's JSON text, unchecked."""
+    """A call to the tool `name`; `arguments` is the model's JSON text, not yet validated."""
 
     call_id: str
     name: str
@@ -57,10 +57,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The prompt's text in a conversation with user messages, or a later change of that text.
+    """The prompt's text in a conversation with user messages, or a later change to that text.
 
-    `media` are the images and documents whose markers are in the text. `refused` means that the
-    provider rejected them, so later requests omit the media.
+    `media` contains the images and documents whose markers appear in the text. `refused` means that
+    the provider rejected the media, so later requests omit them.
     """
 
     content: str
@@ -76,7 +76,7 @@ class Instructions:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """A message from the user, or the prompt itself if the user does not send one.
+    """A message from the user, or the prompt itself if there is no user message.
 
     `repair` marks a message from the engine that explains why the model's last answer was rejected.
     `refused` means that the provider rejected the message, so later requests omit it.
@@ -98,8 +98,8 @@ class AssistantMessage:
     """The model's answer.
 
     `wire` contains the provider's own items. Providers that use `wire_format` receive them
-    unchanged; other providers receive text and calls. `model` is the model name that the provider
-    reports, or empty if it does not report one.
+    unchanged; other providers receive text and calls. `model` is the model name reported by the
+    provider, or empty if there is none.
     """
 
     text: str = ""
@@ -116,8 +116,8 @@ class AssistantMessage:
 class ToolMessage:
     """The answer to one tool call; `unknown` means that the call was interrupted while running.
 
-    `media` are images and documents that the model sees after the text. `refused` means that the
-    provider rejected the answer, so later requests send a note instead.
+    `media` contains images and documents that the model sees after the text. `refused` means that
+    the provider rejected the answer, so later requests send a note instead.
     """
 
     call_id: str
@@ -134,13 +134,13 @@ class ToolMessage:
         return self.content
 
     def as_dict(self) -> dict[str, str]:
-        """Returns the form that Chat Completions uses."""
+        """Returns the message in the format of Chat Completions."""
         return {"role": "tool", "tool_call_id": self.call_id, "content": self.content}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsAdded:
-    """These tools are available from this message on."""
+    """These tools are available as of this message."""
 
     tools: tuple[StoredToolSpec, ...]
     text: ClassVar[str] = ""
@@ -149,7 +149,7 @@ class ToolsAdded:
 
 @dataclass(frozen=True, slots=True)
 class ToolsRemoved:
-    """The tools with these names are no longer available from this message on."""
+    """The tools with these names are no longer available as of this message."""
 
     names: tuple[str, ...]
     text: ClassVar[str] = ""
@@ -174,14 +174,14 @@ def media_of(message: Message) -> tuple[Image | Document, ...]:
 
 
 def refused[M: Message](message: M, *, by_provider: bool = True) -> M:
-    """Returns the message marked as rejected by the provider, or without that mark."""
+    """Returns the message, marked as rejected by the provider or with that mark removed."""
     if isinstance(message, Instructions | UserMessage | ToolMessage):
         return replace(message, refused=by_provider)
     return message
 
 
 def keep_media[M: Message](message: M, store: ContentStore) -> M:
-    """Moves a message's bytes into the store; returns the message with references to them."""
+    """Moves a message's media bytes to the store; returns the message with references to them."""
     if all(media.data is None for media in media_of(message)):
         return message
     match message:
@@ -197,7 +197,7 @@ def keep_media[M: Message](message: M, store: ContentStore) -> M:
 def apply_tool_changes(
     tools: Iterable[ToolSpec], messages: Iterable[Message]
 ) -> dict[str, ToolSpec]:
-    """Returns the tools by name after the changes among `messages`."""
+    """Returns the tools by name, after applying the tool changes among `messages`."""
     available = {tool.name: tool for tool in tools}
     for message in messages:
         match message:
@@ -231,11 +231,11 @@ def answered_calls(messages: Iterable[Message]) -> Iterator[tuple[ToolCall, Tool
 class ToolExecutionOutcome:
     """The outcome of one tool call, and its changes to the conversation's tools.
 
-    A call that read a section adds the section's tools, `expanded_tools`. `opened` are the paths of
-    the sections that open with them, and `shown` are the sections in the answer. A call that closed
-    the section at `closed` removes the tools named in `closed_tools`. `request` asks for sections
-    that only a new evaluation can open. `error` names the class of the exception that made the call
-    fail.
+    A call that read a section adds the section's tools, `expanded_tools`. `opened` contains the
+    paths of the sections that open with these tools, and `shown` the sections in the answer. A call
+    that closed the section at `closed` removes the tools named in `closed_tools`. `request` asks
+    for sections that only a new evaluation can open. `error` is the class name of the exception
+    that made the call fail.
     """
 
     tool_call_id: str
@@ -257,7 +257,7 @@ def sendable(text: str) -> str:
 
 
 def sendable_content(content: Content) -> Content:
-    """Returns content whose texts have no lone surrogates."""
+    """Returns content without lone surrogates in its texts."""
     if isinstance(content, str):
         return sendable(content)
     return tuple([sendable(part) if isinstance(part, str) else part for part in content])
@@ -266,7 +266,7 @@ def sendable_content(content: Content) -> Content:
 def unwrap_arguments(text: str) -> str:
     """Returns a call's arguments, decoded once if the model or the server encoded them twice.
 
-    Missing arguments (empty or null) become an empty object.
+    Missing arguments (an empty string or null) become an empty object.
     """
     if text.startswith("{"):
         return text
@@ -282,7 +282,7 @@ def unwrap_arguments(text: str) -> str:
 
 
 def without_surrogates(answer: AssistantMessage) -> AssistantMessage:
-    """Returns `answer` without lone surrogates; the same object if it has none."""
+    """Returns `answer` without lone surrogates; returns the same object if there are none."""
     calls = [ToolCall(*map(sendable, astuple(call))) for call in answer.tool_calls]
     sent = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
     return answer if sent == answer else sent

@@ -2,7 +2,7 @@
 
 The parent call was undone, so the nested run's calls that changed something run again. The model
 still sees the same answers as before: the provider's answers come from the run's record, and so do
-those of calls that failed, change nothing or must not run twice.
+the answers to calls that failed, changed nothing or must not run twice.
 """
 
 from collections.abc import Callable

@@ -40,11 +40,11 @@ class ProviderRequests:
         self._operation = operation
         self._publish = publish
         self._log = log
-        self._arrived = _NO_ANSWER  # the received part of an answer that failed or was stopped
-        self._is_taken = False  # whether the answer's usage and that of discarded ones is counted
+        self._arrived = _NO_ANSWER  # the part received of an answer that failed or was stopped
+        self._is_taken = False  # whether the usage of the answer and of discarded ones is counted
 
     def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
-        """Requests a message, from the next provider as long as the connection falls back to one.
+        """Requests a message, from other providers if the connection falls back to them.
 
         The message is logged before any event reports it. Its usage includes discarded answers. If
         all providers fail, the error's notes list the earlier failures.
@@ -72,12 +72,12 @@ class ProviderRequests:
                         self._note_failure(error, usage=spent, arrived=arrived, cost=cost)
                     raise
                 self._note_failure(error, fell_back=True)
-            except BaseException as stop:  # includes interrupts and the end of a stream
+            except BaseException as stop:  # including interrupts and closed streams
                 cost = None
                 usage = _NO_USAGE if self._is_taken else spent + self._arrived.usage
                 if usage != _NO_USAGE:
                     cost = self._limits.count(usage)
-                if self._arrived.text.strip():  # the reader of the stream may have seen this text
+                if self._arrived.text.strip():  # the stream's reader may have seen this text
                     self._loop.transcript.append(self._arrived)
                     failure = ProviderFailure(
                         message=f"stopped by {type(stop).__name__}",
@@ -108,7 +108,7 @@ class ProviderRequests:
         cost: float | None = 0.0,
         fell_back: bool = False,
     ) -> None:
-        """Appends a request's failure to the log."""
+        """Logs a failed request."""
         failure = replace(
             ProviderFailure.of(error), usage=usage, arrived=arrived, fell_back=fell_back
         )
@@ -123,7 +123,7 @@ class ProviderRequests:
         return True
 
     def _target(self) -> tuple[str, str]:
-        """Returns the adapter and the model of the present request."""
+        """Returns the adapter and the model for the current request."""
         provider, model = self._connection.target()
         return provider or self._operation.provider, model or self._operation.model
 
@@ -132,8 +132,8 @@ class ProviderRequests:
     ) -> Effects[tuple[AssistantMessage, PromptEvaluationError | None]]:
         """Asks the provider, and always publishes `ProviderCalled`.
 
-        A complete answer is logged and counted before that event. An incomplete one is returned
-        with the error that explains why.
+        A complete answer is logged and counted before that event. An incomplete answer is returned
+        with an error that explains why it is incomplete.
         """
         operation = self._operation
         provider, model = self._target()
@@ -150,7 +150,7 @@ class ProviderRequests:
             set_result(answer)
             if (problem := unfinished_error(answer)) is None:
                 taken = self._take(answer, spent)
-        except BaseException as raised:  # includes interrupts and the end of a stream
+        except BaseException as raised:  # including interrupts and closed streams
             failure = raised
             answer = self._connection.arrived() or _NO_ANSWER
             if shown and not answer.text:
@@ -178,7 +178,7 @@ class ProviderRequests:
                         run_path=self._log.path,
                     )
                 )
-            finally:  # an interrupt in an event's handler is not the request's failure
+            finally:  # an interrupt in an event handler does not mean that the request failed
                 part.__exit__(None if failure is None else type(failure), failure, None)
                 del failure  # as in `_check_answer`
         return taken or answer, problem

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResponse[Out](Parametrized):
-    """The result of an evaluation: the final `text`, and the typed `output` if one is declared.
+    """The result of an evaluation: the final `text`, and the typed `output` if it is declared.
 
     `text` is the model's own text, or the JSON from which `output` was parsed. `output` is `None`
     for a prompt without an output type. `turns` is the number of provider requests. To continue,
@@ -72,7 +72,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution[Out]:
-    """The final response, the sections opened during the run, and the tokens of the whole run."""
+    """The final response, the sections opened during the run, and the run's total token usage."""
 
     response: PromptResponse[Out]
     expansions: tuple[Expansion, ...]
@@ -93,7 +93,7 @@ class Execution[Out]:
 
     @property
     def output(self) -> Out:
-        """The typed answer of the final response."""
+        """The typed answer in the final response."""
         return self.response.output
 
     @property
@@ -103,12 +103,12 @@ class Execution[Out]:
 
     @property
     def conversation(self) -> Conversation | None:
-        """The conversation, for a later run to continue."""
+        """The conversation, which a later run can continue."""
         return self.response.conversation
 
     @property
     def whole_response(self) -> PromptResponse[Out]:
-        """The final response with the tokens of the whole run."""
+        """The final response with the run's total token usage."""
         return replace(self.response, usage=self.usage)
 
 
@@ -152,7 +152,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Completed[Out](Parametrized):
-    """The last event: the response, as `evaluate` returns it."""
+    """The last event: the response, as returned by `evaluate`."""
 
     response: PromptResponse[Out]
 

@@ -1,6 +1,6 @@
 """`Run` evaluates a prompt until one evaluation returns an answer.
 
-`Run.course` is a generator of effects, written once. It starts an evaluation, and another one to
+`Run.course` is a generator of effects, written once. It starts an evaluation, and further ones to
 open sections or to continue with a shorter conversation. Four methods perform these effects:
 `result`, `stream` and their async versions.
 """
@@ -57,11 +57,11 @@ _NO_PARENT = ParentRun(None, Meter())
 
 
 class Run[Out]:
-    """One run of a prompt; call `result`, `stream` or an async version of them, once.
+    """One run of a prompt; call `result`, `stream` or one of their async versions, once.
 
-    The run restarts at most `restarts` times to open the sections that the model requests. With
-    `None`, it is a single evaluation, which raises `VisibilityExpansionRequired` instead.
-    `compaction` determines when the run shortens a conversation.
+    The run restarts at most `restarts` times to open the sections that the model requests. If
+    `restarts` is `None`, the run is a single evaluation, which raises `VisibilityExpansionRequired`
+    instead. `compaction` determines when the run shortens a conversation.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Run[Out]:
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
         session, used = given["session"], given.get("adapter") or adapter
-        parent = _caller(used, adapter)  # its usage includes that of another model
+        parent = _caller(used, adapter)  # counts the usage even if `adapter=` replaces the model
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
@@ -95,7 +95,7 @@ class Run[Out]:
         self._is_whole = restarts is not None and has_own_loop(self._adapter)
         stacks = [] if self._is_whole else prompt.runs_with(session)
         self._reservation = Reservation(self._token, stacks)
-        self._conversation: Conversation | None = None  # without the present evaluation's messages
+        self._conversation: Conversation | None = None  # without the current evaluation's messages
         self._set_conversation(given)
         self._expansions: list[Expansion] = []
         self._turns = 0  # the requests of earlier evaluations
@@ -119,7 +119,7 @@ class Run[Out]:
                 self._conversation = turn.latest or self._conversation
 
     def _set_conversation(self, options: ExecutionOptions) -> None:
-        """Stores the initial conversation, and whether it is already too long."""
+        """Stores the initial conversation, and checks whether it is already too long."""
         self._overrides = dict(options.get("visibility_overrides") or {})
         self._start = options.get("conversation")
         self._conversation = self._start
@@ -188,10 +188,10 @@ class Run[Out]:
         return self.execution
 
     def stream(self) -> Generator[StreamEvent[Out]]:
-        """Performs the run in this thread and yields its events; the last one has the response."""
+        """Performs the run in this thread and yields its events; the last contains the response."""
         with self, self._prompt.resources, closing(self):
             yield from perform(self.course())
-        # after the clean-up, because a reader may stop at this event
+        # after the cleanup, because a reader may stop at this event
         yield Completed(self.execution.whole_response)
 
     async def stream_async(self) -> AsyncGenerator[StreamEvent[Out]]:
@@ -220,7 +220,7 @@ class Run[Out]:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Saves the conversation and publishes how the run has ended."""
+        """Saves the conversation and publishes how the run ended."""
         evaluation = self._evaluation
         try:
             if evaluation is not None:
@@ -242,7 +242,7 @@ class Run[Out]:
                     self._reservation.__exit__()
 
     def _end_turn(self, turn: ChatTurn, error: BaseException | None) -> None:
-        """Saves the conversation of a turn that has ended, for example by closing its stream."""
+        """Saves the conversation of a turn that has ended, for example when its stream closes."""
         has_continued = "resumes" not in self._options
         if isinstance(error, Exception | GeneratorExit | None) and has_continued:
             turn.end(self._session, self._conversation)
@@ -250,7 +250,7 @@ class Run[Out]:
             turn.settle(self._session)
 
     def so_far(self, size: int | None = None) -> Conversation | None:
-        """Returns the conversation after the first `size` log entries, by default after all."""
+        """Returns the conversation after the first `size` log entries, or after all of them."""
         if size is None or size == len(self.log.entries):
             evaluation = self._evaluation
             return (evaluation and evaluation.so_far()) or self._conversation
@@ -358,7 +358,7 @@ class Run[Out]:
         return rendered
 
     def _count(self, usage: TokenUsage | RunUsage, turns: int) -> None:
-        """Counts a finished evaluation; the engine's own evaluations have counted their usage."""
+        """Counts a finished evaluation; the engine's own evaluations have already counted usage."""
         self._turns += turns
         if self._is_whole and self._own is not None:
             usage = RunUsage(usage, turns) if isinstance(usage, TokenUsage) else usage
@@ -398,7 +398,7 @@ class Run[Out]:
                 self._options["message"] = None
 
     def _restart(self, signal: VisibilityExpansionRequired) -> Effects[None]:
-        """Opens the sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
+        """Opens sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
         self._count(signal.run_usage, signal.turns)
         if self._operation is not None and len(self._expansions) >= (self._restarts or 0):
             error = ExpansionLimitError(
@@ -434,7 +434,7 @@ class Run[Out]:
         self._options["rendering"] = Rendered(cause="compaction")
 
     def _prepare_compaction(self, error: PromptEvaluationError) -> bool:
-        """Prepares to compact, and returns true, if a provider rejected a request as too long."""
+        """If a provider rejected a request as too long, prepares to compact and returns true."""
         conversation = error.conversation if error.code == "context_length" else None
         if self._compaction is None or self._was_refused or conversation is None:
             return False
@@ -445,14 +445,14 @@ class Run[Out]:
         return True
 
     def _compact(self) -> Effects[None]:
-        """Shortens a conversation that is too long, if that is possible."""
+        """Shortens a conversation that is too long, if possible."""
         self._is_too_long = False
         if self._compaction is None or self._conversation is None:
             return
         plan = plan_compaction(self._compaction, self._conversation, self._render())
         if plan is None:
             return
-        if message := self._options.get("message"):  # kept even without a summary
+        if message := self._options.get("message"):  # kept even if there is no summary
             new = keep_media(UserMessage(to_content(message)), self._session.content)
             self._conversation = self._conversation.extended([new])
         summary = yield from self._summarize(plan, self._compaction)
@@ -477,7 +477,7 @@ class Run[Out]:
                 raise failure
         except PromptEvaluationError as error:
             self._was_refused = True  # the summary's own request was rejected; do not try again
-            # replace the conversation of the summary's run
+            # replace the conversation of the run that wrote the summary
             raise error.with_progress(
                 usage=error.usage, turns=error.turns, conversation=self._conversation
             ) from error
@@ -487,21 +487,21 @@ class Run[Out]:
         return answer
 
     def _with_usage[E: PromptEvaluationError](self, error: E) -> E:
-        """Returns the error with the usage of all evaluations."""
+        """Returns the error with the total usage of all evaluations."""
         conversation = error.conversation or self._conversation
         usage = error.usage if self._own is None else self._own.meter.tokens
         return error.with_progress(usage=usage, turns=self._turns, conversation=conversation)
 
 
 @final  # so that comparing types is enough, which is faster than isinstance with an ABC
-@dataclass(slots=True, eq=False)  # not frozen, which would cost 1 µs a call
+@dataclass(slots=True, eq=False)  # not frozen, because that costs 1 µs per call
 class NestedAdapter(ProviderAdapter):
     """The adapter that a tool's handler receives; its evaluations are part of the tool call.
 
-    Each evaluation is a complete run, like a `MainLoop`'s, so it opens the sections that its model
+    Each evaluation is a complete run, as with `MainLoop`, so it opens the sections that its model
     requests. It inherits the bus and the deadline of `parent` and counts its usage in the parent's
-    meter. A `MainLoop` with this adapter does the same. `call` is a tool call of `caller`, with its
-    bus.
+    meter. The same is true for a `MainLoop` that uses this adapter. `call` is a tool call of
+    `caller`, with the call's bus.
     """
 
     adapter: ProviderAdapter
@@ -536,7 +536,7 @@ class NestedAdapter(ProviderAdapter):
     ) -> PromptResponse[Out]:
         return self._run(prompt, options).result().whole_response
 
-    # These three accept more keywords than the base, which pyright compares with all of them.
+    # These three methods accept more keywords than the base's, which pyright rejects.
     @takes_bindings
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[ExecutionOptions]
@@ -565,7 +565,7 @@ class NestedAdapter(ProviderAdapter):
         *,
         streamed: bool = False,
     ) -> "Run[Out]":
-        """Returns a run; an `adapter` in `options` is asked instead of this one's own."""
+        """Returns a run; an `adapter` in `options` replaces the wrapped one."""
         options = {
             **options,
             "adapter": replace(self, adapter=options.get("adapter") or self.adapter),
@@ -578,14 +578,14 @@ def _adapter_of_call(adapter: ProviderAdapter, caller: ParentRun, clock: Clock) 
 
 
 def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
-    """Returns the parent run of the first adapter that has one, otherwise an empty one."""
+    """Returns the parent run of the first adapter that has one, or an empty parent."""
     if type(used) is NestedAdapter:
         return used.parent
     return adapter.parent if type(adapter) is NestedAdapter else _NO_PARENT
 
 
 def has_own_loop(adapter: ProviderAdapter) -> bool:
-    """Whether an adapter has its own loop; it then reserves the session for each evaluation."""
+    """Whether an adapter has its own loop, which reserves the session for each evaluation."""
     if type(adapter) is NestedAdapter:
         adapter = adapter.adapter
     return not isinstance(adapter, ConnectingAdapter) or adapter.has_own_loop

@@ -1,4 +1,4 @@
-"""`RunLimits` checks deadline, turns and budget before each request and each tool call."""
+"""`RunLimits` checks the deadline, turns and budget before each request and tool call."""
 
 from math import isfinite
 
@@ -11,7 +11,7 @@ __all__ = ["RunLimits"]
 
 
 class RunLimits:
-    """The limits of one evaluation of `model`, whose usage is counted in `meter`.
+    """The limits for one evaluation by `model`, whose usage is counted in `meter`.
 
     `previous_turns` is the number of requests that the run sent before this evaluation. Each check
     raises a `LimitError`.
@@ -27,9 +27,9 @@ class RunLimits:
         self._previous_turns = previous_turns
 
     def count(self, usage: TokenUsage, model: str = "") -> float | None:
-        """Counts the tokens of an answer from `model`, by default the evaluation's.
+        """Counts the tokens of an answer from `model`, by default the evaluation's model.
 
-        Returns their cost, if it is known.
+        Returns the cost of the tokens, if known.
         """
         prices, model = self._config.prices, model or self._model
         cost = prices and prices(usage, model)
@@ -37,7 +37,7 @@ class RunLimits:
         return cost if cost is None or isfinite(cost) else None
 
     def reserve_request(self, turns: int) -> None:
-        """Counts a request that follows `turns` others."""
+        """Counts a request that follows `turns` earlier ones."""
         self._check_deadline()
         self._check_turns(turns)
         if limit := self._meter.reserve_request():
@@ -46,8 +46,8 @@ class RunLimits:
     def check_again(self, turns: int, spent: TokenUsage) -> None:
         """Checks whether a request that is already counted may be sent again.
 
-        `spent` are the tokens of its discarded answers; if a limit is reached, they are added to
-        the usage.
+        `spent` contains the tokens of its discarded answers, which are added to the usage if a
+        limit is reached.
         """
         try:
             self._check_deadline()
@@ -64,8 +64,8 @@ class RunLimits:
     ) -> tuple[ToolCall, ...]:
         """Counts calls that are about to run, and returns the ones that the budget allows.
 
-        With `already_started`, the calls had started before a crash. They run again regardless of
-        their nested runs' usage.
+        `already_started` means that the calls had started before a crash. They run again regardless
+        of their nested runs' usage.
         """
         self._check_deadline()
         if already_started:
@@ -79,8 +79,8 @@ class RunLimits:
     def check_calls(self, count: int, *, expired: bool = False) -> None:
         """Checks whether `count` reserved calls may still run; `expired` means that time is up.
 
-        Time may have passed since `reserve_calls`, because an approver was deciding, the reader of
-        a stream was slow or a parallel call was running.
+        Time may have passed since `reserve_calls`, because an approver was deciding, a stream's
+        reader was slow or a parallel call was running.
         """
         config, meter = self._config, self._meter
         if not (config.deadline or config.budget or meter.parent):

@@ -1,8 +1,8 @@
 """The log of a run in progress: its steps, in order.
 
-A tool call took effect exactly if its `Called` entry is in the log. Appending that entry is the
-last part of the call's transaction, and a single store. The conversation of an interrupted run is
-read from its log. The runs nested in a call have their own logs, which its `OpenCall` starts.
+A tool call took effect if and only if its `Called` entry is in the log. Appending that entry is the
+last step of the call's transaction, and is atomic. An interrupted run's conversation is restored
+from its log. The runs nested in a call have logs of their own, which the call's `OpenCall` creates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,9 +60,9 @@ _NOTHING = LoggedRun()
 
 
 class Called(NamedTuple):
-    """A call was answered, even if only with a rejection; the fields are those of `LoggedCall`.
+    """A call was answered, even if only with a rejection; has the same fields as `LoggedCall`.
 
-    A call that must not run twice also has its `result`, for the event of a repeated call.
+    For a call that must not run twice, `result` is also kept, for the event of a repeated call.
     """
 
     key: CallKey
@@ -91,8 +91,8 @@ type Entry = LoggedEntry | Called
 class LogSink(Protocol):
     """Stores the growing log of a durable run, together with the logs of nested runs.
 
-    Threads may call it concurrently. Any error that it raises ends the run. If the error is not an
-    `Exception`, it does so even inside a handler that catches every `Exception`.
+    Threads may call a sink concurrently. Any error that it raises ends the run. An error that is
+    not an `Exception` ends the run even inside a handler that catches every `Exception`.
     """
 
     run_id: str
@@ -102,28 +102,29 @@ class LogSink(Protocol):
         ...
 
     def append(self, log: "RunLog", entries: Sequence[LoggedEntry], /) -> None:
-        """Stores more entries of `log`, after the first `log.stored`."""
+        """Stores further entries of `log`, which follow the first `log.stored` ones."""
         ...
 
     def transact(self, log: "RunLog", name: str, perform: Callable[[], bool], /) -> None:
         """Calls `perform`, which runs tool `name`, and stores its entries in one transaction.
 
-        If `perform` returns false, its writes to the database are rolled back. It may be called
-        again.
+        If `perform` returns false, its writes to the database are rolled back. `perform` may be
+        called again.
         """
         ...
 
 
 class UndecidedError(Exception):
-    """A call, or a call of a nested run, needs a decision, and there is no approver."""
+    """A call, or a call in a nested run, needs a decision, but there is no approver."""
 
 
 class RunLog:
-    """The log of one run; a run with a record continues from there.
+    """The log of one run; a run with a record continues from it.
 
     A nested run whose `caller` was undone repeats its record entry by entry; see `next_recorded`.
     Any other run takes over its record. `refusal` is the reason why the run cannot continue. `turn`
-    counts the provider's answers. A durable run has a `sink`, which has the first `stored` entries.
+    counts the provider's answers. A durable run has a `sink`, which contains the first `stored`
+    entries.
     """
 
     def __init__(
@@ -136,22 +137,22 @@ class RunLog:
     ) -> None:
         self.sink, self.stored = sink, len(record.entries)
         self.run_id, self.record, self.caller = run_id, record, caller
-        self.ns, self.key = name  # identify the prompt
+        self.ns, self.key = name  # together, they identify the prompt
         self.path = caller.path if caller else ""
         self.entries: list[Entry] = []
         self.turn = 0
         self.message: Content | None = record.message
         self.conversation: Conversation | None = record.conversation
         self.on_change: OnChange = record.on_change
-        self.digests: Mapping[str, str] = {}  # those of the tools whose calls are suspended
+        self.digests: Mapping[str, str] = {}  # of the tools whose calls are suspended
         # whether the run is nested in a call that was undone, and repeats its record
         self.is_repeated = caller is not None and bool(record.entries)
         # whether the run records its calls' changes, in order to repeat them
         self.keeps_changes: bool = sink is not None or (caller is not None and caller.keeps_changes)
-        # the conversation that the present evaluation continues
+        # the conversation that the current evaluation continues
         self.continued: Conversation | None = None
-        self.is_turn = False  # whether the run is a chat's turn
-        # the number of entries, and the state, before a call
+        self.is_turn = False  # whether the run is a chat turn
+        # the number of entries and the state before a call
         self.before_call: tuple[int, Snapshot] | None = None
         self.is_suspended = False
         self.refusal: BaseException | None = None
@@ -160,7 +161,7 @@ class RunLog:
         self._inside: dict[CallKey, OpenCall] = {}
         self._shown: dict[CallKey, Preview] = {}
         self._decisions: dict[CallKey, Decision] = {}
-        self._begun: set[CallKey] = set()  # calls that started before a stop and have no answer
+        self._begun: set[CallKey] = set()  # unanswered calls that started before the run stopped
         for entry in record.entries:
             self._note(entry)
 
@@ -194,7 +195,7 @@ class RunLog:
 
     @property
     def begins(self) -> int:
-        """The index of the last `Rendered`, which starts the present evaluation."""
+        """The index of the last `Rendered`, which starts the current evaluation."""
         index = len(self.entries) - 1
         while not isinstance(self.entries[index], Rendered):
             index -= 1
@@ -202,7 +203,7 @@ class RunLog:
 
     @property
     def earlier(self) -> tuple[Sequence[Entry], Sequence[ToolCall]]:
-        """The entries before the present evaluation, and the calls with an unknown outcome."""
+        """The entries before the current evaluation, and the calls with an unknown outcome."""
         unknown = self.continued.unknown_calls if self.continued else ()
         return (self.entries[: self.begins + 1] if self.entries else ()), unknown
 
@@ -222,9 +223,9 @@ class RunLog:
         return found
 
     def next_recorded[E: LoggedEntry](self, kind: type[E], key: CallKey = "") -> E | None:
-        """Returns the next entry of the record; `None` once all recorded steps are repeated.
+        """Returns the next entry in the record; `None` once all recorded steps are repeated.
 
-        Raises `ChangedRunError` if the entry has another type, or belongs to another call.
+        Raises `ChangedRunError` if the entry has another type or belongs to another call.
         """
         recorded = self.record.entries
         while len(self.entries) < len(recorded):
@@ -244,7 +245,7 @@ class RunLog:
         return error
 
     def recorded_usage(self) -> RunUsage:
-        """Returns the present evaluation's recorded usage."""
+        """Returns the usage recorded for the current evaluation."""
         start, entries = self.begins, list[LoggedEntry]()
         for entry in self.record.entries[start + 1 :]:
             if isinstance(entry, Rendered):
@@ -262,7 +263,7 @@ class RunLog:
     # ------------------------------------------------------------------------- new steps
 
     def add_answer(self, answered: Answered) -> None:
-        """Appends an answer of the provider; the calls that follow belong to a new turn."""
+        """Appends an answer from the provider; the calls that follow belong to a new turn."""
         self.entries.append(answered)
         self.turn += 1
         reply = answered.reply
@@ -283,9 +284,9 @@ class RunLog:
         return [f"{turn}/{approval_id}" for approval_id in reversed(ids)]
 
     def ask(self, key: CallKey, preview: Preview, *, keep: bool = False) -> None:
-        """Appends that a call needs a decision; with `keep`, an earlier decision stays valid.
+        """Logs that a call needs a decision; if `keep` is true, an earlier decision stays valid.
 
-        However, an approval is valid only if the call would still do what the preview showed.
+        However, an approval is valid only if the call would still have the previewed effects.
         """
         shown, decision = self._shown.get(key), self._decisions.get(key) if keep else None
         if isinstance(decision, Approve) and not (shown and shown.shows_same(preview)):
@@ -300,15 +301,15 @@ class RunLog:
             self._note(entry)
 
     def shown(self, key: CallKey) -> Preview | None:
-        """Returns the preview of a call that the reviewer has seen."""
+        """Returns the preview of a call, as last shown to the reviewer."""
         return self._shown.get(key)
 
     def decision(self, key: CallKey) -> Decision | None:
-        """Returns a decision on a call that has not been applied yet."""
+        """Returns the decision on a call, if it has not been applied yet."""
         return self._decisions.get(key)
 
     def take_decision(self, key: CallKey) -> Decision | None:
-        """Removes and returns a decision on a call, to apply it."""
+        """Removes and returns the decision on a call, so that it can be applied."""
         return self._decisions.pop(key, None)
 
     def has_begun(self, key: CallKey) -> bool:
@@ -316,7 +317,7 @@ class RunLog:
         return key in self._begun
 
     def was_suspended_for(self, key: CallKey) -> bool:
-        """Whether the run was suspended for a call, or for a call of a run nested in it."""
+        """Whether the run was suspended for this call, or for a call in a run nested in it."""
         return key in self._shown or key in self.record.inside
 
     def store(self) -> None:
@@ -345,7 +346,7 @@ class RunLog:
         return OpenCall(self, key, call, can_suspend=can_suspend, is_preview=is_preview)
 
     def begin_summary(self) -> "OpenCall":
-        """Returns a pseudo call, for the nested run that summarizes the conversation."""
+        """Returns a pseudo call for the nested run that summarizes the conversation."""
         can_suspend = self.caller is not None and self.caller.can_suspend
         call = ToolCall("", COMPACTION, "{}")
         return self.begin_call(f"{self.turn}/{COMPACTION}", call, can_suspend=can_suspend)
@@ -357,7 +358,7 @@ class RunLog:
     def to_value(self, size: int | None = None) -> LoggedRun:
         """Returns the log, or its first `size` entries, as a value.
 
-        It includes the recorded entries that are still to be repeated.
+        The value includes recorded entries that have not been repeated yet.
         """
         entries = [_logged(entry) for entry in self.entries[:size]]
         entries += self.record.entries[len(entries) :]
@@ -388,11 +389,11 @@ class RunLog:
 class OpenCall:
     """One execution of a tool call, and the runs nested in it.
 
-    Nested runs can be suspended if `can_suspend` is true; the handler then runs again later. In a
-    preview of a later call, no nested run starts, because it would ask the model; `has_runs` then
-    means that the handler tried to start one. `unrepeatable` names a tool of a nested run that can
-    neither be undone nor repeated, so that no nested run can be suspended any more. With
-    `keeps_changes`, the nested runs can be repeated.
+    If `can_suspend` is true, nested runs can be suspended; the handler then runs again later. When
+    a later call is previewed, nested runs cannot start, because they would ask the model;
+    `has_runs` then means that the handler tried to start one. `unrepeatable` names a tool whose
+    call in a nested run can neither be undone nor repeated, so that nested runs can no longer be
+    suspended. If `keeps_changes` is true, the nested runs can be repeated.
     """
 
     __slots__ = (
@@ -427,12 +428,12 @@ class OpenCall:
         self._record = record.runs if fits and record is not None else ()
 
     def repeat(self, before: "OpenCall") -> None:
-        """Makes nested runs repeat those of an execution that was undone."""
+        """Makes nested runs repeat the runs of an execution that was undone."""
         self._record = before.to_value().runs
 
     @property
     def idempotency_key(self) -> str:
-        """A text that is the same for each execution of the call, even in another process."""
+        """A string that is the same for each execution of the call, even in another process."""
         return f"{self.log.run_id}:{self.log.path}{self.key}"
 
     @property
@@ -442,12 +443,12 @@ class OpenCall:
 
     @property
     def root(self) -> "OpenCall":
-        """The call of the root run that this one is a part of."""
+        """The root run's call in which this call is nested."""
         caller = self.log.caller
         return self if caller is None else caller.root
 
     def begin(self, prompt: AnyPrompt) -> RunLog:
-        """Returns the log of the next run of the call's handler.
+        """Returns the log for the next run that the call's handler starts.
 
         Raises `ChangedRunError` if the suspended run has another prompt or other tools.
         """
@@ -458,7 +459,7 @@ class OpenCall:
             )
         index = len(self.runs)
         record = self._record[index] if index < len(self._record) else None
-        if record is not None and not record.log.entries:  # stopped before the run's first step
+        if record is not None and not record.log.entries:  # stopped before its first step
             record = None
         name = prompt.ns, prompt.key
         known = record.log if record else _NOTHING
@@ -482,8 +483,8 @@ class OpenCall:
     def end(self) -> None:
         """Ends the execution after the handler has ended.
 
-        Raises `UndecidedError` if a nested run is suspended, and its `refusal` if one cannot
-        continue, even if the handler has caught the error.
+        Raises `UndecidedError` if a nested run is suspended, or a nested run's `refusal` if it
+        cannot continue, even if the handler has caught the error.
         """
         if not self.runs:
             return
@@ -493,7 +494,7 @@ class OpenCall:
             raise UndecidedError(self.call.name)
 
     def to_value(self) -> RunsInside:
-        """Returns the nested runs as a value, including those that have not started again."""
+        """Returns the nested runs as a value, including runs that have not started again yet."""
         runs = [
             NestedRun(ns=log.ns, key=log.key, log=log.to_value(), tool_digests=log.digests)
             for log in self.runs
@@ -512,8 +513,8 @@ def replay(
     """Replays `entries` on a new `loop`, and returns its next action.
 
     If the run continues, `apply` receives the sections that earlier turns opened and closed. If the
-    last entry is a failure that should have ended the run, but an interrupt came first, that error
-    is then raised.
+    last entry is a failure that should have ended the run, but an interrupt came first, that
+    failure is raised.
     """
     action: Action = loop.start()
     end: PromptEvaluationError | None = None

@@ -1,4 +1,4 @@
-"""Creates the log of a run, or continues that of a suspended or stopped one."""
+"""Creates the log of a run, or continues the log of a suspended or stopped run."""
 
 from ..content import references_in, to_content
 from ..prompt.prompt import AnyPrompt
@@ -13,10 +13,10 @@ __all__ = ["new_log", "with_record"]
 
 
 def with_record(options: ExecutionOptions) -> ExecutionOptions:
-    """Returns the options; a suspended or stopped run has those with which it started.
+    """Returns the options, or the original ones if a suspended or stopped run continues.
 
-    Raises `TypeError` for a value that is not a suspension, and `ValueError` for options that only
-    a new run can have.
+    Raises `TypeError` for a value that is not a suspension, and `ValueError` for options that are
+    allowed only for a new run.
     """
     suspension, turn = options.get("suspension"), options.get("turn")
     if suspension is not None:
@@ -59,7 +59,7 @@ def new_log(prompt: AnyPrompt, options: ExecutionOptions, parent: ParentRun) -> 
     log = RunLog(new_id(), name) if sink is None else _stored_log(name, sink)
     if (message := options.get("message")) is not None:
         content = sendable_content(to_content(message))
-        if options.get("turn"):  # it may be stopped before the conversation has the message
+        if options.get("turn"):  # it may be stopped before the message is in the conversation
             keep_media(UserMessage(content), options["session"].content)
         log.message = references_in(content)
     log.conversation = options.get("conversation")

@@ -1,4 +1,4 @@
-"""`RunStream` yields the events of a synchronous run, and any thread can close it."""
+"""`RunStream` yields the events of a synchronous run; any thread can close it."""
 
 from _thread import allocate_lock, get_ident  # `threading` takes longer to import
 from collections.abc import Callable, Generator
@@ -12,8 +12,8 @@ class RunStream[Event](Generator[Event]):
     """The events of a run; closing it stops the run.
 
     Any thread may call `close`, not only the reader's. A request or a tool call cannot be
-    interrupted: the run stops at its next event, then `close` returns, and the reader does not
-    receive another event.
+    interrupted: the run stops at its next event. Then `close` returns, and the reader does not
+    receive any further events.
     """
 
     def __init__(self, events: Generator[Event]) -> None:
@@ -24,7 +24,7 @@ class RunStream[Event](Generator[Event]):
 
     def __next__(self) -> Event:
         if self._reader == get_ident():
-            return next(self._events)  # Python raises an error: a run cannot read its own stream
+            return next(self._events)  # raises an error, because a run cannot read its own stream
         with self._lock:
             self._reader = get_ident()
             try:
@@ -54,7 +54,7 @@ class RunStream[Event](Generator[Event]):
     def close(self) -> None:
         """Stops the run and waits until it has ended."""
         self._closing = True
-        if self._reader != get_ident():  # otherwise, a handler of the run calls this
+        if self._reader != get_ident():  # otherwise, the run's own handler is calling
             with self._lock:
                 self._events.close()
 
@@ -62,7 +62,7 @@ class RunStream[Event](Generator[Event]):
 def run_stream[**P, Event](
     method: Callable[P, Generator[Event]],
 ) -> Callable[P, Generator[Event]]:
-    """Makes a generator function return a `RunStream`."""
+    """Decorates a generator function so that it returns a `RunStream`."""
 
     @wraps(method)
     def start(*args: P.args, **options: P.kwargs) -> RunStream[Event]:

@@ -1,8 +1,8 @@
-"""Tools and outputs in a form for every provider: names, descriptions and plain JSON schemas.
+"""Tools and outputs in a form that suits every provider: names, descriptions and JSON schemas.
 
-Every provider accepts these schemas; see `prompt.external_schemas`. Adapters convert them to their
-provider's dialect; see `adapters.schema_dialects`. The library checks the decoded value against the
-full type, or against the original schema.
+Every provider accepts these plain schemas; see `prompt.external_schemas`. Adapters convert them to
+their provider's dialect; see `adapters.schema_dialects`. The library checks the decoded value
+against the full type or the original schema.
 """
 
 import json
@@ -33,7 +33,7 @@ class ToolSpec:
     parameters: JsonSchema
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the form that providers' APIs have in common."""
+        """Returns the format that the providers' APIs have in common."""
         return {
             "name": self.name,
             "description": self.description,
@@ -42,7 +42,7 @@ class ToolSpec:
 
 
 def _read_spec(value: AnyJson) -> AnyJson:
-    """Returns the JSON of a `ToolSpec`; in 0.2.0, it had both a strict and a plain schema."""
+    """Returns a `ToolSpec`'s JSON; in 0.2.0, it contained both a strict and a plain schema."""
     match value:
         case {"strict": _, "parameters": dict(sent), **others}:
             plain: AnyJson = others.pop("plain", None)
@@ -52,7 +52,7 @@ def _read_spec(value: AnyJson) -> AnyJson:
 
 
 type StoredToolSpec = Annotated[ToolSpec, UpgradedBy(_read_spec)]
-"""A `ToolSpec` that can also be read from the JSON of 0.2.0."""
+"""A `ToolSpec` that can also be read from JSON written by 0.2.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class OutputSpec:
     schema: JsonSchema
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the form that providers' APIs have in common."""
+        """Returns the format that the providers' APIs have in common."""
         return {"name": self.name, "schema": self.schema}
 
 

@@ -1,7 +1,7 @@
 """Records the section texts that a conversation's model has seen, and keeps them up to date.
 
 The records determine what the model is told when a section has changed: `section_changes` compares
-them with the prompt's present rendering.
+them with the prompt's current rendering.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +37,8 @@ _SEPARATOR = "\n\n"
 class SectionRecord:
     """A conversation's record of one section.
 
-    `visibility` is the section's present visibility, and `opened` is the model's own choice.
-    `summary` and `full` are the texts that the model has seen last. `None` means that it has not
+    `visibility` is the section's current visibility, and `opened` is the model's own choice.
+    `summary` and `full` are the texts that the model last saw. `None` means that the model has not
     seen the text, or that the text no longer applies, such as the full text of a closed section.
     """
 
@@ -49,7 +49,7 @@ class SectionRecord:
     full: str | None = None
 
     def text(self, form: SectionVisibility) -> str | None:
-        """Returns the text that the model has seen last in this form."""
+        """Returns the text that the model last saw in this form."""
         return self.full if form is _FULL else self.summary
 
     def with_text(self, form: SectionVisibility, text: str) -> Self:
@@ -62,7 +62,7 @@ type SectionRecords = dict[SectionPath, SectionRecord]
 
 
 def shown_records(rendered: AnyRenderedPrompt) -> SectionRecords:
-    """Returns records of all sections that are shown, or would be shown after an override."""
+    """Returns records of all sections that are shown or that an override could show."""
     decisions = rendered.view.decisions
     records: SectionRecords = {}
     for (node, visibility), text in zip(
@@ -106,7 +106,7 @@ def keep_read(
 ) -> None:
     """Keeps the texts of `before` in `records` if answers of `read_section` still show them.
 
-    `read` has these answers by section. The prompt itself shows only its open sections.
+    `read` contains these answers by section. The prompt itself shows only its open sections.
     """
     for path, record in before.items():
         answers = [text for root, text in read.items() if path[: len(root)] == root]
@@ -164,7 +164,7 @@ def _visible_texts(
     records: SectionRecords,
     rendered: AnyRenderedPrompt,
 ) -> tuple[VisibleSections, Sequence[str]]:
-    """Returns the visible sections and their present texts, including sections the model has read.
+    """Returns the visible sections and their current texts, including sections the model has read.
 
     `read_section` shows the full text of a section that remains summarized in the prompt.
     """

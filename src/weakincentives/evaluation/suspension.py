@@ -1,8 +1,9 @@
-"""Suspends runs: `RunSuspended` ends a run if its calls need decisions and there is no approver.
+"""Suspends runs: `RunSuspended` ends a run if its calls need decisions but there is no approver.
 
-The error's `Suspension` contains the log of the run, as a value and as JSON. With it and the
-decisions, `MainLoop.resume` continues the run in any process, as if it had never stopped. The
-session of a suspended run has a mark, which `resume` removes, so that a run is resumed only once.
+The error's `Suspension` contains the run's log, as a value and as JSON. Given the suspension and
+the decisions, `MainLoop.resume` continues the run in any process, as if it had never stopped. A
+suspended run leaves a mark in its session, which `resume` removes, so that a run is resumed only
+once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,8 +54,11 @@ __all__ = [
 
 
 _VERSION = 2
-_OLD = "it was written by weakincentives 0.2; resume it there, or start again from its conversation"
-_REMEDY = "go on by MainLoop.resume(prompt, suspension, decisions), or pass approver="
+_OLD = (
+    "the suspension was written by weakincentives 0.2; resume it with 0.2, or start a new run from "
+    "its conversation"
+)
+_REMEDY = "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
 
 
 @library_state
@@ -69,10 +73,10 @@ class SuspendedRun:
 class Suspension:
     """A run that is waiting for decisions on the calls in `pending`, as a value and as JSON.
 
-    `log` is the run's log, `session` is the JSON of the session's snapshot, and `tool_digests` are
+    `log` is the run's log, `session` is the session's snapshot as JSON, and `tool_digests` contains
     digests of the pending calls' tools. A suspension does not contain resources, the prompt's
-    params or credentials. But like any conversation, it contains everything that the model and the
-    tools wrote.
+    params or credentials. However, like any conversation, it contains everything that the model and
+    the tools wrote.
     """
 
     run_id: str
@@ -142,11 +146,11 @@ class Suspension:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parses the output of `to_json`; raises `SerdeError` for other text or another version."""
+        """Parses the output of `to_json`; raises `SerdeError` for any other text or version."""
         value = serde.parse_json(dict[str, object], text)
         version = value.pop("version", None)
         if version != _VERSION:
-            problem = _OLD if version == 1 else f"it has version {version!r}, not {_VERSION}"
+            problem = _OLD if version == 1 else f"must be {_VERSION}, got {version!r}"
             raise SerdeError("suspension", (ValidationIssue(("version",), problem),))
         suspension = serde.parse(cls, value)
         if issue := _find_issue(suspension):
@@ -155,7 +159,7 @@ class Suspension:
 
 
 def previews_of_0_2(text: str) -> tuple[Preview, ...] | None:
-    """Returns the pending calls of a suspension written by 0.2, for listing; otherwise `None`."""
+    """Lists the pending calls of a suspension written by 0.2; `None` for any other version."""
     value = serde.parse_json(dict[str, object], text)
     if value.get("version") != 1:
         return None
@@ -171,7 +175,7 @@ class RunSuspended(WeakIncentivesError):
         names = [preview.tool for preview in suspension.pending]
         count = "1 call" if len(names) == 1 else f"{len(names)} calls"
         calls = f"{count} ({', '.join(names)})"
-        super().__init__(f"the run waits for the approval of {calls}; {remedy}")
+        super().__init__(f"the run needs approval for {calls}; {remedy}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.suspension, self.remedy)
@@ -186,7 +190,7 @@ def check_resumable(
     """Returns the log from which the run continues, and removes its mark from the session.
 
     A new session is first restored to the suspension's state. Raises `ValueError`, without changing
-    anything, for another prompt, changed tools, decisions on unknown calls, and a session in which
+    anything, for another prompt, changed tools, decisions on unknown calls, or a session in which
     the run is not suspended, for example because it was already resumed.
     """
     name = f"{suspension.ns}/{suspension.key}"
@@ -213,9 +217,9 @@ def check_resumable(
 
 
 def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -> None:
-    """Checks that each decision is on a pending call.
+    """Checks that each decision is for a pending call.
 
-    Raises `ValueError` for another call, and `TypeError` for a value that is not a decision.
+    Raises `ValueError` for any other call, and `TypeError` for a value that is not a decision.
     """
     decided: object = decisions
     if not isinstance(decided, Mapping):
@@ -236,7 +240,7 @@ def check_decisions(suspension: Suspension, decisions: Mapping[str, Decision]) -
 
 
 def replacement_issue(template: AgentTemplate[object], preview: Preview, decision: Decision) -> str:
-    """Returns why the call's tool cannot accept the replaced arguments; `""` if it can.
+    """Explains why the call's tool cannot accept the replacement arguments; `""` if it can.
 
     Searches the tools of the template, and those of prompts passed to `Tool.from_prompt`.
     """
@@ -262,24 +266,29 @@ def _find_tool(template: AgentTemplate[object], names: Sequence[str]) -> AnyTool
 
 
 def _cannot_suspend(tool: str) -> str:
-    """Returns why a nested run cannot be suspended, and how to fix it.
+    """Explains why a nested run cannot be suspended, and how to fix it.
 
-    `tool` must not run twice; without one, the call that started the run cannot be repeated.
+    `tool` has already run and must not run twice; if it is empty, the call that started the run
+    cannot be repeated.
     """
     if tool:
-        return f"a call of {tool!r}, which must not run twice, has changed files; pass approver="
+        return (
+            f"it cannot be suspended because a call of {tool!r}, which must not run twice, has "
+            "changed files; pass approver="
+        )
     return (
-        "it runs inside a call that must not run twice, or where no run can wait; pass approver= "
-        "or make the tool around it by Tool.from_prompt"
+        "it cannot be suspended because it is nested in a call that must not run twice, or that "
+        "does not support suspended runs; pass approver=, or create the enclosing tool with "
+        "Tool.from_prompt"
     )
 
 
 def suspend(log: RunLog, prompt: AnyPrompt, session: SessionProtocol) -> RunSuspended:
     """Returns the error that suspends a run, and marks its session.
 
-    A nested run notes in its log that it is suspended. It cannot be suspended after a call that can
-    neither be undone nor repeated, or inside a call that cannot be repeated. Raises `SerdeError`
-    for state that cannot be saved as JSON.
+    A nested run records in its log that it is suspended. It cannot be suspended after a call that
+    can neither be undone nor repeated, or inside a call that cannot be repeated. Raises
+    `SerdeError` for state that cannot be saved as JSON.
     """
     log.digests = tool_digests(prompt.template, suspended_tools(log.to_value()))
     caller = log.caller
@@ -325,16 +334,16 @@ def _is_new(snapshot: SessionSnapshot) -> bool:
 
 
 def _find_issue(suspension: Suspension) -> ValidationIssue | None:
-    """Returns an inconsistency in a value that parses, if there is one."""
+    """Returns an inconsistency in a suspension that was parsed successfully, if there is one."""
     log, previews = suspension.log, suspension.pending
     rendered = [entry for entry in log.entries if isinstance(entry, Rendered)]
     problem = ""
     if not rendered or (last := rendered[-1].conversation) is None or not last.messages:
-        problem = "it has no rendered prompt"
+        problem = "the log does not contain a rendered prompt"
     elif inconsistency := inconsistency_in(log):
         problem = inconsistency
     elif not previews:
-        problem = "it does not end with calls that wait"
+        problem = "the log does not end with calls that are pending approval"
     elif not all(preview.is_intact for preview in previews):
-        problem = "a preview shows something else than was suspended"
+        problem = "a preview has changed since the run was suspended"
     return ValidationIssue(("log",), problem) if problem else None

@@ -1,4 +1,4 @@
-"""Creates the model's text from a tool's result, and finds the sections that it opens."""
+"""Creates the text for the model from a tool's result, and finds the sections that it opens."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ _MAX_FAILURE = 1_000
 
 
 def result_text(tool: str, result: object) -> str:
-    """Returns the text of a tool's result; raises `TypeError` unless it is a `ToolResult`."""
+    """Returns the text of a tool's result; raises `TypeError` if it is not a `ToolResult`."""
     if not isinstance(result, ToolResult):
         kind = "None" if result is None else type(result).__name__
         raise TypeError(
@@ -49,7 +49,7 @@ def result_text(tool: str, result: object) -> str:
 
 
 def without_bytes(result: ToolResult[object]) -> ToolResult[object]:
-    """Returns a result whose media are references instead of bytes."""
+    """Returns the result with references instead of media bytes."""
     if not result.media:
         return result
     return replace(result, media=tuple([media.reference for media in result.media]))
@@ -75,7 +75,7 @@ def failed(message: str) -> ToolResult[object]:
 
 
 def check_restart(value: object, params: object) -> None:
-    """Raises `VisibilityExpansionRequired` for a section whose tools need a new evaluation."""
+    """Raises `VisibilityExpansionRequired` if a section's tools need a new evaluation."""
     if isinstance(value, ReadSectionResult) and value.expanded_tools:
         raise VisibilityExpansionRequired(
             "Section expansion requires restart",
@@ -101,7 +101,7 @@ def with_sections(
 
 
 def requested_sections(params: object) -> tuple[str, ...]:
-    """Returns the section keys in the params of a disclosure tool."""
+    """Returns the section keys from a disclosure tool's params."""
     match params:
         case OpenSectionsParams(section_keys=keys):
             return keys

@@ -1,13 +1,13 @@
 """Runs the model's tool calls and creates the answers to them.
 
-A call takes these steps. An `Evaluation` receives it in the provider's answer and asks `next_batch`
-which calls run together. `execute` admits the call: it finds the tool and parses the arguments. It
-opens a transaction over session and resources and yields the handler, which `effects.perform`
-invokes. If the handler fails, its changes are undone. The call's entry in the run's log commits it.
-Then the executor publishes `ToolInvoked` and returns a `ToolExecutionOutcome`, which the evaluation
-submits to the inner loop.
+A call is processed as follows. An `Evaluation` receives it in the provider's answer and asks
+`next_batch` which calls run together. `execute` admits the call: it finds the tool and parses the
+arguments. Then it opens a transaction over the session and the resources and yields the handler,
+which `effects.perform` invokes. If the handler fails, its changes are undone. The call is committed
+by its entry in the run's log. Then the executor publishes `ToolInvoked` and returns a
+`ToolExecutionOutcome`, which the evaluation submits to the inner loop.
 
-Every mistake of the model or the tool becomes a failed answer. Only `ControlFlow` and exceptions
+Every mistake by the model or the tool becomes a failed answer. Only `ControlFlow` and exceptions
 outside `Exception`, such as `KeyboardInterrupt`, leave this module.
 """
 
@@ -27,6 +27,7 @@ from ..prompt.context import AnyEvaluator, OutputCheck, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
     PromptError,
+    ToolError,
     ToolValidationError,
     VisibilityExpansionRequired,
 )
@@ -77,18 +78,18 @@ _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 type _Result = ToolResult[object]
 
 _NO_CHANGES: Changes = {}
-# Any: a `ProviderAdapter`; its methods take prompts, which an `Evaluator` cannot name
+# Any: a `ProviderAdapter`; its methods take prompts, whose type an `Evaluator` cannot name
 type AdapterOfCall = Callable[[SessionProtocol, EventBus, OpenCall], Any]
-"""Returns the adapter for runs nested in one call, with the call's session and bus."""
+"""Returns the adapter for runs nested in one call, given the call's session and bus."""
 
 
 class ToolExecutor:
     """Runs the tool calls of one evaluation.
 
-    It publishes events with `publish`. Handlers receive the bus of `operation`, and the adapter
-    that `adapter` returns for their call, for runs nested in `run`. Each answered call gets an
-    entry in `log`. A call that must not run twice does not run again when the model repeats it
-    after a restart or an interrupt.
+    Events are published with `publish`. Handlers receive the bus of `operation`, and the adapter
+    that `adapter` returns for their call, for runs nested in `run`. Each answered call is recorded
+    in `log`. A call that must not run twice does not run again when the model repeats it after a
+    restart or an interrupt.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class ToolExecutor:
         self._notes: dict[str, str] = {}  # notes for the model, by call
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """Returns the first of `calls` that may run in parallel, or a single one."""
+        """Returns the calls at the start of `calls` that may run in parallel, or only the first."""
         if not self.can_fork or self._config.parallel_tool_calls != "isolated":
             return calls[:1]
         count = 0
@@ -154,9 +155,9 @@ class ToolExecutor:
     ) -> Effects[tuple[list[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the calls of a batch in parallel and returns their outcomes.
 
-        `begin` has a function for each call that starts an execution of it. `ControlFlow` ends the
-        batch, and so does a call whose nested runs are suspended; either is returned with the
-        outcomes of the calls before it.
+        `begin` contains a function for each call, which starts an execution of the call.
+        `ControlFlow` ends the batch, and so does a call whose nested runs are suspended; the signal
+        is returned with the outcomes of the preceding calls.
         """
         opened = [begin_call() for begin_call in begin]
         forks = [self._fork(call, inside) for call, inside in zip(calls, opened, strict=True)]
@@ -178,7 +179,7 @@ class ToolExecutor:
     def recall(self, called: Called, *, in_turn: bool = True) -> None:
         """Remembers a call that was already answered, for later calls.
 
-        `in_turn` means that it belongs to the present turn.
+        `in_turn` means that the call belongs to the current turn.
         """
         call, outcome = called.call, called.outcome
         if not called.has_run:
@@ -189,7 +190,7 @@ class ToolExecutor:
             _, handler, params = self.admit(call)
         except ToolValidationError:
             return
-        try:  # runs again, only to find the sections that it opens or closes
+        try:  # run it again, only to find the sections that it opens or closes
             result = handler(params, context=self.context(call))
             if isinstance(result, ToolResult):
                 self.available.note(result.value, params)
@@ -199,7 +200,7 @@ class ToolExecutor:
             return
 
     def _fork(self, call: ToolCall, inside: OpenCall) -> tuple[ForkedCall, Effects[None]] | None:
-        """Returns the call on forks and its effects, or `None` if it is not admitted."""
+        """Returns the call on forks and its effects, or `None` if the call is not admitted."""
         try:
             _, handler, params = self.admit(call)
         except ToolValidationError:
@@ -212,7 +213,7 @@ class ToolExecutor:
     ) -> tuple[ForkedCall, Effects[None]]:
         """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
 
-        With `makes`, the call may be the first one that uses a resource.
+        `makes` means that the call may create a resource by being the first to use it.
         """
         assert isinstance(self._session, Forkable)  # the callers have checked
         inside.keeps_changes = True  # the call may have to run again
@@ -229,7 +230,7 @@ class ToolExecutor:
     def _merge_or_run(
         self, inside: OpenCall, forked: ForkedCall | None, begin: Callable[[], OpenCall]
     ) -> Effects[ToolExecutionOutcome]:
-        """Merges a call that ran on forks; if that is not possible, runs it by itself."""
+        """Merges a call that ran on forks; if that is not possible, runs it again on its own."""
         if forked is None:
             return (yield from self.execute(inside.call, begin()))
         try:
@@ -258,19 +259,19 @@ class ToolExecutor:
         return self._context(inside, self._resources, self._session, self._operation.bus)
 
     def read(self, call: ToolCall, result: _Result, error: Exception | None) -> tuple[str, bool]:
-        """Returns the model's answer for a finished call, and whether the call succeeded."""
+        """Returns a finished call's answer to the model, and whether the call succeeded."""
         try:
             if error is not None:
                 raise error
             content, success = result_text(call.name, result), result.success
         except Exception as failure:
-            content, success = failed(message_of(failure)).message, False
+            content, success = failed(_failure_text(call.name, failure)).message, False
         return shorten(sendable(content), self._config.max_result_chars), success
 
     def merge(self, inside: OpenCall, forked: ForkedCall) -> Effects[ToolExecutionOutcome]:
         """Applies a call that ran on forks, and returns its outcome.
 
-        Raises `NotIsolatedError`, and changes nothing, when its preview is out of date.
+        Raises `NotIsolatedError`, without changing anything, if its preview is out of date.
         """
         return self._run_single(inside.call, inside, forked)
 
@@ -280,12 +281,12 @@ class ToolExecutor:
         return self._answer(call, key, perf_counter(), params, failed(reason))
 
     def replace_arguments(self, call: ToolCall, arguments: str) -> ToolCall:
-        """Returns the call with other arguments, and adds them to its answer to the model."""
+        """Returns the call with other arguments, which are added to its answer to the model."""
         self._notes[call.call_id] = f"The arguments were replaced by {arguments}\n\n"
         return replace(call, arguments=arguments)
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
-        # Telemetry stores this name, even though the model may have invented it.
+        # Telemetry records this name, even though the model may have invented it.
         name = call.name
         known = self.available.get(name) or name in self._rendered.registry.tool_paths
         return self._operation.part(
@@ -335,7 +336,7 @@ class ToolExecutor:
         name: str,
         begin: Callable[[], Effects[tuple[ToolExecutionOutcome, _Result]]],
     ) -> Effects[ToolExecutionOutcome]:
-        """Runs a call whose writes to a database are committed with its entry."""
+        """Runs a call whose database writes are committed together with its entry."""
         entries, before = self.log.entries, self._session.snapshot()
         size, ends = len(entries), list[ToolExecutionOutcome | ControlFlow]()
 
@@ -418,27 +419,26 @@ class ToolExecutor:
             self.log.refusal = failure
             raise failure
         call = inside.call
-        # a `ToolValidationError` is the model's mistake, and its text is for the model
-        if not isinstance(failure, ToolValidationError):
+        if not isinstance(failure, ToolError):  # whose text is for the model
             fields = {"tool_name": call.name, "call_id": call.call_id}
             _log.error("Tool handler failed", exc_info=failure, extra=fields)
-        return failed(message_of(failure))
+        return failed(_failure_text(call.name, failure))
 
     def check_output(
         self,
         inside: OpenCall,
-        accept: OutputCheck[Any],  # Any: outputs of all prompts
+        accept: OutputCheck[Any],  # Any: outputs of every type
         output: object,
     ) -> Effects[ToolExecutionOutcome]:
         """Runs a template's `accept` on an answer; a rejection undoes its changes.
 
-        The outcome of a rejection has its reason. Any other error of `accept` is raised.
+        The outcome of a rejection contains the reason. Any other error in `accept` is raised.
         """
         call = inside.call
 
         def answer(performed: Performed) -> tuple[ToolExecutionOutcome, None]:
             message, error = ToolMessage(call.call_id, ""), performed[2]
-            if isinstance(error, OutputRejected | ToolValidationError):
+            if isinstance(error, OutputRejected | ToolError):
                 text = sendable(message_of(error))
                 message = ToolMessage(call.call_id, text, success=False)
             elif error is not None:
@@ -458,7 +458,7 @@ class ToolExecutor:
     def admit(self, call: ToolCall) -> tuple[AnyTool, AnyToolHandler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError`, whose text is for the model.
+        Raises `ToolValidationError`, whose message is for the model, if the call is invalid.
         """
         return self.available.admit(call, self._config.max_argument_chars)
 
@@ -567,7 +567,7 @@ class ToolExecutor:
 
 
 def runs_again(tool: AnyTool) -> bool:
-    """Whether the handler of `tool` can run again after its call was undone."""
+    """Whether the tool's handler can run again after its call was undone."""
     return tool.effect not in NON_REPEATABLE or isinstance(tool.handler, PromptHandler)
 
 
@@ -578,12 +578,18 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
         revoke(context)
 
 
+def _failure_text(tool: str, failure: Exception) -> str:
+    """Returns the model's text for an error of a tool; an error without a text is named."""
+    text = message_of(failure)
+    return f"Tool {tool!r} failed: {text}" if text == type(failure).__name__ else text
+
+
 def _accepted(_: object) -> tuple[str, bool]:
     return "", True
 
 
 def same_adapter(adapter: AnyEvaluator) -> AdapterOfCall:
-    """Returns a function that gives all calls the same adapter, so runs are not nested in them."""
+    """Returns a function that gives all calls the same adapter; no runs are nested in them."""
 
     def for_call(*_: object) -> AnyEvaluator:
         return adapter

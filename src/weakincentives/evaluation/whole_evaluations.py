@@ -1,4 +1,4 @@
-"""Evaluations by an adapter with its own loop, which the engine asks for a complete response."""
+"""Evaluations by an adapter with its own loop, which returns a complete response."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["WholeEvaluation", "WholeEvaluations"]
 
 
 class WholeEvaluations:
-    """Makes an adapter usable like a connection whose requests are prompts, with `options`."""
+    """Makes an adapter usable as a connection whose requests are prompts, with `options`."""
 
     # Any, throughout: the adapter's arguments, and prompts of every output type
     def __init__(self, adapter: ProviderAdapter, options: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class WholeEvaluations:
 
 
 class WholeEvaluation[Out]:
-    """One evaluation by an adapter with its own loop; has the methods of `Evaluation`."""
+    """One evaluation by an adapter with its own loop; has the same methods as `Evaluation`."""
 
     turns = 0
 
@@ -52,7 +52,7 @@ class WholeEvaluation[Out]:
         self._ask = Ask(adapter, rendered, streamed)
 
     def effects(self) -> Effects[PromptResponse[Out] | Restart]:
-        """Asks for the response; a request for sections is a restart."""
+        """Asks for the response; returns a restart if the model requests sections."""
         completed, error = yield self._ask
         try:
             if error is not None:

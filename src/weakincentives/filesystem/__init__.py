@@ -1,4 +1,4 @@
-"""Filesystems: in memory, on the host below one directory, and forks; each can undo its changes."""
+"""Filesystems in memory or below a host directory, and forks of them; all can undo changes."""
 
 from .host import HostFilesystem
 from .memory import InMemoryFilesystem

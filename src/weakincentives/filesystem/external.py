@@ -1,4 +1,4 @@
-"""Undo for a directory of the host that other programs change, such as the data of a server."""
+"""Undo for a host directory that other programs change, such as a server's data directory."""
 
 import os
 from time import time_ns
@@ -13,21 +13,22 @@ from .undo import Version
 __all__ = ["ExternalDirectory"]
 
 _LIMITS = FilesystemLimits(depth=1_000)
-# A file that changes so soon after it was copied may keep its times.
+# A file that changes this soon after it was copied may keep its old times.
 _CLOCK_NS = 50_000_000
 _RECOVERY_NS = 600_000_000_000
 
 
 class ExternalDirectory(HostFilesystem):
-    """A directory that other programs can change: `restore` undoes their changes after a `record`.
+    """A directory that other programs can change: `restore` undoes their changes since `record`.
 
-    Call `record` before such a program may run, and `restore` when it no longer does, or `commit`.
-    A file is copied once and again when its status changed. Symbolic links and special files are
-    not copied: `restore` removes new ones, and raises if another was changed or removed. Raises
-    `FilesystemLimitError` for more than 100,000 entries or `max_bytes`.
+    Call `record` before such a program can run, and `restore` or `commit` after it has stopped. A
+    file is copied once, and again whenever its status has changed. Symbolic links and special files
+    are not copied: `restore` removes new ones, and raises if an existing one was changed or
+    removed. Raises `FilesystemLimitError` if the directory has more than 100,000 entries or more
+    than `max_bytes` of data.
 
-    The copies are on disk, beside the directory: if this process is killed between `record` and
-    `restore` or `commit`, `recover` in another one puts back what was recorded.
+    The copies are on disk, next to the directory: if this process is killed between `record` and
+    `restore` or `commit`, `recover` in another process restores the recorded contents.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, max_bytes: int = 1_000_000_000) -> None:
@@ -39,7 +40,7 @@ class ExternalDirectory(HostFilesystem):
     def record(self, *, seconds: float = 0) -> None:
         """Copies the directory's contents into the newest snapshot, if there is one.
 
-        `recover` puts it back only if all changes came within `seconds` from now.
+        `recover` restores them only if every later change was made within `seconds` from now.
         """
         with self.lock:
             if (version := self._newest_version()) is None:
@@ -47,21 +48,21 @@ class ExternalDirectory(HostFilesystem):
             if "." not in version.originals:
                 kinds: dict[str, Kind] = {entry.path: entry.kind for entry in self._entries()}
                 self._copies = {path: self._copies[path] for path in kinds if path in self._copies}
-                # a directory last, so that it is restored first
+                # Record a directory after its entries, so that it is restored before them.
                 for path, kind in reversed(kinds.items()):
                     self._record(path, kind)
             self._journal.begin(version.originals, self._copies, time_ns() + int(seconds * 1e9))
 
     def commit(self) -> None:
-        """Commits the changes since `record`, even if this process is killed afterwards."""
+        """Commits the changes since `record`: `recover` will not undo them."""
         with self.lock:
             self._journal.end()
 
     def recover(self) -> None:
-        """Puts back what processes that were killed have recorded and not committed.
+        """Restores the contents that killed processes recorded but never committed.
 
-        Raises `FileExistsError` if there are changes since, and `ValueError` for copies that cannot
-        be read; both name the folder of the copies, which stays.
+        Raises `FileExistsError` if files have changed since then, and `ValueError` if the copies
+        cannot be read. Both messages name the backup folder, which is kept.
         """
         with self.lock:
             for folder, entries, until_ns in uncommitted_changes(self.root):
@@ -72,7 +73,7 @@ class ExternalDirectory(HostFilesystem):
                         "files, and some of them have been changed again since; save what you "
                         f"need from the backups in {folder}, then delete that folder"
                     )
-                # These changes are ours, if this process is killed too.
+                # If this process is killed too, these changes still belong to the recovery.
                 soon_ns = time_ns() + _RECOVERY_NS
                 os.utime(folder / LIST, ns=(soon_ns, soon_ns))
                 version = self.snapshot()
@@ -82,7 +83,7 @@ class ExternalDirectory(HostFilesystem):
                     if is_stable:
                         self._copies[path] = entry
                 self.restore(version)
-                self._copies.clear()  # the files of their contents are removed
+                self._copies.clear()  # the files with their contents are about to be removed
 
     def close(self) -> None:
         with self.lock:
@@ -103,17 +104,17 @@ class ExternalDirectory(HostFilesystem):
             super().restore(snapshot)
 
     def changes_since(self, snapshot: Version[HostEntry], /) -> dict[str, dict[str, str]]:
-        """Returns nothing: a record covers all files, and comparing them takes too long."""
+        """Returns no changes: a record covers all files, and comparing them would take too long."""
         return {}
 
     def _complete(self, version: Version[HostEntry]) -> None:
-        """Adds what is new since a recorded `version` to it, and drops unchanged files."""
+        """Records in `version` which entries were created since, and drops unchanged files."""
         paths = [entry.path for entry in self._entries()]
         originals = version.originals
         for path in paths:
             originals.setdefault(path, None)
         for path, entry in [*originals.items()]:
-            # What is put back into a directory changes its times, so all of these stay.
+            # Keep every directory, because restoring its entries changes its times.
             if entry is None or entry.kind == "directory":
                 continue
             if self._is_unchanged(path, entry):
@@ -123,9 +124,9 @@ class ExternalDirectory(HostFilesystem):
             version.originals.clear()
 
     def _entries(self) -> list[FileStat]:
-        """Returns all entries with the root, a directory before what is in it."""
+        """Returns all entries including the root, each directory before its own entries."""
         entries = [FileStat(".", "directory", 0, 0)]
-        for entry in entries:  # grows until it is complete
+        for entry in entries:  # the loop extends the list
             if entry.kind == "directory":
                 entries += self._scan(entry.path)
             if len(entries) > self.limits.entries:
@@ -150,7 +151,7 @@ class ExternalDirectory(HostFilesystem):
         try:
             with self._open_parent(path) as (parent, name):
                 return os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except OSError:  # it was removed, or a link or a file has replaced its directory
+        except OSError:  # it was removed, or its directory was replaced
             return None
 
     def _get(self, path: str, version: Version[HostEntry]) -> HostEntry | None:
@@ -170,7 +171,7 @@ class ExternalDirectory(HostFilesystem):
 
 
 def _signature(stat: os.stat_result | None) -> tuple[int, ...]:
-    """Returns what changes with each change of a file, except within a tick of the clock."""
+    """Returns values that differ after each change to a file, except within one clock tick."""
     if stat is None:
         return ()
     times = stat.st_mtime_ns, stat.st_ctime_ns

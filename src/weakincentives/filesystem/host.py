@@ -1,8 +1,9 @@
-"""A directory of the host as a filesystem, from which no path leads out.
+"""A host directory as a filesystem; no path can lead outside it.
 
-Every access opens one name after the other, from a descriptor of the root, and follows no link. No
-check of a path happens before its use, so nobody can change the path in between. A file with a
-second hard link may also lie outside of the root, so the filesystem refuses it as it refuses links.
+Every access opens the names in a path one after another, starting at a descriptor for the root, and
+follows no links. There is no gap between the check of a path and its use, so nobody can change the
+path in between. A file with a second hard link may also exist outside the root, so the filesystem
+rejects it, as it rejects symbolic links.
 """
 
 import errno
@@ -28,14 +29,14 @@ from .undo import Version, VersionedFilesystem
 __all__ = ["HostEntry", "HostFilesystem", "SpooledContent"]
 
 _CHUNK = 1 << 16
-# Windows has none of these, and its constructor refuses.
+# Windows does not define these flags; there, the constructor raises.
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: int = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _READ: int = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 class _Spool(SpooledTemporaryFile[bytes]):
-    """A temporary file of contents, which closes with the last entry that refers to it."""
+    """A temporary file for contents, which is closed when no entry refers to it any more."""
 
     def __del__(self) -> None:
         self.close()
@@ -43,7 +44,7 @@ class _Spool(SpooledTemporaryFile[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class SpooledContent:
-    """A part of a file that holds the contents of many."""
+    """The position of one content in a file that stores many."""
 
     spool: IO[bytes]
     start: int
@@ -57,7 +58,7 @@ class SpooledContent:
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """An entry; only a file has content, and only a new one no status."""
+    """An entry; only files have content, and only new entries have no status."""
 
     kind: Kind
     content: bytes | SpooledContent = b""
@@ -65,13 +66,15 @@ class HostEntry:
 
 
 class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
-    """The files below the directory `root`, which it opens once. Any thread may use it.
+    """The files below the directory `root`, which is opened once. Any thread may use it.
 
-    With `hard_links` it reads files that have several, as package managers install them.
+    With `hard_links`, it also reads files that have several hard links, because some package
+    managers install files that way.
 
-    It writes a file beside its place and renames it: readers see the old content or the new and
-    never a part. Mode bits stay; owner and extended attributes are those of a new file. Raises
-    `OSError` unless `root` is a directory and the platform opens files relative to one.
+    A write creates a temporary file in the same directory and renames it, so readers see either the
+    old content or the new, never partial content. Mode bits are kept, but owner and extended
+    attributes are those of a new file. Raises `OSError` unless `root` is a directory and the
+    platform can open files relative to a directory.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
                 raise file_error(PermissionError, path)
             self._check_size(path, stat.st_size)
             data = file.read(self.limits.file_bytes + 1)
-            self._check_size(path, len(data))  # it may have grown
+            self._check_size(path, len(data))  # the file may have grown
             return data
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
@@ -125,9 +128,9 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
 
     @contextmanager
     def _open_parent(self, path: str) -> Generator[tuple[int, str]]:
-        """Opens the directory that holds `path`; yields its descriptor and the last name.
+        """Opens the parent directory of `path`; yields its descriptor and the path's last name.
 
-        Replaces the host's errors by ours.
+        Replaces the host's errors with ours.
         """
         *directories, name = path.split("/")
         with self.lock:
@@ -141,7 +144,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
                 os.close(parent)
             yield descriptor, name
         except OSError as error:
-            if error.errno is None:  # one of ours
+            if error.errno is None:  # already one of our errors
                 raise
             if error.errno == errno.ELOOP:
                 raise file_error(PermissionError, path) from error
@@ -155,15 +158,16 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
 
     @contextmanager
     def _open_file(self, path: str) -> Generator[tuple[BufferedReader, os.stat_result]]:
-        """Opens a regular file, and yields it with its status."""
+        """Opens a regular file and yields it with its status."""
         with self._open_parent(path) as (parent, name):
-            # Opening a device may do something, so this checks before, and then what it opened.
+            # Opening a device can have side effects, so check the file type before opening it, and
+            # again afterwards.
             _check_regular(_stat(parent, name), path)
             with open(name, "rb", opener=partial(_open_for_reading, parent)) as file:
                 yield file, _check_regular(os.fstat(file.fileno()), path)
 
     def _scan(self, path: str) -> Iterator[FileStat]:
-        """Yields the entries of a directory, unsorted, temporary files of writers included."""
+        """Yields a directory's entries, unsorted and including the temporary files of writers."""
         prefix = "" if path == "." else path + "/"
         with self._open_parent(path) as (parent, name):
             descriptor = _open_directory(parent, name, path)
@@ -171,7 +175,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
                 with os.scandir(descriptor) as entries:
                     for count, entry in enumerate(entries, 1):
                         self._check_count(path, count)
-                        with suppress(FileNotFoundError):  # it has gone since
+                        with suppress(FileNotFoundError):  # it was removed in the meantime
                             stat = entry.stat(follow_symlinks=False)
                             yield self._stat_of(prefix + entry.name, stat)
             finally:
@@ -218,13 +222,13 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
             return None
 
     def _new_spool(self) -> IO[bytes]:
-        """Returns a file for the contents that one version keeps."""
+        """Returns a file to store the contents that one version keeps."""
         return _Spool(max_size=_CHUNK)
 
     def _put(self, path: str, entry: HostEntry | None) -> None:
         if entry is not None and entry.kind == "other":
             raise file_error(PermissionError, path)
-        # The entry to remove, or its directory, may be gone already.
+        # The entry to remove, or its directory, may already be gone.
         ignored = () if entry else (FileNotFoundError, NotADirectoryError)
         with suppress(*ignored), self._open_parent(path) as (parent, name):
             try:
@@ -256,7 +260,7 @@ class HostFilesystem(VersionedFilesystem[HostEntry], ForkableFilesystem):
 
     def _remove(self, path: str, kind: Kind | None) -> None:
         to_remove: list[tuple[str, Kind | None]] = [(path, kind)]
-        for name, name_kind in to_remove:  # grows until it is complete
+        for name, name_kind in to_remove:  # the loop extends the list
             if name_kind == "other":
                 raise file_error(PermissionError, name)
             if name_kind == "directory":

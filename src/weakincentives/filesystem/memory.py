@@ -11,7 +11,7 @@ __all__ = ["InMemoryFilesystem"]
 
 
 class InMemoryFilesystem(TreeFilesystem, ForkableFilesystem):
-    """Files in memory, at first `files` by path. Any thread may use it."""
+    """Files in memory, initially `files` by path. Any thread may use it."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Forks: a fork is a tree of changes over another filesystem, its base.
+"""Forks: a fork is a tree of changes on top of another filesystem, its base.
 
-The tree holds only what the fork changed; any other name stands for the entry of the base. The fork
-records what it reads from the base. A merge reads that again: if the base still returns the same,
-the merge repeats the fork's operations on it.
+The tree contains only the entries that the fork changed; any other name refers to the base's entry.
+The fork records everything that it reads from the base. A merge repeats these reads: if the base
+still returns the same results, the merge repeats the fork's operations on it.
 """
 
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from .undo import Version, VersionedFilesystem
 
 __all__ = ["ForkableFilesystem", "OverlayFilesystem"]
 
-type _Value = Any  # Any: what a method of the base returns, which its name tells
+type _Value = Any  # Any: the result of one of the base's methods
 
 
 class ForkableFilesystem(Filesystem):
@@ -36,16 +36,17 @@ class ForkableFilesystem(Filesystem):
 class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
     """A view of `base` that keeps its changes until `base.merge(fork)` repeats them there.
 
-    It reads what it has not changed from the base as that is at the time. A fork merges once.
-    `changes(fork.start)` are those of the fork; what it reads for them counts as the fork's own
-    reading, so a later merge changes these paths exactly so, or not at all.
+    It reads unchanged entries from the current state of the base. A fork can be merged only once.
+    `changes(fork.start)` returns the fork's changes. Computing them counts as reading these paths,
+    so a later merge makes exactly these changes to them, or none.
     """
 
     def __init__(self, base: Filesystem) -> None:
         super().__init__(_BaseDirectory(self, "."), limits=base.limits)
         self.base = base
-        self._observations: dict[tuple[str, str, object], None] = {}  # a set in order
-        # `operator.methodcaller` crashes the garbage collector of Python 3.14 on WebAssembly
+        self._observations: dict[tuple[str, str, object], None] = {}  # an ordered set
+        # Not `operator.methodcaller`: it crashes the garbage collector of Python 3.14 on
+        # WebAssembly.
         self._operations: list[tuple[str, tuple[str | bytes, ...], dict[str, bool]]] = []
         self._merged = False
         self.start = self.snapshot()
@@ -63,12 +64,12 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
             del self._operations[snapshot.operation_count :]
 
     def close(self) -> None:
-        """Ends the call, so that a thread it left running cannot change anything."""
+        """Makes the fork read-only, so that a thread still running cannot change anything."""
         with self.lock:
             self.read_only = True
 
     def merge_into_base(self) -> bool:
-        """Merges as `base.merge(fork)` describes."""
+        """Merges the fork; see `Filesystem.merge`."""
         base = self.base
         with self.lock, base.lock if isinstance(base, VersionedFilesystem) else nullcontext():
             if self._merged:
@@ -87,7 +88,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
             return True
 
     def read_base(self, method: str, path: str) -> _Value:
-        """Calls a reading method of the base and records what it returns or raises."""
+        """Calls one of the base's read methods and records the result or the error."""
         value, summary = _observe(self.base, method, path)
         self._observations[method, path, summary] = None
         if isinstance(value, Exception):
@@ -99,7 +100,7 @@ class OverlayFilesystem(TreeFilesystem, ForkableFilesystem):
 
 
 class _BaseFile(File):
-    """An entry of the base that is not a directory."""
+    """An entry in the base that is not a directory."""
 
     def __init__(self, fork: OverlayFilesystem, path: str, kind: Kind) -> None:
         self._fork, self._path, self.kind = fork, path, kind
@@ -114,7 +115,7 @@ class _BaseFile(File):
 
 
 class _BaseDirectory(Directory):
-    """A directory of the base with the fork's changes in it; `None` marks a removed name."""
+    """A directory of the base, with the fork's changes; `None` marks a removed name."""
 
     def __init__(self, fork: OverlayFilesystem, path: str) -> None:
         super().__init__()
@@ -149,7 +150,7 @@ class _BaseDirectory(Directory):
 
 
 def _observe(base: Filesystem, method: str, path: str) -> tuple[_Value, object]:
-    """Returns the base's result or error, and the summary of it that a merge compares."""
+    """Returns the base's result or error, and a summary of it for a merge to compare."""
     try:
         value = base.stat(path).kind if method == "kind" else getattr(base, method)(path)
     except (OSError, ValueError) as error:
@@ -161,7 +162,7 @@ def _summary(value: object) -> object:
     match value:
         case bytes():
             return sha256(value).digest()
-        case FileStat(path, "directory"):  # its time changes with any file in it
+        case FileStat(path, "directory"):  # its time changes when any file in it does
             return path
         case tuple():
             return tuple(map(_summary, value))

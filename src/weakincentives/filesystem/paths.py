@@ -1,7 +1,7 @@
-"""Path texts, their bounds, and globs over them; nothing here knows of files.
+"""Paths as text, their limits, and globs that match them; this module never accesses files.
 
-Paths are POSIX text relative to the root, `.` being the root. `./a` and a trailing `/` are
-accepted. The model that wrote a path reads the messages.
+Paths are POSIX paths relative to the root; `.` is the root itself. `./a` and a trailing `/` are
+accepted. The model that wrote a path sees the error messages.
 """
 
 from dataclasses import dataclass
@@ -20,35 +20,35 @@ __all__ = [
     "normal_path",
 ]
 
-_MAX_NAME, _MAX_PATH = 255, 4096  # bytes: NAME_MAX and PATH_MAX of Linux
+_MAX_NAME, _MAX_PATH = 255, 4096  # bytes: Linux's NAME_MAX and PATH_MAX
 
 
 class PathError(WeakIncentivesError, ValueError):
-    """No filesystem accepts this path text."""
+    """A path that no filesystem accepts."""
 
 
 class FilesystemLimitError(WeakIncentivesError, OSError):
-    """Something is too large, too many or too deep by the filesystem's limits."""
+    """A filesystem limit on size, number, depth or search time was exceeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemLimits:
-    """Bounds a file's bytes, a path's parts, entries of a listing or walk, and search seconds."""
+    """Limits on file size, path depth, entries per listing or walk, and search time."""
 
     file_bytes: int = 10_000_000
     depth: int = 32
     entries: int = 100_000
     search_seconds: float = 1.0
-    """Counts matching alone, neither reading files nor the caller's own work."""
+    """Limits only the time spent matching, not the time to read files or the caller's own work."""
 
 
 def is_utf8(name: str) -> bool:
-    """Whether UTF-8 can encode `name`; a name on the host may be any bytes."""
+    """Returns whether UTF-8 can encode `name`; a name on the host may contain any bytes."""
     return name.isascii() or name.encode(errors="ignore").decode() == name
 
 
 def normal_path(path: str, limits: FilesystemLimits) -> str:
-    """Returns the only normal form of `path`. Raises `PathError` for an invalid path."""
+    """Returns the unique normal form of `path`. Raises `PathError` for an invalid path."""
     parts = [part for part in path.removesuffix("/").split("/") if part != "."]
     sizes = [len(part.encode(errors="replace")) for part in parts]
     problems = {
@@ -70,9 +70,9 @@ def normal_path(path: str, limits: FilesystemLimits) -> str:
 
 
 class Glob:
-    """Matches a pattern against a path, name by name, so that a walk can leave out directories.
+    """Matches a pattern against a path, name by name, so that a walk can skip directories.
 
-    After some names, a set of positions says which parts of the pattern may match the next name.
+    After each name, a set of positions records which parts of the pattern can match the next one.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -91,15 +91,15 @@ class Glob:
         return self._skip_stars(following)
 
     def is_match(self, positions: set[int]) -> bool:
-        """Whether the names until here match the whole pattern."""
+        """Returns whether the names so far match the complete pattern."""
         return len(self._parts) in positions
 
     def may_match_below(self, positions: set[int]) -> bool:
-        """Whether a path with more names can match."""
+        """Returns whether a longer path can match."""
         return bool(positions - {len(self._parts)})
 
     def _skip_stars(self, positions: set[int]) -> set[int]:
-        """Adds the positions behind each `**`, which may stand for nothing."""
+        """Adds the position after each `**`, which can match zero directories."""
         for position, part in enumerate(self._parts):
             if part == "**" and position in positions:
                 positions.add(position + 1)
@@ -107,7 +107,7 @@ class Glob:
 
 
 def glob_matches(pattern: str, path: str) -> bool:
-    """Whether a normal `path`, of a file or a directory, matches a pattern of `Filesystem.glob`."""
+    """Returns whether a normal `path` matches a `Filesystem.glob` pattern."""
     glob = Glob(pattern)
     positions = glob.start
     for name in path.split("/"):

@@ -1,4 +1,4 @@
-"""The protocol of a filesystem, its entries and its errors; nothing here stores a file."""
+"""The filesystem protocol, its entries and its errors; this module does not store files."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,14 @@ from .search import GrepMatch, LineSearch, is_text
 __all__ = ["FileStat", "Filesystem", "Kind", "file_error"]
 
 type Kind = Literal["file", "directory", "other"]
-"""What stands at a path; links, files with several hard links and special files are "other"."""
+"""The kind of an entry; links, files with several hard links and special files are "other"."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """One entry: path from the root, kind, bytes, and the time of its last change.
+    """An entry: its path from the root, kind, size in bytes, and time of last modification.
 
-    `modified` counts seconds since the epoch.
+    `modified` is in seconds since the epoch.
     """
 
     path: str
@@ -44,23 +44,23 @@ _MESSAGES: dict[type[OSError], str] = {
 
 
 def file_error(error_type: type[OSError], path: str) -> OSError:
-    """Returns the error of a type for a path, to be raised."""
+    """Creates an error of the given type for a path."""
     return error_type(_MESSAGES[error_type].format(path))
 
 
 class Filesystem(Snapshotable, Protocol):
-    """Files and directories below one root; the other methods build on the abstract ones.
+    """Files and directories below one root; the other methods build on the abstract methods.
 
     Besides `PathError` and `FilesystemLimitError`, methods raise the builtin `FileNotFoundError`,
-    `IsADirectoryError`, `NotADirectoryError`, `FileExistsError`, and `PermissionError` for links,
-    special files and changes to what is read-only.
+    `IsADirectoryError`, `NotADirectoryError` and `FileExistsError`. They raise `PermissionError`
+    for links, special files and changes to a read-only filesystem.
     """
 
     read_only: bool
-    """Whether the filesystem refuses every change."""
+    """Whether the filesystem rejects every change."""
 
     limits: FilesystemLimits
-    """The bounds that every method checks before it spends memory."""
+    """The limits that every method checks before it allocates memory."""
 
     @abstractmethod
     def read_bytes(self, path: str, /) -> bytes:
@@ -68,26 +68,26 @@ class Filesystem(Snapshotable, Protocol):
 
     @abstractmethod
     def write_bytes(self, path: str, data: bytes, /) -> None:
-        """Creates or replaces a file atomically, and creates the directories above it.
+        """Creates or replaces a file atomically, and creates missing parent directories.
 
         A replaced file keeps its mode.
         """
 
     @abstractmethod
     def delete(self, path: str, /, *, recursive: bool = False) -> None:
-        """Removes a file, or with `recursive` a directory and all below it."""
+        """Removes a file or, with `recursive`, a directory and everything below it."""
 
     @abstractmethod
     def mkdir(self, path: str, /) -> None:
-        """Makes a directory and those above it, unless it is there."""
+        """Creates a directory and its missing parents, unless it already exists."""
 
     @abstractmethod
     def rename(self, path: str, to: str, /) -> None:
-        """Moves a file, over another one if there is one, and makes the directories above."""
+        """Moves a file, replacing any existing file, and creates missing parent directories."""
 
     @abstractmethod
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
-        """Returns the entries of a directory, sorted by name."""
+        """Returns a directory's entries, sorted by name."""
 
     @abstractmethod
     def stat(self, path: str, /) -> FileStat:
@@ -99,14 +99,14 @@ class Filesystem(Snapshotable, Protocol):
 
     @abstractmethod
     def merge(self, fork: "Filesystem", /) -> bool:
-        """Repeats the changes of a fork here; returns `False`, and changes nothing, if it is stale.
+        """Repeats a fork's changes here. If the fork is stale, returns `False` and changes nothing.
 
-        A fork is stale when something that it read has changed since. Raises `ValueError` for what
-        is not a fork of this filesystem or was already merged.
+        A fork is stale if anything that it read has changed in the meantime. Raises `ValueError` if
+        `fork` is not a fork of this filesystem, or has already been merged.
         """
 
     def exists(self, path: str, /) -> bool:
-        """Whether `path` exists."""
+        """Returns whether `path` exists."""
         try:
             self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -114,34 +114,33 @@ class Filesystem(Snapshotable, Protocol):
         return True
 
     def read_text(self, path: str, /) -> str:
-        """Returns the text of a file. Raises `UnicodeDecodeError` unless it is UTF-8."""
+        """Returns a file's text. Raises `UnicodeDecodeError` unless it is valid UTF-8."""
         return self.read_bytes(path).decode()
 
     def write_text(self, path: str, text: str, /) -> None:
-        """Writes `text` in UTF-8 as `write_bytes` does."""
+        """Writes `text` as UTF-8; see `write_bytes`."""
         self.write_bytes(path, text.encode())
 
     def append_bytes(self, path: str, data: bytes, /) -> None:
-        """Adds `data` to the end of a file, or makes a file of it."""
+        """Appends `data` to a file, or creates the file with this content."""
         self.write_bytes(path, (self.read_bytes(path) if self.exists(path) else b"") + data)
 
     def append_text(self, path: str, text: str, /) -> None:
-        """Adds `text` in UTF-8 as `append_bytes` does."""
+        """Appends `text` as UTF-8; see `append_bytes`."""
         self.append_bytes(path, text.encode())
 
     def walk(self, path: str = ".", /) -> Iterator[FileStat]:
-        """Yields all below a directory, sorted, each directory before its entries.
+        """Yields every entry below a directory, sorted, with each directory before its entries.
 
-        Lists each directory when the iterator comes to it. Leaves out what cannot be listed or
-        lies too deep, and follows no links.
+        Lists each directory when the iterator reaches it. Skips directories that cannot be listed
+        or are nested too deeply, and does not follow links.
         """
         return self._walk(path, Glob("**"))
 
     def glob(self, pattern: str, path: str = ".", /) -> Iterator[FileStat]:
-        """Yields the files below a directory whose path from there matches, in order of `walk`.
+        """Yields the files whose path relative to a directory matches, in the order of `walk`.
 
-        `**` matches any number of directories, `*`, `?` and `[…]` for characters within one
-        name.
+        `**` matches any number of directories; `*`, `?` and `[…]` match characters within one name.
         """
         matching = self._walk(path, Glob(normal_path(pattern, self.limits)))
         return (entry for entry in matching if entry.kind == "file")
@@ -156,13 +155,14 @@ class Filesystem(Snapshotable, Protocol):
         ignore_case: bool = False,
         deadline: Deadline | None = None,
     ) -> Iterator[GrepMatch]:
-        """Yields the lines that the regular expression `pattern` matches, in one file or below.
+        """Yields the lines that match the regular expression `pattern`, in a file or a directory.
 
-        Takes time linear in the text. In a directory it searches the files that `glob` matches, and
-        leaves out files with a NUL byte near their start and files that cannot be read. Raises
-        `ValueError` for an invalid pattern, and for look-around, back-references and verbose mode.
-        The iterator raises `FilesystemLimitError` once matching has taken `limits.search_seconds`
-        or `deadline` has passed, and for a line too long for a pattern with many repeats.
+        Matching takes time linear in the text. In a directory, it searches the files that `glob`
+        matches, but skips files with a NUL byte near their start and files that cannot be read.
+        Raises `ValueError` for an invalid pattern, and for look-around, back-references and verbose
+        mode. The iterator raises `FilesystemLimitError` once matching has taken
+        `limits.search_seconds` or `deadline` has passed, and for a line that is too long for a
+        pattern with many repeats.
         """
         seconds = self.limits.search_seconds
         search = LineSearch(pattern, ignore_case=ignore_case, seconds=seconds, deadline=deadline)
@@ -170,7 +170,7 @@ class Filesystem(Snapshotable, Protocol):
         return self._grep((start,) if start.kind == "file" else self.glob(glob, path), search)
 
     def _walk(self, path: str, glob: Glob) -> Iterator[FileStat]:
-        """Yields the entries that match, and lists only directories that may hold some."""
+        """Yields the matching entries; lists only directories that may contain some."""
         count = 0
         stack = [(iter(self.list(path)), glob.start)]
         while stack:
@@ -201,6 +201,6 @@ class Filesystem(Snapshotable, Protocol):
                 data = self.read_bytes(file.path)
             except (OSError, PathError):
                 continue
-            # empty data has zero lines, not one empty line
+            # Empty data has no lines, not one empty line.
             if data and is_text(data):
                 yield from search.matches(file.path, data.decode(errors="replace"))

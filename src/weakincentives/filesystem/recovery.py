@@ -1,7 +1,8 @@
-"""Copies of a directory on disk, by which the next process undoes what a killed one left half done.
+"""On-disk backups of a directory, from which a later process undoes a killed one's changes.
 
-They stand beside the directory in `.NAME.undo-…`: the contents of its files and, while a change is
-under way, a list of its entries. The process that made them holds a lock on that folder.
+The backups are in a folder `.NAME.undo-…` next to the directory: the contents of its files and,
+while a change is in progress, a list of its entries. The process that created the backups holds a
+lock on that folder.
 """
 
 import json
@@ -25,11 +26,11 @@ LIST = "entries.json"
 
 
 type _Listed = tuple[str, bool, HostEntry]
-"""A path, whether the status of its entry would tell a change, and the entry."""
+"""A path, whether the status of its entry would reveal a change, and the entry."""
 
 
 class _ContentsFile(BufferedRandom):
-    """A new file, which this process removes when no entry refers to it any more."""
+    """A new file, which this process removes once no entry refers to it any more."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(FileIO(path, "x+"))
@@ -42,18 +43,18 @@ class _ContentsFile(BufferedRandom):
 
 
 class Journal:
-    """The copies that this process has of the directory `root`."""
+    """This process's backups of the directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._folder: Path | None = None
         self._lock, self._process = -1, os.getpid()
-        self._listed: list[_Listed] = []  # so that their contents stay on disk
+        self._listed: list[_Listed] = []  # keeps their contents on disk
 
     def new_file(self) -> IO[bytes]:
-        """Returns a file for contents, which is removed once nothing refers to it.
+        """Returns a new file for contents; it is removed once nothing refers to it.
 
-        Raises `OSError` if the folder above `root` cannot be written.
+        Raises `OSError` if the parent directory of `root` is not writable.
         """
         if self._folder is None:
             self._folder, self._lock = _new_folder(self._root)
@@ -62,12 +63,12 @@ class Journal:
     def begin(
         self, entries: Mapping[str, HostEntry | None], stable: Container[str], until_ns: int
     ) -> None:
-        """Lists the `entries` of `root` before a change that ends by the time `until_ns`.
+        """Saves a list of the `entries` of `root` before a change that ends by the time `until_ns`.
 
-        The status of those at a path in `stable` would tell a change. If a change is under way
-        already, it is extended until then.
+        For an entry whose path is in `stable`, a changed status reveals any change. If a change is
+        already in progress, it is extended until then.
         """
-        if self._folder is None:  # nothing was copied
+        if self._folder is None:  # nothing has been copied
             self._folder, self._lock = _new_folder(self._root)
         path = self._folder / LIST
         if not self._listed:
@@ -78,13 +79,13 @@ class Journal:
         os.utime(path, ns=(until_ns, until_ns))
 
     def end(self) -> None:
-        """Ends the change, which is complete or undone."""
+        """Ends the change, which has been completed or undone."""
         if self._folder is not None:
             (self._folder / LIST).unlink(missing_ok=True)
             self._listed = []
 
     def close(self) -> None:
-        """Removes the copies, unless this process was forked from the one that made them."""
+        """Removes the backups, unless this process was forked from the one that created them."""
         if self._folder is not None and self._process == os.getpid():
             self.end()
             rmtree(self._folder, ignore_errors=True)
@@ -93,20 +94,20 @@ class Journal:
 
 
 def uncommitted_changes(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]:
-    """Yields what processes that are gone have listed before changes they did not end.
+    """Yields the lists that dead processes saved before changes they did not finish.
 
-    Yields the folder of the copies, the entries, and the time by which the change ended; the newest
-    first. Removes a folder when the next one is asked for. Raises `ValueError` for a folder that
-    cannot be read.
+    Each item contains the backup folder, the entries, and the time by which the change ended; the
+    newest comes first. Advancing the iterator removes the previous folder. Raises `ValueError` for
+    a folder that cannot be read.
     """
     root = root.resolve()
     prefix, folders = _prefix(root), list[Path]()
-    with suppress(PermissionError):  # nor could copies be written there
+    with suppress(PermissionError):  # then no backups could be written there either
         folders = [path for path in root.parent.iterdir() if path.name.startswith(prefix)]
     for folder in sorted(folders, key=_end_ns, reverse=True):
         try:
             lock = _lock(folder)
-        except OSError:  # a process uses it, or another one is undoing the same
+        except OSError:  # it is in use, or another process is recovering it
             continue
         with ExitStack() as stack:
             stack.callback(os.close, lock)
@@ -116,7 +117,7 @@ def uncommitted_changes(root: Path) -> Iterator[tuple[Path, list[_Listed], int]]
 
 
 def _end_ns(folder: Path) -> int:
-    """Returns by when the change in `folder` ended, or 0 if none was under way."""
+    """Returns the time by which the change in `folder` ended; 0 if none was in progress."""
     with suppress(OSError):
         return max(1, (folder / LIST).stat().st_mtime_ns)
     return 0
@@ -130,14 +131,14 @@ def _new_folder(root: Path) -> tuple[Path, int]:
     while True:
         folder = Path(mkdtemp(prefix=_prefix(root), dir=root.parent))
         lock = _lock(folder, wait=True)
-        if folder.exists():  # otherwise a starting process took it for an abandoned one
+        if folder.exists():  # a starting process may have removed it as abandoned
             return folder, lock
         os.close(lock)
 
 
 def _lock(folder: Path, *, wait: bool = False) -> int:
-    """Returns a descriptor with a lock, which ends with this process; raises `OSError` without."""
-    import fcntl  # not on Windows
+    """Locks `folder` until this process ends; returns the descriptor, or raises `OSError`."""
+    import fcntl  # not available on Windows
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -154,7 +155,7 @@ def _to_json(path: str, is_stable: bool, entry: HostEntry) -> list[object]:  # n
     if isinstance(content, SpooledContent):
         content.spool.flush()
         place = Path(content.spool.name).name, content.start, content.size
-    # of a status its tuple and, by name, the times in nanoseconds
+    # The status becomes its tuple plus a dict that contains the times in nanoseconds.
     status = stat.__reduce__()[1] if stat is not None else None
     return [path, entry.kind == "other", is_stable, place, status]
 

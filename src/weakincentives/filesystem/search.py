@@ -1,8 +1,8 @@
-"""Searches text line by line within bounds on time; files are read elsewhere.
+"""Searches text line by line within a time limit; this module does not read files.
 
-The engine takes time in proportion to the states of the pattern times the bytes of the line, and
-cannot be interrupted meanwhile. So the search refuses lines for which that product is large, and
-reads the clock between lines.
+The engine takes time in proportion to the number of states in the pattern times the number of bytes
+in the line, and cannot be interrupted. Therefore the search rejects lines for which this product is
+large, and checks the clock between lines.
 """
 
 import re
@@ -16,8 +16,8 @@ from .paths import FilesystemLimitError
 
 __all__ = ["GrepMatch", "LineSearch", "is_text", "pattern_size"]
 
-# A step is one state of a pattern at one byte of text. The slowest known pattern takes 20 ns for
-# it on a machine of 2024, so these are 0.4 s and 0.04 s.
+# A step is one state of a pattern at one byte of text. The slowest known pattern takes 20 ns per
+# step on a machine from 2024, so these limits correspond to 0.4 s and 0.04 s.
 _STEPS_PER_LINE = 20_000_000
 _STEPS_PER_CHECK = 2_000_000
 
@@ -25,7 +25,7 @@ _BYTES_PER_CHARACTER = 4  # at most, in UTF-8
 _MAX_PATTERN = 10_000
 
 _TOKEN = re.compile(
-    # the flag for white space and comments, which the other rules here cannot read
+    # The flag that allows white space and comments, which the other rules here do not handle.
     r"(?P<verbose> \(\? [a-zA-Z]* x )"
     r"| \\[pPxuU] \{ [^}]* \}"
     r"| \{ \s* (?P<least>\d+) \s* (?: , \s* (?P<most>\d*) \s* )? \}"
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GrepMatch:
-    """A line that matched; lines count from 1."""
+    """A matching line; line numbers start at 1."""
 
     path: str
     line_number: int
@@ -44,18 +44,19 @@ class GrepMatch:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether a file with this content counts as text: no NUL byte near its start."""
+    """Returns whether a file's content counts as text: it has no NUL byte near its start."""
     return b"\0" not in data[:8192]
 
 
 def pattern_size(pattern: str) -> int:
-    """Returns how many states the engine may be in at once; sometimes too many, never too few.
+    """Returns how many states the engine can be in at once; an upper bound, never too low.
 
-    A repeat such as `{0,50}` multiplies the size of what it repeats; after a group, the size of the
-    whole pattern up to there. Raises `ValueError` for a pattern that turns on verbose mode.
+    A repeat such as `{0,50}` multiplies the size of the repeated item; after a group, it multiplies
+    the size of the complete pattern up to that point. Raises `ValueError` for a pattern that turns
+    on verbose mode.
     """
     if not re.search(r"[\\.+*?()\[\]{}|^$]", pattern):
-        return 1  # the engine searches for a plain text as such
+        return 1  # the engine searches for plain text directly
     total, last, repeats_all = 0, 0, True
     for token in _TOKEN.finditer(pattern):
         if token["verbose"]:
@@ -75,7 +76,7 @@ def pattern_size(pattern: str) -> int:
 
 
 class LineSearch:
-    """One search for a pattern, in any number of files.
+    """A search for one pattern in any number of files.
 
     Raises `ValueError` for an invalid pattern.
     """
@@ -96,10 +97,10 @@ class LineSearch:
         self._seconds = 0.0
 
     def matches(self, path: str, text: str) -> Iterator[GrepMatch]:
-        """Yields the lines of a file that match.
+        """Yields the matching lines of a file.
 
-        Raises `FilesystemLimitError` when matching has taken too long, when the deadline has
-        passed, and for a line that is too long for the pattern.
+        Raises `FilesystemLimitError` if matching has taken too long, if the deadline has passed, or
+        if a line is too long for the pattern.
         """
         number = 1
         for chunk in self._chunks(path, text.removesuffix("\n")):
@@ -116,7 +117,7 @@ class LineSearch:
             yield from matches
 
     def _chunks(self, path: str, text: str) -> Iterator[str]:
-        """Yields one or more whole lines, as many as it matches between two checks of the clock."""
+        """Yields complete lines in chunks, one for each check of the clock."""
         start = 0
         while start + self._characters_per_check < len(text):
             end = text.rfind("\n", start, start + self._characters_per_check)

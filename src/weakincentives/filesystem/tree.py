@@ -1,6 +1,6 @@
-"""A tree of files in memory, for `InMemoryFilesystem` and forks.
+"""An in-memory tree of files, for `InMemoryFilesystem` and forks.
 
-A `File` never changes; a write puts another one in its place.
+A `File` never changes; a write replaces it with a new one.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ __all__ = ["Directory", "File", "Node", "TreeFilesystem"]
 
 
 class File:
-    """A file's content and the time of its writing."""
+    """A file's content and the time it was written."""
 
     kind: Kind = "file"
 
@@ -31,7 +31,7 @@ class File:
 
 
 class Directory:
-    """Nodes by name. A directory that was removed from its tree no longer changes."""
+    """Nodes by name. A directory no longer changes once it has been removed from its tree."""
 
     kind: Kind = "directory"
 
@@ -94,7 +94,7 @@ class TreeFilesystem(VersionedFilesystem[Node]):
         return node
 
     def _find(self, path: str, *, attach: bool = False) -> Node | None:
-        """Returns the node at `path`; `attach` puts every node on the way into this tree."""
+        """Returns the node at `path`; with `attach`, adds every node on the way to this tree."""
         node: Node = self._root
         for name in () if path == "." else path.split("/"):
             if not isinstance(node, Directory):
@@ -123,7 +123,7 @@ class TreeFilesystem(VersionedFilesystem[Node]):
     def _below(self, path: str, entry: Node) -> Iterator[tuple[str, Node]]:
         yield path, entry
         if isinstance(entry, Directory):
-            with suppress(OSError):  # a directory of a base that cannot be listed
+            with suppress(OSError):  # raised for a base directory that cannot be listed
                 for stat in entry.list(f"{path}/"):
                     child = entry.get(stat.path.rpartition("/")[2])
                     if child is not None:
@@ -138,10 +138,10 @@ class TreeFilesystem(VersionedFilesystem[Node]):
             parent = self._find(directory or ".", attach=True)
         except NotADirectoryError:
             parent = None
-        if isinstance(parent, Directory):  # else there is nothing to remove
+        if isinstance(parent, Directory):  # otherwise there is nothing to remove
             parent.put(name, entry)
 
     def _move(self, path: str, to: str) -> None:
         node = self._find(path)
-        self._put(to, node)  # an interrupt leaves it at both places rather than at none
+        self._put(to, node)  # an interrupt leaves the node in both places, not in neither
         self._put(path, None)

@@ -1,9 +1,9 @@
 """Undo: a filesystem records its changes, so that it can return to an earlier version.
 
-A version holds the original of each entry that has changed since, and the next newer version. Each
-change records the original first, so an interrupt leaves at most one record too many; restoring an
-entry twice has the same result as once. The filesystem refers to its newest version weakly: it
-records nothing while nobody holds a snapshot.
+A version stores the original of each entry that has changed since then, and a reference to the next
+newer version. Each change first records the original, so an interrupt leaves at most one unneeded
+record; restoring an entry twice has the same effect as restoring it once. The filesystem keeps only
+a weak reference to its newest version, so it records nothing while there is no snapshot.
 """
 
 from abc import abstractmethod
@@ -23,11 +23,11 @@ _LARGEST_DIFF = 200_000  # bytes
 
 
 type Content = bytes | Literal["directory", "other"] | None
-"""A path's content: a file's bytes, or `"other"` if it cannot or should not be read."""
+"""A path's content: a file's bytes, or `"other"` if the file cannot or should not be read."""
 
 
 class FileChange(NamedTuple):
-    """One path whose content has changed."""
+    """A path whose content has changed."""
 
     path: str
     before: Content
@@ -35,7 +35,7 @@ class FileChange(NamedTuple):
 
 
 class _Entry(Protocol):
-    """A file or directory, as a filesystem keeps it."""
+    """A file or directory, as a filesystem stores it."""
 
     @property
     def kind(self) -> Kind: ...
@@ -48,17 +48,18 @@ class Version[E: _Entry]:
 
     def __init__(self) -> None:
         self.newer: Version[E] | None = None
-        # The entry at each path that has changed since, in order of the changes; `None` for none.
+        # The original entry at each changed path, in the order of the changes; `None` if there was
+        # none.
         self.originals: dict[str, E | None] = {}
-        self.operation_count = 0  # of a fork: how many changes it had logged
-        # Any: where a filesystem keeps contents that should not fill the memory
+        self.operation_count = 0  # for a fork: how many changes it had logged
+        # Any: a filesystem's storage for contents that are too large to keep in memory.
         self.spool: Any = None
 
 
 class VersionedFilesystem[E: _Entry](Filesystem):
-    """A filesystem built from three primitives over its entries: get one, put one, move one.
+    """A filesystem built from three primitives on its entries: get, put and move.
 
-    They give it undo; `ForkableFilesystem` gives it forks.
+    These are enough to support undo; `ForkableFilesystem` adds forks.
     """
 
     def __init__(self, *, read_only: bool, limits: FilesystemLimits) -> None:
@@ -69,11 +70,11 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
     @abstractmethod
     def _kind(self, path: str) -> Kind | None:
-        """Returns the kind of the entry at `path`, or `None` without one."""
+        """Returns the kind of the entry at `path`, or `None` if there is none."""
 
     @abstractmethod
     def _get(self, path: str, version: Version[E]) -> E | None:
-        """Returns the entry at `path` for `version` to keep."""
+        """Returns the entry at `path`, for `version` to store."""
 
     @abstractmethod
     def _put(self, path: str, entry: E | None) -> None:
@@ -85,7 +86,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
     @abstractmethod
     def _read(self, entry: E, max_bytes: int) -> bytes | None:
-        """Returns the content of a file, `None` if it has more than `max_bytes`."""
+        """Returns a file's content, or `None` if it has more than `max_bytes`."""
 
     def _below(self, path: str, entry: E) -> Iterator[tuple[str, E]]:
         """Yields the entry at `path` and, for a directory, everything in it."""
@@ -93,7 +94,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
     @abstractmethod
     def _new_entry(self, data: bytes | None) -> E:
-        """Returns a new file, or a new directory for `None`."""
+        """Returns a new file, or a new directory if `data` is `None`."""
 
     def write_bytes(self, path: str, data: bytes, /) -> None:
         with self.lock:
@@ -153,11 +154,11 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             return version
 
     def restore(self, snapshot: Version[E], /) -> None:
-        """Undoes every change since `snapshot`, which makes newer snapshots invalid.
+        """Undoes every change since `snapshot`, and invalidates newer snapshots.
 
-        An entry that cannot be put back does not stop the rest; another `restore` tries it again.
-        Raises an `ExceptionGroup` of these failures, and `ValueError` for a snapshot that is
-        invalid or of another filesystem.
+        If an entry cannot be restored, the other entries still are, and the next `restore` tries it
+        again. Raises an `ExceptionGroup` with these failures, and `ValueError` for a snapshot that
+        is invalid or belongs to another filesystem.
         """
         with self.lock:
             versions = [snapshot]
@@ -173,7 +174,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             for version in versions:
                 for path, entry in version.originals.items():
                     originals.setdefault(path, entry)
-            # After an interrupt between any two of these assignments, restoring again is right.
+            # After an interrupt between any two of these assignments, another restore still works.
             snapshot.originals = originals
             self._newest = ref(snapshot)
             for version in versions:
@@ -181,15 +182,16 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             self._put_back(snapshot)
 
     def changes_since(self, snapshot: Version[E], /) -> dict[str, dict[str, str]]:
-        """Returns the changes since `snapshot` as a unified diff by path, under "files".
+        """Returns the changes since `snapshot` under "files", as a unified diff for each path.
 
-        A file that is large or no text has its sizes instead. Takes time for what has changed.
+        For a large file, or one that is not text, returns its sizes instead. The time it takes
+        depends on how much has changed.
         """
         differences = {change.path: _difference(change) for change in self.changes(snapshot)}
         return {"files": {path: text for path, text in differences.items() if text}}
 
     def changes(self, snapshot: Version[E], max_bytes: int = maxsize) -> Iterator[FileChange]:
-        """Yields what differs from `snapshot` now, by path, and reads about `max_bytes` of it."""
+        """Yields the differences from `snapshot` by path, reading about `max_bytes` of them."""
         originals: dict[str, E | None] = {}
         version: Version[E] | None = snapshot
         with self.lock:
@@ -225,9 +227,9 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             return "other"
 
     def _put_back(self, version: Version[E]) -> None:
-        """Restores the entries that `version` recorded, last first; keeps those that fail."""
+        """Restores the entries that `version` recorded, last first; keeps any that fail."""
         entries = [*reversed(version.originals.items())]
-        # Directories come once more, for their times, when all that is in them is back.
+        # Restore directories a second time, after their contents, to set their times.
         directories = [
             (path, entry)
             for path, entry in reversed(entries)
@@ -236,7 +238,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
         failures: list[Exception] = []
         interrupt: BaseException | None = None
         for path, entry in entries + directories:
-            for _ in range(2):  # an interrupt waits until the end, and its entry is put back again
+            for _ in range(2):  # an interrupt is raised at the end; its entry is retried
                 try:
                     self._put(path, entry)
                 except Exception as error:
@@ -255,19 +257,19 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             raise ExceptionGroup(f"cannot restore {len(failures)} changes", failures)
 
     def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
-        """Receives each finished change; a fork repeats them on its base."""
+        """Handles a finished change; a fork logs it, to repeat it on its base later."""
 
     def _newest_version(self) -> Version[E] | None:
         return None if self._newest is None else self._newest()
 
     def _record(self, path: str, kind: Kind | None) -> None:
-        """Records the entry at `path`, which has this kind."""
+        """Records the entry at `path`, which is of this kind."""
         version = self._newest_version()
         if version is not None and path not in version.originals:
             version.originals[path] = None if kind is None else self._get(path, version)
 
     def _change(self, path: str, kind: Kind | None, entry: E | None) -> None:
-        """Replaces the entry of this kind at `path`."""
+        """Replaces the entry at `path`, which is of this kind."""
         self._record(path, kind)
         self._put(path, entry)
 
@@ -315,7 +317,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
 
 def _difference(change: FileChange) -> str:
-    """Returns a unified diff of a file, or its sizes; empty if there was none and is none."""
+    """Returns a file's diff, or its sizes; empty if there is no file before or after the change."""
     path, *contents = change
     before, after = [content if isinstance(content, bytes) else None for content in contents]
     if before == after:

@@ -1,7 +1,7 @@
-"""Checks a prompt for errors and for texts that are likely to mislead the model or waste tokens.
+"""Checks a prompt for errors, and for text that is likely to mislead the model or waste tokens.
 
-The checks need no model. They use only the smallest disclosure states that show each text, one for
-each summarized section, because opening more sections only adds tools.
+The checks do not need a model. They use only the smallest disclosure states in which each text is
+visible, one for each summarized section, because opening more sections only adds tools.
 """
 
 import re
@@ -12,12 +12,15 @@ from typing import Literal
 
 from ..prompt.conditions import BoundSelector
 from ..prompt.errors import PromptRenderError
+from ..prompt.function_tools import FunctionHandler
 from ..prompt.overrides.apply import apply_overrides
+from ..prompt.overrides.descriptors import param_texts
 from ..prompt.registry import RegistrySnapshot, SectionNode
 from ..prompt.sections import MarkdownSection, ParamsByType, ParamsType, Section
 from ..prompt.sizes import measure
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..prompt.text_template import compiled
+from ..prompt.tool import AnyTool
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
 from ..record_types import build, field_names, is_typed_dict
@@ -29,7 +32,7 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 __all__ = ["SEVERITIES", "Finding", "Report", "Severity", "analyze"]
 
 type Severity = Literal["error", "warning"]
-"""An error means that a section cannot work; a warning, that it may mislead or waste tokens."""
+"""Sections with an error cannot work; those with a warning may mislead or waste tokens."""
 
 SEVERITIES: Mapping[str, Severity] = {
     "cannot-render": "error",
@@ -38,6 +41,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "tool-not-open": "warning",
     "description-missing": "warning",
     "description-too-long": "warning",
+    "docstring-wrong": "warning",
     "effects-not-isolated": "warning",
     "param-in-braces": "warning",
     "param-unused": "warning",
@@ -71,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings in the prompt `ns/key`, from all checked disclosure `states`."""
+    """The findings for the prompt `ns/key` in all checked disclosure `states`."""
 
     prompt: str
     states: int
@@ -81,8 +85,8 @@ class Report:
 def analyze(target: AnyTemplate | AnyPrompt, *, session: StateView | None = None) -> Report:
     """Checks every text that the model can see; `serde.dump` converts the report to JSON.
 
-    If params are neither bound nor can be created without arguments, the texts contain the names of
-    their fields instead. `session` is passed to selectors that read it.
+    If params are not bound and cannot be created without arguments, the texts contain their field
+    names instead. `session` is passed to selectors that read it.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     template, registry, stored = prompt.template, prompt.template.registry, prompt.overrides
@@ -124,7 +128,7 @@ def _finding(code: str, path: SectionPath, message: str, remedy: str) -> Finding
 
 
 def _placeholders(registry: RegistrySnapshot, bound: ParamsByType) -> ParamsByType:
-    """Creates an instance of each missing params type, with field names in braces as values."""
+    """Creates an instance of each missing params type, whose values are field names in braces."""
     instances: dict[ParamsType, object] = {}
     for node in registry.sections:
         kind = node.params_type
@@ -153,29 +157,45 @@ def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds tools with missing or too long descriptions."""
+    """Finds tools with missing or too long descriptions, and docstrings that describe others."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
-        if tool is not None and tool.description == name:
-            message = f"its tool `{name}` has no description, so the model sees only its name"
+        if tool is None:
+            continue
+        subject = f"its tool {_shown(tool)}"
+        if tool.description == name:
+            message = f"{subject} has no description, so the model sees only its name"
             remedy = "give the handler a docstring, or pass description="
             yield _finding("description-missing", path, message, remedy)
-        # an external JSON Schema keeps its descriptions
-        length = 0 if tool is None or tool.schema is not None else len(tool.description)
-        if length > _LONG_DESCRIPTION:
+        if isinstance(tool.handler, FunctionHandler):
+            for problem, remedy in tool.handler.problems():
+                yield _finding("docstring-wrong", path, f"{subject}: {problem}", remedy)
+        if tool.schema is not None:  # an external JSON Schema keeps its descriptions
+            continue
+        if bare := [f"`{param}`" for param, text in param_texts(tool).items() if not text]:
+            message = f"{subject} has parameters without a description: {', '.join(bare)}"
+            remedy = "describe them in the docstring, or as Annotated[…, Field(description=…)]"
+            yield _finding("description-missing", path, message, remedy)
+        if (length := len(tool.description)) > _LONG_DESCRIPTION:
             size = f"{length:,} characters, which every request contains"
-            message = f"the description of its tool `{name}` has {size}"
+            message = f"the description of {subject} has {size}"
             remedy = f"shorten it to {_LONG_DESCRIPTION}, and move the rest to the section's text"
             yield _finding("description-too-long", path, message, remedy)
 
 
+def _shown(tool: AnyTool) -> str:
+    """Returns the name of a tool, and where its function is defined."""
+    line = f" ({tool.handler.line})" if isinstance(tool.handler, FunctionHandler) else ""
+    return f"`{tool.name}`{line}"
+
+
 def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterator[Finding]:
-    """Finds handlers that run before their approval and use a resource without a fork."""
+    """Finds handlers that run before approval but use a resource that cannot be forked."""
     unforkable = [it.protocol for it in resources.bindings if not hasattr(it.protocol, "fork")]
     remedy = "use approval='arguments', or give it fork() and merge()"
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
-        handler = getattr(tool.handler, "__func__", tool.handler) if tool else None  # of a method
+        handler = getattr(tool.handler, "__func__", tool.handler) if tool else None  # unbound
         if tool is None or tool.approval != "effects" or not isfunction(handler):
             continue
         used = getclosurevars(handler)
@@ -188,7 +208,7 @@ def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterat
 
 
 def _params(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds params fields in braces, which are not replaced, and fields that no text uses."""
+    """Finds params fields in braces, which are not substituted, and fields that no text uses."""
     unused = {kind: set(field_names(kind)) for kind in registry.params_types}
     all_names = set[str]().union(*unused.values())
     first: dict[ParamsType, SectionPath] = {}
@@ -260,7 +280,7 @@ def _failures(view: PromptView, placeholders: ParamsByType) -> Iterator[Finding]
 def _tool_names(
     view: PromptView, states: list[VisibleSections], texts: _Texts
 ) -> Iterator[Finding]:
-    """Finds texts that name a tool which the model cannot call at that point."""
+    """Finds texts that name a tool that the model cannot call at that point."""
     paths = view.registry.tool_paths
     seen: set[tuple[SectionPath, SectionVisibility]] = set()
     for sections in states:
@@ -279,7 +299,7 @@ def _tool_names(
                 if owner is None or name in callable_tools:
                     continue
                 if visibility is _SUMMARY and owner[: len(path)] == path:
-                    continue  # a summary can name the tools of its section
+                    continue  # a summary can name its section's tools
                 subject = f"its {visibility.value} text names the tool `{name}` of section"
                 message = f"{subject} {'.'.join(owner)!r}, which "
                 if owner in texts:

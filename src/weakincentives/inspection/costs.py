@@ -1,8 +1,8 @@
-"""Calculates the cost of each section and tool in logged runs, and cheaper ways to show a section.
+"""Calculates each section's and tool's cost in logged runs, and cheaper ways to show a section.
 
-The costs are derived only from the records of `event_log`; all sizes are in characters. Every
-request sends the visible sections. A section that the model has read stays in the conversation, so
-every later request sends it again.
+The costs are derived only from the records that `event_log` writes; all sizes are in characters.
+Every request sends the visible sections. A section that the model has read stays in the
+conversation, so every later request sends it again.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ from .run_timeline import RunEvaluation, RunTurn, is_inside, read_run
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
 
-_ASSUMED_SUMMARY = 200  # characters, including the line on how to open the section
+_ASSUMED_SUMMARY = 200  # characters, including the line that explains how to open it
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCost:
-    """The cost of one tool: `requests` that included it, characters `sent`, and its calls."""
+    """The cost of one tool: `requests` that included it, characters `sent`, and calls."""
 
     name: str
     requests: int
@@ -39,7 +39,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class SectionCost:
-    """The cost of one section: `requests` that included it, characters `sent`, times `opened`.
+    """A section's cost: `requests` that included it, characters `sent`, and times it was `opened`.
 
     `advice` is `None` if every run started with the cheapest visibility, or if the log does not
     contain enough information: it does not show whether the model needed a text without tools, or
@@ -56,9 +56,9 @@ class SectionCost:
 
 
 def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
-    """Adds up the cost of every section in logged runs, in order of appearance.
+    """Adds up each section's cost in logged runs, in order of appearance.
 
-    Runs of different sessions may overlap.
+    Runs from different sessions may overlap.
     """
     totals: dict[tuple[str, str], _Total] = {}
     counted: dict[RunEvaluation, _Evaluation] = {}
@@ -73,7 +73,7 @@ def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
 
 
 def _with_nested(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation]:
-    """Yields evaluations, each followed by its nested ones, in order of appearance."""
+    """Yields each evaluation followed by its nested evaluations, in order of appearance."""
     for evaluation in evaluations:
         yield evaluation
         for step in evaluation.all_steps:
@@ -83,14 +83,14 @@ def _with_nested(evaluations: Iterable[RunEvaluation]) -> Iterator[RunEvaluation
 
 @dataclass(slots=True)
 class _Total:
-    """The totals of one section; `request_sizes` is the total size of requests that sent it."""
+    """One section's totals; `request_sizes` is the total size of the requests that sent it."""
 
     prompt: str
     path: str
     expanded_size: int = 0
     summary: int | None = None
-    is_need_logged: bool = False  # by opening the section or calling its tools
-    initial: set[str] = field(default_factory=set[str])  # initial visibilities of evaluations
+    is_need_logged: bool = False  # the section was opened or its tools were called
+    initial: set[str] = field(default_factory=set[str])  # the evaluations' initial visibilities
     requests: int = 0
     sent: int = 0
     request_sizes: int = 0
@@ -131,7 +131,7 @@ class _Total:
 
 
 class _Evaluation:
-    """One evaluation in a log; after a restart, it continues the evaluation `before`."""
+    """An evaluation in a log; after a restart, it continues the evaluation `before`."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Evaluation:
             total.is_need_logged |= visibility == "summary" or any(row["tools"] for row in subtree)
 
     def add(self, turn: RunTurn) -> None:
-        """Adds the costs of the requests and calls of one turn."""
+        """Adds the costs of one turn's requests and calls."""
         for _ in turn.requests:
             self._add_request(turn.tools)
         for step in turn.steps:

@@ -1,4 +1,4 @@
-"""Writes events as lines of JSON, which can be read without the types of the events."""
+"""Writes events as lines of JSON, which can be read without the event types."""
 
 import json
 import re
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 type Record = dict[str, AnyJson]
-"""An event as plain JSON values; `event` is the name of its type."""
+"""An event as plain JSON values; `event` contains the name of its type."""
 
 _VERSION = 5
 LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
@@ -39,7 +39,7 @@ _SURROGATE = re.compile(_LONE.pattern + r"|\\u[dD][89a-fA-F]")
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
-    """Writes each future `Event` on `bus` to `file` as a line; returns a function that stops it."""
+    """Writes each future `Event` on `bus` to `file` as one line; returns a function to stop it."""
 
     def write(line: str) -> None:
         file.write(line)
@@ -49,10 +49,10 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
 
 
 def write_lines(bus: EventBus, write: Callable[[str], object]) -> Callable[[], None]:
-    """Passes the same lines as `write_events` to `write`; returns a function that stops it.
+    """Passes the same lines as `write_events` to `write`; returns a function to stop it.
 
-    The first line is `LOG_START`. While this is active, new evaluations also record the changes of
-    each tool call.
+    The first line is `LOG_START`. Until it is stopped, new evaluations also record each tool call's
+    changes.
     """
     write(LOG_START)
 
@@ -74,11 +74,12 @@ def _record_changes(operation: Operation) -> None:
 
 
 def event_record(event: object) -> Record:
-    """Returns the event as JSON; a value that JSON cannot represent becomes `{"$repr": …}`.
+    """Converts an event to JSON; a value that JSON cannot represent becomes `{"$repr": …}`.
 
-    A `PromptRendered` record also has `sections`: for each enabled section, its `path` and
-    `visibility`, and the sizes in characters of its current text (`shown`), its `summary`, its
-    `tools`, and of all texts and tools that are visible after opening it (`expanded_size`).
+    A `PromptRendered` record also contains `sections`. For each enabled section, it lists the
+    `path` and `visibility`, and the sizes in characters of its current text (`shown`), its
+    `summary`, its `tools`, and all texts and tools that become visible when it is opened
+    (`expanded_size`).
     """
     name = _name_of(type(event))
     if not is_dataclass(event):
@@ -88,13 +89,13 @@ def event_record(event: object) -> Record:
         del values["visibility"], values["measure"]
         values["sections"] = [_sizes(texts) for texts in event.measure()]
     record = {key: _to_json(value) for key, value in values.items()}
-    if "event" in record:  # a field of a custom event
+    if "event" in record:  # a custom event has a field named `event`
         record["event_field"] = record.pop("event")
     return {"event": name, **record}
 
 
 def _name_of(event_type: type[object]) -> str:
-    """Returns an event's name in logs; custom types cannot have the name of a library event."""
+    """Returns an event's name in logs; a custom type cannot have the name of a library event."""
     name = event_type.__name__
     is_own = event_type.__module__.partition(".")[0] == __name__.partition(".")[0]
     return name if is_own or name not in _OWN_NAMES else type_name(event_type)
@@ -104,7 +105,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
     """Yields the events that `write_events` wrote, even from several concatenated logs.
 
     Lone surrogates, which cannot be printed, become escapes. Raises `ValueError` with the line
-    number for a line that is not an event, and for a log of another version.
+    number for a line that is not an event, or if the log has another version.
     """
     for number, line in enumerate(lines, start=1):
         record = _read_event(line)
@@ -131,7 +132,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _read_event(line: str) -> Record | None:
-    """Returns the event in a line, with texts that can be encoded as UTF-8, or `None`."""
+    """Returns the event in a line, with text that UTF-8 can encode, or `None` if it has none."""
     try:
         record = json.loads(line)
         if _SURROGATE.search(line):
@@ -144,7 +145,7 @@ def _read_event(line: str) -> Record | None:
 
 
 def _to_json(value: object, depth: int = 0) -> Json:
-    """Converts a value with `serde` if possible, otherwise its parts."""
+    """Converts a value with `serde` if possible; otherwise converts its parts."""
     if isinstance(value, str):
         return sendable(value)
     try:
@@ -158,7 +159,7 @@ def _to_json(value: object, depth: int = 0) -> Json:
         if isinstance(value, list | tuple | set | frozenset):
             return [_to_json(item, depth + 1) for item in value]
         if is_dataclass(value) and not isinstance(value, type):
-            # like in JSON, which does not include the bytes of media
+            # As in the JSON from `serde`, which does not include the bytes of media.
             names = [field.name for field in fields(value) if field.init]
             return {name: _to_json(getattr(value, name, None), depth + 1) for name in names}
     try:

@@ -1,7 +1,7 @@
-"""Converts the log of a stored run to events, so that one reader supports both kinds of logs.
+"""Converts a stored run's log to events, so that one reader supports both kinds of logs.
 
-Suspended and durable runs store their entries. The entries contain messages and calls, but no
-times, no durations and no sizes of sections.
+Suspended and durable runs store their entries. The entries contain messages and calls, but do not
+contain times, durations or section sizes.
 """
 
 import json
@@ -48,10 +48,10 @@ __all__ = ["read_records", "records_of"]
 
 
 def read_records(lines: Iterable[str], clean: Callable[[str], str] | None = None) -> list[Record]:
-    """Returns the events of an event log, or of a `Suspension` in JSON.
+    """Returns the events in an event log, or in a `Suspension` as JSON.
 
-    `clean` is applied to each line of a log, and to each event of a suspension. Raises `ValueError`
-    like `read_events` and `Suspension.from_json`.
+    `clean` is applied to each line in a log and to each event in a suspension. Raises `ValueError`
+    under the same conditions as `read_events` and `Suspension.from_json`.
     """
     lines = iter(lines)
     if not (first := next(lines, "")).startswith('{"version":'):
@@ -65,7 +65,7 @@ def read_records(lines: Iterable[str], clean: Callable[[str], str] | None = None
 def records_of(log: LoggedRun, run_id: str) -> list[Record]:
     """Returns the events that a run published, according to its log, including nested runs.
 
-    The records do not have `created_at` and `sections`; durations and the numbers of `Compacted`
+    The records do not contain `created_at` or `sections`; durations and the numbers in `Compacted`
     are 0.
     """
     begun = [entry.conversation for entry in log.entries if isinstance(entry, Rendered)]
@@ -80,11 +80,11 @@ def _untimed(record: Record) -> Record:
 
 
 class _EntryReader:
-    """Reads the entries of one run, and creates the events that they represent."""
+    """Reads one run's entries and creates the events that they represent."""
 
     def __init__(self, ns: str, key: str, ids: EventIds) -> None:
         self._ns, self._key, self._ids = ns, key, ids
-        self._turn = self._turns = 0  # of the run, and of its current evaluation
+        self._turn = self._turns = 0  # in the run, and in its current evaluation
         self._usage = TokenUsage()
         self._shown: dict[CallKey, Preview] = {}
         self._last: AssistantMessage | None = None  # a final answer unless it is rejected
@@ -154,7 +154,7 @@ class _EntryReader:
         else:
             failure, message, arrived = None, reply, reply
         number = self._turns + 1
-        if not (failure and failure.fell_back):  # if it fell back, the same request was sent again
+        if not (failure and failure.fell_back):  # a fallback sends the same request again
             self._turns = number
         self._turn += 1
         self._usage += reply.usage

@@ -1,7 +1,7 @@
-"""Writes a run as one self-contained HTML file, a visual version of the output of `wink show`.
+"""Writes a run as a self-contained HTML file, a visual version of the `wink show` output.
 
-The data of each turn is JSON in its own script tag, and `report.js` shows it when the turn is
-opened. Without JavaScript, the page shows the texts of messages and calls.
+Each turn's data is JSON in a script tag of its own, which `report.js` displays when the turn is
+opened. Without JavaScript, the page shows the text of messages and calls.
 """
 
 import json
@@ -27,20 +27,20 @@ from .secrets import mask_secrets
 __all__ = ["ReportedRun", "readable", "write_report"]
 
 type Price = Callable[[Record], float | None]
-"""Returns the dollars of the request in a `ProviderCalled` record, or `None` if unknown."""
+"""Returns the cost in dollars of a `ProviderCalled` record's request, or `None` if unknown."""
 
 _FILES = Path(__file__).parent
 _SHOWN_WITHOUT_SCRIPT = 4_000  # characters of each text
-_LARGEST_DIFF = 200_000  # characters of a prompt; diffs take more than linear time
+_LARGEST_DIFF = 200_000  # characters in a prompt; diffs take more than linear time
 _LARGEST_PICTURE = 1_000_000  # bytes
 _PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRun:
-    """One run on the page: its name, its log, and `notes` such as the line about its cost.
+    """A run on the page: its name, its log, and `notes` such as the line about its cost.
 
-    `content` contains the bytes of the run's media; the page shows pictures of up to 1 MB.
+    `content` contains the bytes of the run's media; the page shows images of up to 1 MB.
     """
 
     name: str
@@ -51,9 +51,9 @@ class ReportedRun:
 
 
 def readable(value: AnyJson, *, name: str = "", secrets: bool = False) -> AnyJson:
-    """Returns JSON with control characters escaped and secrets masked.
+    """Returns the JSON value with control characters escaped and secrets masked.
 
-    `name` is the name of the field with this value; `secrets=True` keeps secrets.
+    `name` is the name of the field that contains the value; `secrets=True` keeps secrets.
     """
     match value:
         case str():
@@ -65,14 +65,14 @@ def readable(value: AnyJson, *, name: str = "", secrets: bool = False) -> AnyJso
             }
         case list():
             return [readable(item, secrets=secrets) for item in value]
-        case float() if not isfinite(value):  # Python accepts numbers that JSON does not have
+        case float() if not isfinite(value):  # Python accepts numbers that do not exist in JSON
             return str(value)
         case _:
             return value
 
 
 def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) -> None:
-    """Passes the page of one run, or of two side by side, to `write` in chunks."""
+    """Passes the page for one run, or for two side by side, to `write` in chunks."""
     pages = [_Page(number, run) for number, run in enumerate(runs)]
     head, _, tail = _asset("report.html").partition("{{body}}")
     style, script = _asset("report.css"), _asset("report_views.js") + _asset("report.js")
@@ -114,9 +114,9 @@ def _data(name: str, value: object) -> str:
 
 @dataclass(slots=True)
 class _Page:
-    """One run as JSON: an index of the initial page, and bodies that are shown on demand.
+    """A run as JSON: an index for the initial page, and bodies that are shown on demand.
 
-    The index refers to evaluations, turns and section trees by number. Pictures are bodies too, in
+    The index refers to evaluations, turns and section trees by number. Images are also bodies, in
     the form of data URLs.
     """
 
@@ -215,13 +215,13 @@ class _Page:
         return shown
 
     def _media(self, record: Record) -> list[Record]:
-        """Returns the media of a message or a result, and adds the pictures to the page."""
+        """Returns the media in a message or a result, and adds the images to the page."""
         media: list[Record] = record.get("media") or []
         store = self.run.content
         for item in media:
             if store and item["mime"] in _PICTURES and 0 < item["size"] <= _LARGEST_PICTURE:
                 names = ("mime", "name", "digest", "size")
-                try:  # the digest may be invalid, or the bytes missing
+                try:  # the digest may be invalid, or the bytes may be missing
                     data = store.load(Image(**{name: item[name] for name in names}))
                 except ContentError:
                     continue
@@ -231,12 +231,12 @@ class _Page:
 
 
 def _title(page: _Page) -> str:
-    """Returns the prompts of a run, or its file name if the log does not name a prompt."""
+    """Returns the names of a run's prompts, or its file name if the log does not name any."""
     return ", ".join(page.index["head"]["prompts"][:3]) or page.run.name
 
 
 def _end(evaluation: RunEvaluation) -> str:
-    """Returns why an evaluation has no answer, as one word, or `""` if it was continued.
+    """Returns one word that explains why an evaluation has no answer, or `""` if it was continued.
 
     `cut` means that the log is incomplete.
     """
@@ -246,7 +246,7 @@ def _end(evaluation: RunEvaluation) -> str:
 
 
 def _head(evaluations: Sequence[RunEvaluation]) -> Record:
-    """Returns the prompts, models, date, end and answer of a run for the top of its page."""
+    """Returns a run's prompts, models, date, end and answer, for the top of its page."""
     prompts = [each.prompt.record for each in evaluations if "ns" in each.prompt.record]
     steps = [step.record for each in evaluations for step in each.all_steps]
     models = [str(record["model"]) for record in steps if record.get("model")]
@@ -261,7 +261,7 @@ def _head(evaluations: Sequence[RunEvaluation]) -> Record:
 
 
 def _span(kind: str, record: Record) -> list[object] | None:
-    """Returns the kind, name, start in Unix time, and duration in seconds of a request or call."""
+    """Returns a request's or call's kind, name, start in Unix time, and duration in seconds."""
     try:
         end = datetime.fromisoformat(str(record.get("created_at"))).timestamp()
     except ValueError:  # a suspended run does not record times
@@ -272,7 +272,7 @@ def _span(kind: str, record: Record) -> list[object] | None:
 
 
 def _clock(record: Record) -> str:
-    """Returns the time of day in UTC."""
+    """Returns the record's time of day in UTC."""
     return str(record.get("created_at", "")).partition("T")[2][:8]
 
 
@@ -290,7 +290,7 @@ def _cut(text: str, size: int = 2_000) -> str:
 
 
 def _comparison(pages: Sequence[_Page]) -> Record:
-    """Returns the totals of two runs side by side, and the differences of their first prompts."""
+    """Returns two runs' totals side by side, and the differences between their first prompts."""
     names = {
         "input tokens": "input",
         "of them cached": "cached",
@@ -318,7 +318,7 @@ def _comparison(pages: Sequence[_Page]) -> Record:
 
 
 def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
-    """Yields an evaluation as HTML that does not need JavaScript."""
+    """Yields an evaluation as HTML that does not require JavaScript."""
     record = evaluation.prompt.record
     yield f"<article><h3>{_text(evaluation.prompt.line)}</h3>\n"
     for name, title in {"text": "prompt", "changes": "changed", "message": "user"}.items():

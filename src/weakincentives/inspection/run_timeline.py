@@ -1,4 +1,4 @@
-"""A run as described by its log: evaluations, their turns, and the steps of each turn.
+"""A run as its log describes it: its evaluations, their turns, and the steps in each turn.
 
 `wink show` and the report are two views of this model. Texts are unmodified; each view makes them
 safe for its output.
@@ -31,7 +31,7 @@ _STOPS = {"limit": "stopped by a limit", "suspended": "suspended for approval"}
 
 
 class Line(NamedTuple):
-    """One line of a timeline; `depth` is the number of evaluations around it."""
+    """One line in a timeline; `depth` is the number of enclosing evaluations."""
 
     depth: int
     text: str
@@ -41,8 +41,8 @@ class Line(NamedTuple):
 class RunSection:
     """A section in one turn; `visibility` is `full`, `summary`, `closed` (again) or `hidden`.
 
-    `size` is the number of its characters in requests, and `tool_size` that of its tools.
-    `opened_by` describes what opened it, unless its author did.
+    `size` is the number of characters that it adds to requests, and `tool_size` is the number for
+    its tools. `opened_by` describes what opened it, unless the author did.
     """
 
     path: str
@@ -54,7 +54,7 @@ class RunSection:
 
 @dataclass(slots=True, eq=False)
 class RunStep:
-    """One event of a run as a line, with the evaluations that were nested in a tool call."""
+    """One of a run's events as a line, with any evaluations nested in its tool call."""
 
     record: Record
     line: str
@@ -62,16 +62,16 @@ class RunStep:
 
     @property
     def event(self) -> str:
-        """The name of the event's type."""
+        """The event type's name."""
         return str(self.record["event"])
 
 
 @dataclass(slots=True, eq=False)
 class RunTurn:
-    """A request and all steps up to the next one.
+    """A request and all steps up to the next request.
 
-    `requests` has several steps if adapters fell back. It is empty if a resumed run starts with the
-    calls that were pending. `tools` are the tools that the model could call, and `text` is the
+    `requests` contains several steps if adapters fell back. It is empty if a resumed run starts
+    with calls that were pending. `tools` are the tools that the model could call, and `text` is the
     model's text.
     """
 
@@ -93,8 +93,8 @@ class RunEvaluation:
     """One evaluation; `steps` contains the steps before its first turn.
 
     It ends with an `answer`, a `stop` or a `restart`; in an incomplete log, it has none of these.
-    `depth` is the number of evaluations around it. `unfinished` has the evaluations nested in a
-    call that has not ended. `restarted` is the evaluation that this one continues with other
+    `depth` is the number of enclosing evaluations. `unfinished` contains the evaluations nested in
+    a call that has not ended. `restarted` is the evaluation that this one continues, with different
     sections open.
     """
 
@@ -108,7 +108,7 @@ class RunEvaluation:
     restart: RunStep | None = None
     restarted: "RunEvaluation | None" = None
     unfinished: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
-    opened_by: dict[str, str] = field(default_factory=dict[str, str])  # shared with later ones
+    opened_by: dict[str, str] = field(default_factory=dict[str, str])  # shared with its successors
     tools: frozenset[str] = frozenset()
     tool_sizes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
 
@@ -141,20 +141,20 @@ class RunEvaluation:
 
 
 class LoggedRun:
-    """Reads a log record by record; `evaluations` has the evaluations that are not nested.
+    """Reads a log record by record; `evaluations` contains the evaluations that are not nested.
 
-    The ids of a record identify its run, which has one evaluation at a time. Runs may overlap.
-    Records without a run id belong to their session.
+    A record's ids identify its run, which has one evaluation at a time. Runs may overlap. Records
+    without a run id belong to their session.
     """
 
     def __init__(self) -> None:
         self.evaluations: list[RunEvaluation] = []
-        # evaluations without an end, by the id of their run and the path of a nested run
+        # Evaluations that have not ended, by the id of their run and the path of a nested run.
         self._open: defaultdict[Json, dict[str, RunEvaluation]] = defaultdict(dict)
         self._opened_by: defaultdict[tuple[Json, ...], dict[str, str]] = defaultdict(dict)
 
     def add(self, record: Record) -> list[Line]:
-        """Adds the next record; returns its lines, and answers that are now known to be final.
+        """Adds the next record; returns its lines, and any answers now known to be final.
 
         Raises `LookupError`, `TypeError` or `AttributeError` for a record with missing fields.
         """
@@ -192,14 +192,14 @@ class LoggedRun:
         return lines
 
     def end(self) -> list[Line]:
-        """Returns the remaining lines after the last record."""
+        """Returns the lines that remain after the last record."""
         evaluations = [each for by_path in self._open.values() for each in by_path.values()]
         self._open.clear()
         open_ones = [Line(each.depth, NO_END) for each in evaluations if not each.has_end]
         return [*_unjudged_answers(evaluations), *open_ones]
 
     def _begin(self, step: RunStep, by_path: dict[str, RunEvaluation], path: str) -> RunEvaluation:
-        """Returns a new evaluation, which replaces the previous one of its run."""
+        """Creates a new evaluation, which replaces its run's previous one."""
         before = by_path.pop(path, None)
         around = [each for each in by_path if path.startswith(each)]
         outer = by_path[max(around, key=len)] if around else None
@@ -270,7 +270,7 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
 
 
 def _last_turn(evaluation: RunEvaluation, record: Record) -> RunTurn | None:
-    """Returns the last turn; a call or decision before any request starts a turn without one."""
+    """Returns the last turn; a call or decision can start a turn that has no request."""
     if not evaluation.turns and record["event"] in ("ToolInvoked", "ApprovalDecided"):
         evaluation.turns.append(RunTurn([], evaluation.sections, evaluation.tools))
     return evaluation.turns[-1] if evaluation.turns else None
@@ -285,7 +285,7 @@ def _section(row: Record, opened_by: Mapping[str, str]) -> RunSection:
 def _with_tools(
     evaluation: RunEvaluation, sections: Iterable[RunSection]
 ) -> tuple[RunSection, ...]:
-    """Returns the sections with the sizes of the tools that the model can call."""
+    """Returns the sections, with the sizes of the tools that the model can call."""
     sizes, tools = evaluation.tool_sizes, evaluation.tools
     return tuple(
         replace(section, tool_size=sum(sizes[section.path].get(name, 0) for name in tools))
@@ -333,7 +333,7 @@ def is_inside(path: str, around: str) -> bool:
 
 
 def headline(record: Record) -> str:
-    """Returns a one-line description of an event; two leading spaces indent a step of a turn."""
+    """Returns a one-line description of an event; two leading spaces indent a step in a turn."""
     match record["event"]:
         case "PromptRendered":
             size = f"{len(record['text']):,} characters"
@@ -362,7 +362,7 @@ def headline(record: Record) -> str:
 
 
 def _headline_of_change(record: Record) -> str:
-    """Returns the line for a change of the prompt, its tools or the conversation."""
+    """Returns the line for a change to the prompt, its tools or the conversation."""
     match record["event"]:
         case "ToolsInjected":
             return f"  new tools: {', '.join(record['tool_names'])}"
@@ -374,7 +374,7 @@ def _headline_of_change(record: Record) -> str:
             reason = f": {record['reason']}" if record["reason"] else ""
             return f"  approval of {record['name']}: {record['decision']}{reason}"
         case "Compacted":
-            if not record["tokens_before"]:  # a stored run does not record the tokens
+            if not record["tokens_before"]:  # a stored run does not record token counts
                 return "compacted conversation"
             sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
             return f"compacted conversation: {sizes}"

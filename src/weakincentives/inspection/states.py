@@ -1,4 +1,4 @@
-"""Renders a prompt in every state that a model can reach by opening sections."""
+"""Renders a prompt in every state that the model can reach by opening sections."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ type _Paths = tuple[SectionPath, ...]
 
 @dataclass(frozen=True, slots=True)
 class PromptState:
-    """A prompt after its model has opened the sections at `opened`, which are sorted.
+    """A prompt after the model has opened the sections at `opened`, which is sorted.
 
     `name` is `closed` if no section is open, and otherwise lists the open sections' keys, such as
     `guide+guide.deep`. The state with all sections open is called `all`, unless it is one of the
@@ -42,7 +42,7 @@ class PromptState:
 
     @property
     def output(self) -> OutputSpec | None:
-        """The type of answer that the model must give; `None` for text."""
+        """The type of answer that the model must give, or `None` for text."""
         declared = self.rendered.structured_output
         return None if declared is None else output_to_spec(declared)
 
@@ -54,11 +54,11 @@ def render_states(
 
     Each section that can be opened independently doubles the number of states. If there are more
     than `limit`, the result contains only the smallest states, one for each summarized section with
-    its parents, and the state in which everything is open. These states show every text and tool,
-    unless a selector depends on the open sections. `limit=0` always returns these states.
-    `session`, by default a new one, is passed to the selectors; sections that are open in it are
-    open from the start. Raises `PromptRenderError` with the path of a section that cannot be
-    rendered, even if it is hidden.
+    its parents, and the state in which everything is open. Together, these states show every text
+    and tool, unless a selector depends on which sections are open. `limit=0` always returns only
+    these states. `session`, by default a new one, is passed to the selectors; sections that are
+    open in it are open from the start. Raises `PromptRenderError` with the path of a section that
+    cannot be rendered, even if it is hidden.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     start = Session() if session is None else session
@@ -88,10 +88,10 @@ def render_states(
 def _reachable(
     render: Callable[[_Paths], AnyRenderedPrompt],
 ) -> Iterator[tuple[_Paths, AnyRenderedPrompt]]:
-    """Renders all states, those with the fewest open sections first."""
+    """Renders all states, starting with those that have the fewest open sections."""
     queue: list[_Paths] = [()]
     seen: set[_Paths] = set()
-    for opened in queue:  # grows during the loop
+    for opened in queue:  # the loop extends the list
         rendered = render(opened)
         yield opened, rendered
         for path, visibility in rendered.visibility.items():

@@ -13,6 +13,7 @@ from .errors import (
     PromptError,
     PromptRenderError,
     PromptValidationError,
+    ToolError,
     ToolValidationError,
     VisibilityExpansionRequired,
 )
@@ -23,6 +24,8 @@ from .tool import JsonParams, Tool, ToolExample, ToolHandler, ToolRenderableResu
 from .walk import Disclosure
 
 __all__ = [
+    "Approval",
+    "ApprovalMode",
     "Disclosure",
     "Document",
     "HostMount",
@@ -40,6 +43,7 @@ __all__ = [
     "PromptValidationError",
     "RegistrySnapshot",
     "RenderedPrompt",
+    "Resource",
     "Section",
     "SectionNode",
     "SectionPath",
@@ -52,6 +56,7 @@ __all__ = [
     "TaskStep",
     "Tool",
     "ToolContext",
+    "ToolError",
     "ToolExample",
     "ToolHandler",
     "ToolOverride",
@@ -64,8 +69,10 @@ __all__ = [
     "parse_structured_output",
 ]
 
-# Modules that only declare sections and tools do not need these.
+# Modules that only declare sections and tools do not need these imports.
 if TYPE_CHECKING:
+    from .approval_rules import Approval, ApprovalMode
+    from .function_tools import Resource
     from .output import StructuredOutputConfig, parse_structured_output
     from .overrides.model import ToolOverride
     from .renderer import PromptRenderer, RenderedPrompt, Span
@@ -75,9 +82,12 @@ else:
     __getattr__, __dir__ = lazy_exports(
         globals(),
         {
+            "Approval": ".approval_rules",
+            "ApprovalMode": ".approval_rules",
             "HostMount": ".workspace",
             "PromptRenderer": ".renderer",
             "RenderedPrompt": ".renderer",
+            "Resource": ".function_tools",
             "Span": ".renderer",
             "StructuredOutputConfig": ".output",
             "TaskExample": ".task_examples",

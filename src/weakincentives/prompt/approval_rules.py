@@ -1,4 +1,4 @@
-"""Rules by which tools and sections declare that calls need approval."""
+"""Rules with which tools and sections declare that calls need approval."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -11,12 +11,12 @@ from .errors import PromptValidationError
 __all__ = ["Approval", "ApprovalMode", "approval_mode", "check_approval"]
 
 type ApprovalMode = Literal["arguments", "effects"]
-"""What is approved before a call takes effect: only its arguments, or also its effects."""
+"""The part of a call that is approved in advance: only its arguments, or also its effects."""
 
 # `...`: a selector can take the params, and the session and the context by keyword.
 # str: type checkers infer `str` for `return "effects" if … else None`; the value is checked later.
 type Approval = ApprovalMode | Callable[..., str | None]
-"""A mode, or a function that returns the mode of a call, or `None` if it needs no approval.
+"""A mode, or a function that returns a call's mode, or `None` if it does not need approval.
 
 The function can take the call's params by position, and `session` and `context` by keyword.
 """
@@ -49,9 +49,9 @@ def check_approval(subject: str, approval: object) -> None:
 def approval_mode(
     approval: Approval | None, params: object, session: StateView, context: ToolContext
 ) -> ApprovalMode | None:
-    """Returns the mode of one call.
+    """Returns the mode for one call.
 
-    Raises the selector's errors, and `TypeError` if it returns neither a mode nor `None`.
+    Raises the selector's errors, and `TypeError` if the selector returns neither a mode nor `None`.
     """
     if not callable(approval):
         return approval

@@ -1,4 +1,4 @@
-"""Converts the four forms of a section's condition to a single one when a template is built."""
+"""Converts the four forms of a section's condition to a single form when a template is built."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ _FORMS = "(), (*, session), (params) or (params, *, session)"
 
 
 class BoundSelector(NamedTuple):
-    """Calls a selector with params and session, passing only the arguments that it accepts."""
+    """Calls a selector with the params and the session, passing only arguments that it accepts."""
 
     selector: AnyFunction
     needs_params: bool
@@ -37,8 +37,8 @@ class BoundSelector(NamedTuple):
 def bind_selector(selector: AnyFunction) -> BoundSelector:
     """Returns `selector` in the form that all callers use.
 
-    Raises `TypeError` unless it has one of the four forms that sections allow; the error's text
-    completes "must be".
+    Raises `TypeError` if it does not have one of the four forms that sections allow; the error's
+    text completes the phrase "must be".
     """
     if not callable(selector):
         raise TypeError(f"a function of {_FORMS}, got {selector!r}")

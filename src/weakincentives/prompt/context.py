@@ -1,4 +1,4 @@
-"""`ToolContext` gives a tool's handler the prompt, the adapter, the session and resources."""
+"""`ToolContext` gives a tool's handler access to the prompt, adapter, session and resources."""
 
 from collections.abc import Coroutine, Mapping, Sequence
 from copy import copy
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class BoundPrompt[Out](Protocol):
-    """A `Prompt`, for modules that cannot import it."""
+    """A `Prompt`, for modules that cannot import the class."""
 
     resources: ResourceContext
 
@@ -49,7 +49,7 @@ class BoundPrompt[Out](Protocol):
 
 
 class ShownPrompt(Protocol):
-    """A `RenderedPrompt`, for modules that cannot import it."""
+    """A `RenderedPrompt`, for modules that cannot import the class."""
 
     @property
     def text(self) -> str: ...
@@ -58,7 +58,7 @@ class ShownPrompt(Protocol):
 
 
 class Evaluator(Protocol):
-    """A provider adapter for handlers, which can evaluate another prompt with it."""
+    """A provider adapter with which handlers can evaluate another prompt."""
 
     @property
     def media(self) -> MediaSupport:
@@ -75,7 +75,7 @@ class Evaluator(Protocol):
         deadline: "Deadline | None" = None,
         budget: "Budget | None" = None,
     ) -> Response[Out]:
-        """Evaluates `prompt` as a part of the tool call; `ToolContext.evaluate` passes the session.
+        """Evaluates `prompt` as part of the tool call; `ToolContext.evaluate` passes the session.
 
         A context's adapter accepts all arguments of `MainLoop.execute`.
         """
@@ -101,12 +101,12 @@ class AnyEvaluator(Protocol):
     @property
     def media(self) -> MediaSupport: ...
 
-    # Any: prompts of every output, whose types only adapters can name
+    # Any: prompts with every output type, whose classes only adapters can import
     def evaluate(self, prompt: Any, /, *, session: SessionProtocol) -> Response[Any]: ...
 
 
 class OutputCheck[Out](Protocol):
-    """Accepts an answer by returning, or rejects it by raising `OutputRejected`; can be `async`."""
+    """Accepts an answer by returning, or rejects it by raising `OutputRejected`; may be `async`."""
 
     def __call__(self, output: Out, /, *, context: "ToolContext") -> object: ...
 
@@ -114,7 +114,7 @@ class OutputCheck[Out](Protocol):
 class NestedOptions(TypedDict, total=False):
     """The arguments of `ToolContext.evaluate`, except the prompt.
 
-    `session` and `deadline` default to the call's. Pass `adapter` to use another model.
+    `session` and `deadline` default to those of the call. To use another model, pass `adapter`.
     """
 
     message: str | Sequence[Part] | None
@@ -126,15 +126,15 @@ class NestedOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
-    """The context of one tool call, which its handler receives in addition to its params.
+    """The context of one tool call, which its handler receives in addition to the params.
 
     After the call, reading `session`, `event_bus` or `resources` raises `RuntimeError`, because a
-    thread or task that the handler left running could change state that was rolled back.
-    `idempotency_key` identifies the call; a durable run that repeats it after a crash passes the
-    same key again.
+    thread or task that the handler left running could otherwise change state that was rolled back.
+    `idempotency_key` identifies the call; a durable run that repeats the call after a crash passes
+    the same key again.
     """
 
-    # Any: the handlers of one tool serve prompts of every output type.
+    # Any: a tool's handler serves prompts of every output type.
     prompt: BoundPrompt[Any]
     rendered_prompt: ShownPrompt | None
     adapter: Evaluator
@@ -148,13 +148,13 @@ class ToolContext:
     def evaluate[Out](
         self, prompt: "DeclaresOutput[Out]", /, **options: Unpack[NestedOptions]
     ) -> Response[Out]:
-        """Evaluates another prompt as a part of this call and returns its response.
+        """Evaluates another prompt as part of this call and returns its response.
 
-        This is a complete nested run, which opens the sections that its model requests. It ends by
-        the call's deadline. For types that the prompt does not bind, its tools use the call's
-        resources, unless the prompt's own resources are already open. Its usage is added to the
-        caller's, and the budgets of both apply. If the call fails, the run's changes are undone.
-        Raises `PromptEvaluationError`, which fails the call unless the handler catches it.
+        The evaluation is a complete nested run, which opens the sections that its model requests.
+        It must end by the call's deadline. For types that the prompt does not bind, its tools use
+        the call's resources, unless the prompt's own resources are already open. Its usage is added
+        to the caller's, and both budgets apply. If the call fails, the run's changes are undone.
+        Raises `PromptEvaluationError`; unless the handler catches it, the call fails.
         """
         return self.adapter.evaluate(self._with_resources(prompt), **self._arguments(options))
 
@@ -166,7 +166,7 @@ class ToolContext:
         return self.adapter.evaluate_async(self._with_resources(prompt), **self._arguments(options))
 
     def _with_resources[Out](self, prompt: "DeclaresOutput[Out]") -> "DeclaresOutput[Out]":
-        """Returns the prompt, or a copy that also has the call's resources."""
+        """Returns the prompt, or a copy to which the call's resources are added."""
         # Any: a `Prompt`, or a `RenderedPrompt` with its prompt
         given: Any = prompt
         source = getattr(given, "prompt", given)
@@ -186,12 +186,12 @@ class ToolContext:
         result: DeclaresOutput[Out] = copied if given is source else replace(given, prompt=copied)
         return result
 
-    # Any: an adapter with the seed's signature accepts neither `message` nor `adapter`
+    # Any: an adapter with the seed's signature does not accept `message` or `adapter`
     def _arguments(self, options: NestedOptions) -> dict[str, Any]:
         own = {"session": self.session, "bus": self.event_bus, "deadline": self.deadline}
         return {**own, **options}
 
-    if not TYPE_CHECKING:  # a type checker would assume that the class has every attribute
+    if not TYPE_CHECKING:  # or type checkers would assume that the class has every attribute
 
         def __getattr__(self, name: str) -> object:
             # Python calls this only for missing attributes, so access during the call remains fast.
@@ -213,6 +213,6 @@ _REVOCABLE = ("session", "event_bus", "resources")
 
 
 def revoke(context: ToolContext) -> None:
-    """Removes everything that can change state from `context`; call it after the tool call."""
+    """Removes everything that can change state from `context`; called after the tool call."""
     for name in _REVOCABLE:
         object.__delattr__(context, name)

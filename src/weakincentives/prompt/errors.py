@@ -18,17 +18,18 @@ __all__ = [
     "PromptError",
     "PromptRenderError",
     "PromptValidationError",
+    "ToolError",
     "ToolValidationError",
     "VisibilityExpansionRequired",
 ]
 
 
 class PromptError(WeakIncentivesError):
-    """Base of the errors about prompts."""
+    """Base class of errors about prompts."""
 
 
 class _PlacedError(PromptError):
-    """An error about one section of a prompt, or about a `$placeholder` in the section's text."""
+    """An error in one section of a prompt, or in a `$placeholder` of the section's text."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class PromptValidationError(_PlacedError):
 
 
 class PromptRenderError(_PlacedError):
-    """A bound prompt cannot be rendered: params are missing, or a selector or a template fails.
+    """A bound prompt cannot be rendered: params are missing, or a selector or template failed.
 
     If params are missing, `missing` is their type.
     """
@@ -64,8 +65,12 @@ class PromptRenderError(_PlacedError):
     missing: type | None = None
 
 
-class ToolValidationError(PromptError):
-    """A tool rejects its arguments; the model receives the message as a failed result."""
+class ToolError(PromptError):
+    """An expected failure of a tool: the model receives the message, and changes are undone."""
+
+
+class ToolValidationError(ToolError):
+    """A tool rejected its arguments; the model receives the message as a failed result."""
 
 
 class OutputParseError(PromptError):
@@ -77,11 +82,11 @@ class OutputParseError(PromptError):
 
 
 class OutputRejected(PromptError):
-    """A template's `accept` rejects an answer; the model receives the message to correct it."""
+    """A template's `accept` rejected an answer; the model receives the message to correct it."""
 
 
 class OverridesStoreError(PromptError):
-    """Stored overrides cannot be read or written; the file is unchanged.
+    """Stored overrides cannot be read or written; the file is left unchanged.
 
     The message names the prompt and the tag.
     """
@@ -91,8 +96,9 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
     """The model requests sections that only a new evaluation can open.
 
     `requested_overrides` maps section paths to `FULL`; pass it to `render(visibility_overrides=…)`.
-    `section_keys` are the model's own strings. The session keeps its state. Adapters that use the
-    library's own loop add the evaluation's usage and section decisions with `with_progress`.
+    `section_keys` are the keys as the model wrote them. The session keeps its state. Adapters that
+    use the library's own loop add the evaluation's usage and section decisions with
+    `with_progress`.
     """
 
     def __init__(
@@ -135,7 +141,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     @property
     def turns(self) -> int:
-        """The number of requests in the interrupted evaluation, without nested runs."""
+        """The number of requests in the interrupted evaluation, excluding nested runs."""
         return self._turns
 
     @property

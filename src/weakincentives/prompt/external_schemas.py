@@ -1,11 +1,11 @@
 """Converts JSON Schemas of any draft to a form that every provider accepts for a tool.
 
-OpenAI, Anthropic and others reject a whole request because of a single schema that breaks their
-rules. The form follows these rules: the root is an object without unions; references point only to
-`$defs`, without sibling keywords; each part has one type or `anyOf`; properties and items are
-explicit; all values are valid JSON. The form admits every object that the schema admits, and
-possibly more, because arguments are checked against the original schema. Rules that the form cannot
-express move into descriptions.
+OpenAI, Anthropic and others reject an entire request if a single schema breaks their rules. The
+form follows these rules: the root is an object without unions; references point only to `$defs`,
+without sibling keywords; each part has one type or `anyOf`; properties and items are explicit; all
+values are valid JSON. The form accepts every object that the schema accepts, and possibly more,
+because arguments are checked against the original schema. Rules that the form cannot express are
+moved into descriptions.
 """
 
 import json
@@ -28,7 +28,7 @@ type _Schema = AnyJson  # an external schema, which can contain anything anywher
 
 ANY_NAME = re.compile("(?s:.*)")
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # Anthropic's rule for properties
-_MAX_DEPTH = 40  # nested parts, about 120 levels of JSON; pydantic writes at most 255
+_MAX_DEPTH = 40  # nested parts, which is about 120 levels of JSON; pydantic writes at most 255
 
 _ANNOTATIONS = ("description", "default", "examples")
 _OF_OBJECTS = {"properties", "required", "additionalProperties", "minProperties", "maxProperties"}
@@ -46,7 +46,7 @@ _OF_TYPE = {
 }
 _OF_ANY_TYPE = {"allOf", "const", "enum"}
 _KEPT = {"$ref", "anyOf", "oneOf", "type", *_OF_ANY_TYPE, *_OF_OBJECTS}.union(*_OF_TYPE.values())
-# rules that few decoders support; widening a negated part would narrow the whole schema
+# rules that few decoders support; widening a negated part would narrow the schema as a whole
 _DESCRIBED = {
     *("not", "if", "then", "else", "dependentSchemas", "dependentRequired", "patternProperties"),
     *("propertyNames", "contains", "minContains", "maxContains"),
@@ -57,7 +57,7 @@ _MERGED = {"type", "properties", "required"}
 
 
 def describe(form: JsonSchema, notes: Mapping[str, object]) -> None:
-    """Adds notes, by name, to a form's description because it cannot have them as keywords."""
+    """Adds notes, by name, to a form's description, because they are not allowed as keywords."""
     words = [
         f"{name}: {json.dumps(value, ensure_ascii=False)}"
         for name, value in notes.items()
@@ -69,9 +69,10 @@ def describe(form: JsonSchema, notes: Mapping[str, object]) -> None:
 
 
 def upgrade_dialect(schema: _Schema) -> _Schema:
-    """Converts a schema of an older draft or of OpenAPI 3.0 to the newest draft.
+    """Converts a schema from an older draft or OpenAPI 3.0 to the newest draft.
 
-    Both admit the same values. A schema that names its draft in `$schema` is returned unchanged.
+    The new schema accepts the same values. A schema that names its draft in `$schema` is returned
+    unchanged.
     """
     if not isinstance(schema, dict) or "$schema" in schema:
         return schema
@@ -86,7 +87,7 @@ def upgrade_dialect(schema: _Schema) -> _Schema:
 
 
 def _upgraded(schema: JsonSchema) -> JsonSchema:
-    """Returns the schema with its own keywords upgraded, but not those of its parts."""
+    """Returns the schema with its own keywords upgraded, but not the keywords of its parts."""
     schema = dict(schema)
     for limit in ("Minimum", "Maximum"):  # draft 4: true makes the other limit exclusive
         if isinstance(schema.get(f"exclusive{limit}"), bool):
@@ -116,14 +117,14 @@ def to_provider_form(
     *,
     names: re.Pattern[str] = SAFE_NAME,
 ) -> JsonSchema:
-    """Returns the form of an object's schema, which admits all objects that `schema` admits.
+    """Returns the form of an object's schema, which accepts all objects that `schema` accepts.
 
     `descriptions` overrides property descriptions by name. A property whose name does not match
-    `names` moves into the description.
+    `names` is moved into the description.
     """
     try:
         return _root_form(schema, descriptions or {}, names)
-    # The schema is invalid, so a check rejects it earlier, or the check of each call does.
+    # The schema is invalid: either an earlier check rejects it, or each call's check does.
     except (AttributeError, TypeError, ValueError, RecursionError):
         return {"type": "object", "properties": {}, "additionalProperties": True}
 
@@ -141,7 +142,7 @@ def _root_form(
     ours = {key: value for key, value in schema.items() if key not in {"$ref", *unions}}
     root = form.of({**ours, "type": "object"})
     if unions:
-        root.setdefault("additionalProperties", True)  # a union can name other properties
+        root.setdefault("additionalProperties", True)  # union members can name other properties
         form.state(root, unions)
     definitions = form.definitions()
     return {**root, "$defs": definitions} if definitions else root
@@ -173,12 +174,12 @@ class _Form:
             body["anyOf"] = body.pop("allOf")
         form: JsonSchema = self._form_of(body, rules)
         outer = {key: schema[key] for key in ("description", "default") if key in schema}
-        # the description of an earlier form can refer to definitions
+        # an existing form's description can refer to definitions
         for reference in re.findall(r"#/\$defs/\w+", str(schema.get("description", ""))):
             self._reference(reference)
         if "$ref" in form and (outer or rules or "examples" in schema):
             form = {"anyOf": [form]}  # a reference must not have sibling keywords
-        words = form.pop("description", "")  # describes properties that cannot be kept
+        words = form.pop("description", "")  # describes properties that cannot be kept in the form
         form |= outer
         if words:
             form["description"] = f"{outer.get('description', '')}\n{words}".strip()
@@ -191,7 +192,7 @@ class _Form:
         }  # in the author's order
 
     def _form_of(self, body: JsonSchema, rules: JsonSchema) -> JsonSchema:
-        """Returns the form of a part without annotations; adds the rules it lacks to `rules`."""
+        """Returns a part's form without annotations; adds rules that do not fit to `rules`."""
         types = [name for name in _types(body) if name in _OF_TYPE]
         siblings = {key: body[key] for key in body if key not in ("$ref", "anyOf", "type")}
         if "$ref" in body:
@@ -203,16 +204,16 @@ class _Form:
         if "anyOf" in body:
             rules |= {"anyOf": body.pop("anyOf")}
             if "object" in types:
-                body.setdefault("additionalProperties", True)  # a union can name other properties
+                body.setdefault("additionalProperties", True)  # members can name other properties
         types = types or _types_of_values(body)
         forms = [form for name in types if (form := self._form_of_type(name, body)) is not None]
-        if not forms:  # the part has no type, any type, or no matching value
+        if not forms:  # the part allows every type or has no matching value
             rules |= {key: body.pop(key) for key in ("enum", "const") if key in body}
             return self._with_parts({**body, "type": types[0]} if types else body)
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
     def _form_of_type(self, name: str, body: JsonSchema) -> JsonSchema | None:
-        """Returns the part of a form for values of one type; `None` if no value matches."""
+        """Returns a form for values of one type only; `None` if no value matches."""
         form = {key: body[key] for key in body if key in _OF_TYPE[name] | _OF_ANY_TYPE}
         if "const" in form and not _fits(form["const"], name):
             return None
@@ -227,7 +228,7 @@ class _Form:
         return self._with_parts({"type": name, **form})
 
     def _with_parts(self, form: JsonSchema) -> JsonSchema:
-        """Replaces the parts of a schema by their forms, and makes implied parts explicit."""
+        """Replaces the parts of a schema with their forms, and makes implied parts explicit."""
         for key in ("allOf", "prefixItems"):
             if key in form:
                 form[key] = [self.of(part) for part in form[key]]
@@ -269,7 +270,7 @@ class _Form:
         form["description"] = f"{form.get('description', '')}\n{text}".strip()
 
     def _reference(self, reference: str) -> str:
-        """Returns a reference to a definition that has the form of the reference's target."""
+        """Returns a reference to a definition that contains the form of the original target."""
         if reference not in self._definition_names:
             name = re.sub(r"[^A-Za-z0-9_]", "_", reference.rpartition("/")[2]) or "_"
             while name in self._definition_names.values():
@@ -286,7 +287,7 @@ class _Form:
         return definitions
 
     def resolved(self, schema: _Schema) -> _Schema:
-        """Returns a schema with its reference replaced by the reference's target."""
+        """Returns a schema with its reference replaced by the referenced schema."""
         references = set[str]()
         while isinstance(schema, dict) and (reference := schema.get("$ref")) is not None:
             rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -358,7 +359,7 @@ _TYPES_IN_JSON: Mapping[type, str] = {
 
 
 def _types_of_values(schema: JsonSchema) -> list[str]:
-    """Returns the types of the values that a schema without a type lists."""
+    """Returns the types of the values listed in a schema that has no type."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     types = [*dict.fromkeys(map(_type_of, filter(_is_json, values)))]
     return [name for name in types if name != "integer" or "number" not in types]
@@ -369,7 +370,7 @@ def _fits(value: object, name: str) -> bool:
 
 
 def _is_json(value: object) -> bool:
-    """Returns whether a value is valid JSON, which does not allow infinities."""
+    """Returns whether a value is valid JSON, which excludes infinities."""
     if isinstance(value, float):
         return isfinite(value)
     if isinstance(value, dict):

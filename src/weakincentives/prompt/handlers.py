@@ -1,10 +1,9 @@
-"""Handlers of tools: their results, and the checks when a tool is built."""
+"""Tool handlers: their results, and the checks when a tool is created."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import takewhile
 from types import MethodType, NoneType, UnionType
 from typing import Any, Protocol, Union, get_args, get_type_hints, runtime_checkable
 
@@ -13,6 +12,7 @@ from ..content import Document, Image
 from ..generics import Parametrized
 from ..record_types import AnyType, field_names, is_typed_dict, origin_of, record_class
 from ..signatures import AnyFunction, signature_of
+from .docstrings import read_docstring
 from .errors import PromptValidationError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "check_handler",
     "description_of",
     "find_types",
+    "handler_place",
 ]
 
 type AnyHandler = Callable[..., Any]  # a handler whose types are not known yet
@@ -42,8 +43,8 @@ class ToolResult[R](Parametrized):
 
     `success=False` rolls back the handler's changes; `value` is then an error payload or `None`.
     With `exclude_value_from_context`, the model receives only the message, but events and the
-    session still receive the value. The model sees `media` after the text, which ends with their
-    markers.
+    session still receive the value. The model sees `media` after the text, which ends with the
+    media's markers.
     """
 
     message: str
@@ -60,8 +61,8 @@ class ToolResult[R](Parametrized):
         """
         if self.value is None:
             return ""
-        # Forty times faster than isinstance(…, ToolRenderableResult). Using the type excludes a
-        # field with that name.
+        # Forty times faster than isinstance(…, ToolRenderableResult). Looking at the type ignores a
+        # field called `render`.
         render = getattr(type(self.value), "render", None)
         if not callable(render):
             return serde.dump_json(self.value, exclude_none=True)
@@ -74,26 +75,26 @@ class ToolResult[R](Parametrized):
         return text
 
     def content(self) -> str:
-        """Returns the model's text: message, blank line, and the value unless excluded or empty.
+        """Returns the text for the model: the message and, unless excluded or empty, the value.
 
         Media markers that are missing from the text are added at the end.
         """
         body = "" if self.exclude_value_from_context else self.render()
-        text = f"{self.message}\n\n{body}" if body else self.message
+        text = "\n\n".join(filter(None, [self.message, body]))
         for marker in [str(media) for media in self.media]:
-            text = text if marker in text else f"{text}\n\n{marker}"
+            if marker not in text:
+                text = f"{text}\n\n{marker}" if text else marker
         return text
 
 
 def description_of(handler: AnyHandler | None) -> str:
-    """Returns the first paragraph of a handler's docstring as one line; `""` if it has none."""
+    """Returns the first paragraph of a handler's docstring on one line; `""` if it has none."""
     docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
-    lines = takewhile(str.strip, (docstring or "").strip().splitlines())
-    return " ".join([line.strip() for line in lines])
+    return read_docstring(docstring).summary
 
 
 def check_handler(subject: str, handler: AnyHandler, first: str = "params: Params") -> None:
-    """Raises `PromptValidationError` unless `handler` can be called with a value and a context."""
+    """Raises `PromptValidationError` if `handler` cannot be called with a value and a context."""
     name = _handler_name(handler)
     try:
         if isinstance(handler, MethodType):
@@ -113,7 +114,7 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
         )
 
 
-@lru_cache(maxsize=256)  # the handlers of a hundred external tools are methods of one class
+@lru_cache(maxsize=256)  # the handlers of a hundred external tools can be methods of the same class
 def _method_yields(function: AnyFunction) -> bool:
     """Returns whether a method yields; raises `TypeError` if it cannot be called as a handler."""
     signature_of(function, follow_wrapped=False).bind(None, None, context=None)
@@ -128,20 +129,26 @@ def _handler_name(handler: AnyHandler) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
 
 
+def handler_place(handler: AnyHandler | None) -> str:
+    """Returns the module and qualified name of a handler, or of the function that it calls."""
+    function: Any = getattr(handler, "function", handler)  # Any: a callable of any class
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 def find_types(
     name: str, handler: AnyHandler | None, params_type: AnyType, result_type: AnyType
 ) -> tuple[AnyType, AnyType]:
     """Infers missing types from the handler's annotations.
 
-    Raises `PromptValidationError` if the type of the params is not declared and not annotated, if
-    the annotations differ from the declared types, or if the handler is annotated to return
-    anything but a `ToolResult`.
+    Raises `PromptValidationError` if the params type is neither declared nor annotated, if the
+    annotations differ from the declared types, or if the return annotation is not a `ToolResult`.
     """
     takes: AnyType = None
     returned: AnyType = None
     problem = "there is no handler to take the types from"
     if handler is not None:
-        # `signature` follows decorators to the wrapped function, which may not take params
+        # `signature` follows decorators to the wrapped function, which may take no params
         first = next(iter(signature_of(handler).parameters), "params")
         problem = f"handler {_handler_name(handler)} has no type annotation for {first!r}"
         function = _annotated_function(handler)
@@ -152,7 +159,7 @@ def find_types(
             problem = (
                 f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
             )
-        # a decorator copies the wrapped function's annotations, but may convert its values
+        # a decorator copies the wrapped function's annotations but may convert its values
         if not hasattr(function, "__wrapped__"):
             _check_returned(name, handler, returned)
             _check_annotations(name, handler, (takes, params_type), (returned, result_type))
@@ -164,7 +171,7 @@ def find_types(
 
 
 def _annotated_function(handler: AnyHandler) -> AnyHandler:
-    """Returns the function that has a handler's annotations."""
+    """Returns the function that carries a handler's annotations."""
     function = handler.__func__ if isinstance(handler, MethodType) else handler
     function = function.func if isinstance(function, partial) else function
     return function if inspect.isroutine(function) else type(function).__call__
@@ -198,7 +205,7 @@ def _type_name(kind: object) -> str:
 
 
 def _fits(kind: AnyType, wanted: AnyType) -> bool:
-    """Whether values of `kind` can be of the type `wanted`; true if their classes do not tell."""
+    """Whether values of `kind` can have the type `wanted`; true if that cannot be determined."""
     kind, wanted = record_class(kind), record_class(wanted)
     for union in (wanted, kind):
         if isinstance(union, UnionType) or origin_of(union) is Union:

@@ -1,4 +1,4 @@
-"""Parses JSON that models write: fenced, after reasoning, with nulls for absent fields, wrapped."""
+"""Parses JSON that models write: fenced, after reasoning, with extra nulls, or wrapped."""
 
 import json
 import re
@@ -19,13 +19,13 @@ __all__ = ["WRAPPED_ITEMS", "WRAPPED_VALUE", "json_text", "read_without_nulls", 
 type JsonPath = tuple[str | int, ...]
 
 WRAPPED_ITEMS = "items"
-"""The one property of the object that wraps an array; providers want an object at the root."""
+"""The only property of the object that wraps an array; providers require an object at the root."""
 
 WRAPPED_VALUE = "value"
-"""The one property of the object that wraps a scalar or a union."""
+"""The only property of the object that wraps a scalar or a union."""
 
-# A line that starts a fenced block or, without a language, ends one. Compiled on first use.
-# Possessive, because a model can write text that would make the pattern backtrack for hours.
+# Matches a line that starts a fenced block or, if it has no language, ends one. Compiled on first
+# use. Possessive, because a model can write text that would make the pattern backtrack for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
 _THOUGHT_END = r"(?is)</think(?:ing)?\s*+>"
 _THOUGHTS = r"(?is)\A(?:\s*+<think.*?</think(?:ing)?\s*+>)++"
@@ -36,14 +36,14 @@ _NO_INTEGER = "Input should be a valid integer"
 def json_text(output_text: str) -> str:
     """Returns the JSON in an answer, without the reasoning that some models write before it."""
     text = re.sub(_THOUGHTS, "", output_text)
-    # the opening tag is often part of the model's template instead of its answer
+    # the opening tag is often part of the model's template, not of its answer
     if "</think" in text.lower() and _load(_fenced(text)) is None:
         text = re.split(_THOUGHT_END, text, maxsplit=1)[-1]
     return _fenced(text)
 
 
 def _fenced(output_text: str) -> str:
-    """Returns the first JSON block, or the first block without a language, or the whole text."""
+    """Returns the first JSON block, or the first block without a language, or all of the text."""
     blocks: dict[str, str] = {}
     ticks = 0  # the number of backticks of the open fence; 0 if none is open
     language = ""
@@ -64,7 +64,7 @@ def _fenced(output_text: str) -> str:
 
 
 def unwrap(text: str, wrapper: str) -> str:
-    """Returns the property `wrapper` of a JSON object if it is the only one, otherwise `text`."""
+    """Returns the value of a JSON object's only property if that is `wrapper`, otherwise `text`."""
     value = _load(text)
     if isinstance(value, dict) and list(value) == [wrapper]:
         return _dump(value[wrapper])
@@ -75,8 +75,8 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
     """Returns the value that `read` parses from JSON `text`, and the text that it accepted.
 
     In a strict schema, a null represents an absent field, so nulls that `read` rejects are removed.
-    A number with a zero fraction, such as 5.0, is an integer, as in JSON Schema. Raises the errors
-    of `read`.
+    As in JSON Schema, a number with a zero fraction, such as 5.0, is an integer. Raises the same
+    errors as `read`.
     """
     try:
         return read(text), text
@@ -97,7 +97,7 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         paths = [null.path for null in nulls if null.in_union]
         dumped = serde.dump(result) if paths else None
         if not all(_has(dumped, path) for path in paths):
-            raise  # without the null, another member of the union matched, which has no such field
+            raise  # without the null, another union member matched, which does not have this field
         return result, text
 
 
@@ -115,8 +115,8 @@ def _rejected_nulls(
 ) -> tuple[list[_Null], bool]:
     """Returns the nulls in `value` that cause `issues`, and whether they cause all of them.
 
-    In a union, the path of an issue contains a label for the member, which is not a key of the
-    JSON. Only the first member whose issues are all caused by nulls in its own fields is used.
+    In a union, an issue's path contains a label for the member, which is not a key in the JSON.
+    Only the first member whose issues are all caused by nulls in its own fields is used.
     """
     issues_of: dict[str | int, list[ValidationIssue]] = {}
     for issue in issues:
@@ -152,7 +152,7 @@ def _has(value: AnyJson, path: JsonPath) -> bool:
 
 
 def _child(value: AnyJson, part: str | int) -> AnyJson:
-    """Returns a part of an object or array, or `...` if it does not have that part."""
+    """Returns a part of an object or array, or `...` if that part does not exist."""
     if isinstance(value, list) and isinstance(part, int):
         return value[part] if part < len(value) else ...
     return value.get(part, ...) if isinstance(value, dict) else ...
@@ -160,7 +160,7 @@ def _child(value: AnyJson, part: str | int) -> AnyJson:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number with a fraction or an exponent, as written, because a float could lose digits."""
+    """A number with a fraction or exponent, kept as written because a float could lose digits."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Declares the typed answer of a prompt, and parses it strictly."""
+"""Declares a prompt's typed answer, and parses it strictly."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ __all__ = [
 type Container = Literal["object", "array", "value", "text"]
 """The form of an answer: JSON of this kind, or for `str`, the model's unchanged text."""
 
-# Any: for `list[T]`, a type checker cannot derive the item's type from Out.
+# Any: for `list[T]`, a type checker cannot derive the item type from Out.
 type ItemType = Any
 
 
@@ -32,9 +32,9 @@ type ItemType = Any
 class StructuredOutputConfig[Out](Parametrized):
     """Declares the output: any type with a JSON schema, such as a dataclass, a list or a union.
 
-    For `str`, the output is the model's text. Keys that a record type does not have are rejected
-    unless `allow_extra_keys` is set. Raises `PromptValidationError` for a type without a schema,
-    and for a type that admits everything, such as `Any` or `dict`.
+    For `str`, the output is the model's text. Keys that are not fields of a record type are
+    rejected unless `allow_extra_keys` is set. Raises `PromptValidationError` for a type without a
+    schema, and for a type that accepts everything, such as `Any` or `dict`.
     """
 
     output_type: "TypeForm[Out]"
@@ -66,7 +66,7 @@ class StructuredOutputConfig[Out](Parametrized):
 
     @property
     def wrapper(self) -> str | None:
-        """The one property of the object that wraps the answer; `None` if it is not wrapped."""
+        """The only property of the object that wraps the answer; `None` if it is not wrapped."""
         from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE
 
         return {"array": WRAPPED_ITEMS, "value": WRAPPED_VALUE}.get(self.container)
@@ -88,7 +88,7 @@ _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "$d
 
 
 def _admits_everything(schema: "serde.JsonSchema", root: "serde.JsonSchema") -> bool:
-    """Whether a schema, or a member of its union, has no rules, as for `Any`."""
+    """Whether a schema, or a member of its union, has no rules, like the schema of `Any`."""
     from ..serde.json_schemas import resolved
 
     schema = resolved(schema, root)
@@ -106,11 +106,11 @@ class DeclaresOutput[Out](Protocol):
 
 
 def parse_structured_output[Out](output_text: str, rendered: DeclaresOutput[Out]) -> Out:
-    """Parses the typed answer in `output_text`: its first fenced JSON block, or the whole text.
+    """Parses the typed answer in `output_text`: its first fenced JSON block, or the entire text.
 
-    Like an evaluation, it accepts a null for an absent field, and an array or a scalar that is
-    wrapped in an object with the single property `items` or `value`. Raises `OutputParseError` with
-    every issue for any other answer, and for a prompt that does not declare an output.
+    Like an evaluation, this accepts a null for an absent field, and an array or a scalar that is
+    wrapped in an object with `items` or `value` as its only property. Raises `OutputParseError`
+    with every issue for any other answer, and for a prompt that does not declare an output.
     """
     if rendered.structured_output is None:
         raise OutputParseError(

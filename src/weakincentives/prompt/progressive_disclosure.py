@@ -1,8 +1,8 @@
 """Tools that let a model open and close sections.
 
 The handlers of `read_section`, `open_sections` and `close_section` render the conversation's
-`PromptView`, so the model sees the same text as in a prompt with that section open. They do not
-change anything: the tool executor records the sections that their results open and close.
+`PromptView`, so the model sees the same text as in a prompt with the section open. The handlers do
+not change anything: the tool executor records which sections their results open and close.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,9 +64,9 @@ class ReadSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class ReadSectionResult:
-    """A section's full text, its tools, and the paths of the sections that open with the tools.
+    """A section's full text, its tools, and the paths of the sections that open with them.
 
-    `shown` has the sections whose texts are in `content`.
+    `shown` contains the sections whose texts appear in `content`.
     """
 
     content: str
@@ -92,7 +92,7 @@ class OpenSectionsParams:
     reason: str = field(
         metadata={
             "description": "Why these sections are needed, in at most 256 characters.",
-            # only the model sees this limit; a longer text is truncated, not rejected
+            # this limit is only for the model; a longer text is truncated, not rejected
             "json_schema_extra": {"maxLength": _MAX_REASON},
         }
     )
@@ -120,7 +120,7 @@ class CloseSectionResult:
 
 
 def _find(view: PromptView, key: str) -> SectionNode | None:
-    """Returns the section with that key, or `None` if it is unknown or disabled."""
+    """Returns the section with the given key, or `None` if it is unknown or disabled."""
     node = view.registry.get_section_by_key(key)
     return node if node is not None and view.is_enabled(node) else None
 
@@ -218,7 +218,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
         raise ToolValidationError(f"Unknown section key: '{key}'")
     if view.decisions.opened.get(node.path) is not _FULL or _sections_to_open(view, node):
         raise ToolValidationError(f"Section '{key}' is not one that you opened.")
-    # include the whole subtree, because another call of the turn may have opened a section in it
+    # include the entire subtree, because another call in the turn may have opened a section in it
     subtree = view.registry.sections[node.index : node.end]
     names = tuple([tool.name for section in subtree for tool in section.tools])
     return ToolResult(
@@ -228,7 +228,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
     )
 
 
-# Any: functions over the params and results of three tools.
+# Any: functions for the params and results of three tools.
 type _Answer = Callable[[PromptView, Any], ToolResult[object]]
 
 
@@ -248,7 +248,7 @@ _ANSWERS: Mapping[str, _Answer] = {
     READ_SECTION: _read_section,
     CLOSE_SECTION: _close_section,
 }
-# in the order in which a prompt lists them
+# in the order in which prompts list them
 _TOOLS = (
     _define_tool(OPEN_SECTIONS, _open_sections, OpenSectionsParams, object),
     _define_tool(READ_SECTION, _read_section, ReadSectionParams, ReadSectionResult),
@@ -261,7 +261,8 @@ def disclosure_handler(
 ) -> AnyToolHandler:
     """Returns the handler of the disclosure tool `name`, which renders sections of `view`.
 
-    `also_open` are sections that the same turn has already read. The handler opens them as well.
+    `also_open` contains sections that were already read in the same turn. The handler opens them as
+    well.
     """
     answer = _ANSWERS[name]
     if also_open and name == READ_SECTION:
@@ -271,7 +272,7 @@ def disclosure_handler(
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
         try:
             return answer(view, params)
-        except PromptRenderError as error:  # its text is for the prompt's author
+        except PromptRenderError as error:  # the text is for the prompt's author
             raise PromptRenderError(
                 "This section cannot be shown in this conversation; go on without it."
             ) from error
@@ -284,8 +285,8 @@ def disclosure_tools(
 ) -> tuple[AnyTool, ...]:
     """Returns the disclosure tools for a prompt with these visible sections.
 
-    While a section is open or can be opened, a `closable` prompt also has `close_section` and the
-    tool that opens the section again.
+    If a section is open or can be opened, a `closable` prompt also has `close_section` and the tool
+    that reopens the section.
     """
     opened = view.decisions.opened
     names = {
@@ -311,9 +312,9 @@ def create_read_section_handler(
     session: StateView | None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
-    """Returns the `read_section` tool of a prompt that was rendered with these arguments.
+    """Returns the `read_section` tool for a prompt that was rendered with these arguments.
 
-    `current_visibility` has the overrides that applied at that time.
+    `current_visibility` contains the overrides that applied at that time.
     """
     view = PromptView(
         registry=registry,
@@ -326,9 +327,9 @@ def create_read_section_handler(
 
 
 def how_to_open(view: PromptView, tool_name: str) -> str | None:
-    """Returns the call that makes a tool of a closed section available; `None` for any other tool.
+    """Returns the call that makes a closed section's tool available; `None` for any other tool.
 
-    Raises `PromptRenderError` for a condition that fails.
+    Raises `PromptRenderError` if a condition fails.
     """
     node = view.registry.get_section(view.registry.tool_paths.get(tool_name, ()))
     to_open = [] if node is None or not view.is_enabled(node) else _sections_to_open(view, node)
@@ -343,7 +344,7 @@ def how_to_open(view: PromptView, tool_name: str) -> str | None:
 def combine_requests(
     requests: Sequence[VisibilityExpansionRequired],
 ) -> VisibilityExpansionRequired:
-    """Returns one request for all sections that a turn's calls requested."""
+    """Returns a single request for all sections that were requested in a turn."""
     if len(requests) == 1:
         return requests[0]
     return VisibilityExpansionRequired(

@@ -1,4 +1,4 @@
-"""`RegistrySnapshot` is the flat, validated table of a template's sections, built only once."""
+"""`RegistrySnapshot` is a flat, validated table of a template's sections, built only once."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
@@ -13,6 +13,7 @@ from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
+from .handlers import handler_place
 from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled
 from .tool import NON_REPEATABLE, AnyTool, Effect, PromptHandler
@@ -31,17 +32,17 @@ RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
 class SectionNode:
-    """One section at its position in the tree; it does not change after the tree is built.
+    """One section at its position in the tree; never changes once the tree is built.
 
     Nodes are in pre-order, so `registry.sections[node.index : node.end]` is the subtree. `key` is
-    the path joined by dots, and `number` is the position, such as `2.1`. `default_params` are used
-    if no params are bound. `template` combines heading and body, and is `None` if code generates
-    the body. `examples` is the Markdown of the tools' examples. `body_override` and
+    the path joined with dots, and `number` is the position, such as `2.1`. `default_params` are
+    used if no params are bound. `template` combines the heading and the body; it is `None` if code
+    generates the body. `examples` contains the tools' examples as Markdown. `body_override` and
     `summary_override` replace the section's own texts. Raises `PromptValidationError` for invalid
     examples and conditions.
     """
 
-    # A plain class, because a dataclass with so many fields takes 1 ms of each import.
+    # A plain class, because a dataclass with this many fields adds 1 ms to each import.
     def __init__(
         self,
         section: AnySection,
@@ -80,19 +81,19 @@ class SectionNode:
     def listed_key(self) -> str:
         """The key under which the parent's summary lists this section.
 
-        A child of a root is listed by its own key, a deeper section by its dotted key.
+        A root's child is listed by its own key, and a deeper section by its dotted key.
         """
         return self.key if self.depth > 1 else self.section.key
 
 
 class RegistrySnapshot:
-    """All sections of a template in pre-order, with indexes; it does not change after it is built.
+    """All sections of a template in pre-order, with indexes; never changes once it is built.
 
     `required_params` are the params types that must be bound: they have no default and cannot be
-    built without arguments. `tool_paths` has each tool's section, `effects` are the effects of all
-    tools, and `state` are the slices that sections declare. `reads_session` means that a condition
-    or a source of params takes the session. Raises `PromptValidationError` with the section's path
-    for invalid keys, tools, placeholders and conditions.
+    built without arguments. `tool_paths` maps each tool to its section, `effects` contains the
+    effects of all tools, and `state` contains the slices that sections declare. `reads_session`
+    means that a condition or a params source takes the session. Raises `PromptValidationError` with
+    the section's path for invalid keys, tools, placeholders and conditions.
     """
 
     __slots__ = (
@@ -117,7 +118,7 @@ class RegistrySnapshot:
         self.sections = tuple(self._by_key.values())
         kinds = {node.params_type for node in self.sections}
         self.params_types = frozenset([kind for kind in kinds if kind is not None])
-        # Every section with a params type uses the first default and source of that type.
+        # All sections with the same params type use that type's first default and source.
         defaults = {
             node.params_type
             if isinstance(node.default_params, dict)
@@ -145,7 +146,7 @@ class RegistrySnapshot:
 
     @property
     def has_non_repeatable_tools(self) -> bool:
-        """Whether any tool's calls must not run twice."""
+        """Whether there is a tool whose calls must not run twice."""
         return not self.effects.isdisjoint(NON_REPEATABLE)
 
     def get_section(self, path: SectionPath) -> SectionNode | None:
@@ -158,7 +159,7 @@ class RegistrySnapshot:
         return self._by_key.get(key)
 
     def get_tool(self, name: str) -> AnyTool | None:
-        """Returns the tool with that name in any section, or `None` if it is unknown."""
+        """Returns the tool with the given name in any section, or `None` if it is unknown."""
         node = self.get_section(self.tool_paths.get(name, ()))
         return None if node is None else next(tool for tool in node.tools if tool.name == name)
 
@@ -169,7 +170,7 @@ class RegistrySnapshot:
         )
 
     def children(self, node: SectionNode) -> Iterator[SectionNode]:
-        """Yields the sections directly below `node`, in order."""
+        """Yields the direct children of `node`, in order."""
         index = node.index + 1
         while index < node.end:
             child = self.sections[index]
@@ -255,9 +256,13 @@ class RegistrySnapshot:
                     section_path=path,
                 )
             if other := self.tool_paths.get(tool.name):
+                before = self._by_key.get(".".join(other))
+                both = [*(before.tools if before else ()), *tools]
+                places = [handler_place(item.handler) for item in both if item.name == tool.name]
                 raise PromptValidationError(
                     f"tool names must be unique in the whole prompt, got {tool.name!r} here and "
-                    f"in section {'.'.join(other)!r}; rename one of the tools",
+                    f"in section {'.'.join(other)!r} (handlers {' and '.join(places)}); rename one "
+                    "of the tools",
                     section_path=path,
                 )
             self.tool_paths[tool.name] = path
@@ -274,7 +279,7 @@ class RegistrySnapshot:
 
 
 def _tools(section: AnySection) -> tuple[AnyTool, ...]:
-    """Returns the section's own tools; it adds its approval to tools that declare none."""
+    """Returns the section's own tools, with its approval added to tools that declare none."""
     tools, approval = tuple(section.tools()), section.approval
     if approval is None:
         return tools
@@ -289,20 +294,20 @@ def _tools(section: AnySection) -> tuple[AnyTool, ...]:
 
 
 def _nested_state(tool: AnyTool) -> Iterable[DeclaredState]:
-    """Returns the state of the template that the tool evaluates, if it evaluates one."""
+    """Returns the state of the template that the tool evaluates, if any."""
     handler = tool.handler
     return handler.template.registry.state.values() if isinstance(handler, PromptHandler) else ()
 
 
 def _reducers(declared: DeclaredState) -> Mapping[SliceType, StateReducer]:
-    """Returns the reducers in a declaration; none for a class, whose methods declare them."""
+    """Returns a declaration's reducers; empty for a class, whose methods declare its reducers."""
     return {} if isinstance(declared, type) else declared.reducers
 
 
 def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
-    """Returns heading and body as one template; `None` if code generates the body."""
+    """Returns the heading and body as one template; `None` if code generates the body."""
     text = section.body_text()
-    # A value at the start of the body can begin with blank lines, which a template would keep.
+    # A value at the start of the body can start with blank lines, which a template would keep.
     if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
         return None
     if section.params_type is not None and is_typed_dict(section.params_type):
@@ -313,7 +318,7 @@ def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
 
 
 def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:
-    """Raises `PromptValidationError` if the section's params lack a placeholder of the template."""
+    """Raises `PromptValidationError` if the section's params lack one of the placeholders."""
     if section.literal:
         return
     template, names = compiled(text), field_names(section.params_type)
@@ -362,13 +367,16 @@ def _condition[C](
 
 
 def example_text(tool: AnyTool, index: int) -> str:
-    """Returns one example as a Markdown list item without its `-`.
+    """Returns one example as a Markdown list item, without the `-`.
 
     Raises `SerdeError` for values that cannot be converted to JSON.
     """
     example = tool.examples[index]
-    params, result = serde.dump_json(example.input), serde.dump_json(example.output)
-    return f"{example.description}\n  - input: `{params}`\n  - output: `{result}`"
+    parts = [example.description] if example.description else []
+    parts.append(f"input: `{serde.dump_json(example.input)}`")
+    if example.output is not ...:
+        parts.append(f"output: `{serde.dump_json(example.output)}`")
+    return "\n  - ".join(parts)
 
 
 def tool_examples(
@@ -376,7 +384,7 @@ def tool_examples(
     path: SectionPath,
     text: Callable[[AnyTool, int], str] = example_text,
 ) -> str:
-    """Returns the tools' examples as Markdown, to follow their section's body; `""` if none."""
+    """Returns the tools' examples as Markdown, to append to the section; `""` if there are none."""
     blocks: list[str] = []
     for tool in tools:
         try:

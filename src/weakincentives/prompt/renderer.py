@@ -1,4 +1,4 @@
-"""Renders a template's tree with params to a `RenderedPrompt`, the input of adapters."""
+"""Renders a template's tree with params into a `RenderedPrompt`, the input for adapters."""
 
 import reprlib
 from collections.abc import Mapping
@@ -36,10 +36,10 @@ class Span(NamedTuple):
 class RenderedPrompt[Out](Parametrized):
     """A prompt's text and tools at one moment.
 
-    `tool_param_descriptions` has overridden texts by tool and field, including tools that are not
-    available yet. `overrides` are the prompt's stored overrides. `sections` has the visible
-    sections and the visibility of each, and `section_texts` has their texts. `media` has the images
-    and documents whose markers are in the text.
+    `tool_param_descriptions` contains overridden texts by tool and field, including tools that are
+    not available yet. `overrides` contains the prompt's stored overrides. `sections` maps each
+    visible section to its visibility, and `section_texts` contains their texts. `media` contains
+    the images and documents whose markers appear in the text.
     """
 
     text: str
@@ -59,7 +59,7 @@ class RenderedPrompt[Out](Parametrized):
         return f"<RenderedPrompt {self._label} characters={len(self.text)} tools={tools}>"
 
     def _repr_markdown_(self) -> str:
-        """Renders text and tools as Markdown for notebooks."""
+        """Renders the text and the tools as Markdown for notebooks."""
         from ..displays import code_block, code_span
 
         tools = ", ".join([code_span(tool.name) for tool in self.tools]) or "none"
@@ -84,7 +84,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def descriptor(self) -> "PromptDescriptor | None":
-        """The texts and hashes of the prompt's code; `None` without a prompt."""
+        """The texts and hashes of the prompt's code; `None` if there is no prompt."""
         return None if self.prompt is None else self.prompt.descriptor
 
     @property
@@ -94,7 +94,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
-        """The visibility of each visible section by path, without hidden and disabled sections."""
+        """The visibility of each visible section by path; omits hidden and disabled sections."""
         return {node.path: visibility for node, visibility in self.sections.items()}
 
     @property
@@ -123,7 +123,7 @@ _SEPARATOR = "\n\n"
 
 
 class PromptRenderer[Out](Parametrized):
-    """Renders one tree of sections."""
+    """Renders a tree of sections."""
 
     def __init__(
         self,
@@ -153,11 +153,11 @@ class PromptRenderer[Out](Parametrized):
     ) -> RenderedPrompt[Out]:
         """Renders the tree with the params in `param_lookup`.
 
-        `overrides` are section bodies by path, and `tool_overrides` are texts by tool name; both
-        take precedence over `stored` texts. `visibility_overrides` take precedence over the
-        session's overrides, which take precedence over the sections' own visibility. A continued
-        conversation passes its `decisions`, which replace all of these. Raises `PromptRenderError`
-        with the section's path.
+        `overrides` contains section bodies by path, and `tool_overrides` contains texts by tool
+        name; both take precedence over `stored` texts. `visibility_overrides` take precedence over
+        the session's overrides, which take precedence over the sections' own visibility. A
+        continued conversation passes its `decisions`, which replace all three. Raises
+        `PromptRenderError`, with the section's path.
         """
         if decisions is None:
             remembered = session_overrides(session)
@@ -180,7 +180,7 @@ class PromptRenderer[Out](Parametrized):
         section_texts, tools, summarized = view.render(sections)
         if summarized or self.closable:
             # imported here, because it takes a tenth of the package's import time and some prompts
-            # never need it
+            # do not need it
             from .progressive_disclosure import disclosure_tools
 
             tools += disclosure_tools(view, sections, closable=self.closable)
@@ -205,7 +205,7 @@ class PromptRenderer[Out](Parametrized):
         tool_overrides: "Mapping[str, ToolOverride]",
         stored: "Mapping[TextId, str]",
     ) -> tuple[RegistrySnapshot, Mapping[str, Mapping[str, str]]]:
-        """Returns the sections with overridden texts, and the overridden texts of tool params."""
+        """Returns the sections with overridden texts, and the overridden param descriptions."""
         if not (overrides or tool_overrides or stored):
             return self.registry, EMPTY
         # imported here, because hashing loads OpenSSL and few prompts have overrides

@@ -1,6 +1,6 @@
 """Sections are the nodes of a prompt's tree, with text, tools, children and conditions.
 
-A section checks its own arguments; `registry` checks its place in the tree.
+A section checks its own arguments; `registry` checks the section's place in the tree.
 """
 
 import re
@@ -16,6 +16,7 @@ from ..generics import Parametrized
 from ..protocols import DeclaredState, StateSlice, StateView
 from ..record_types import RECORD_TYPES, is_instance, is_record_type, record_class
 from ..resources import ResourceRegistry
+from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
 from .text_template import compiled, dedented
@@ -47,7 +48,7 @@ __all__ = [
 _NO_RESOURCES = ResourceRegistry()
 KEY = r"[a-z0-9][a-z0-9._-]{0,63}"
 
-# Any: the arguments of a subclass's own constructor, by position and by keyword.
+# Any: the positional and keyword arguments of a subclass's own constructor.
 type _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -62,16 +63,16 @@ class _ParamsSessionSelector[P, R](Protocol):
 type Selector[P, R] = (
     Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
 )
-"""A section's condition, called without arguments, with params, with `session=`, or with both."""
+"""A section's condition, called with no arguments, with params, with `session=`, or with both."""
 
 
 class SectionArguments[P](TypedDict, total=False):
-    """The common arguments of all section types, in addition to title, text and params."""
+    """The arguments that all section types share, in addition to title, text and params."""
 
     key: str | None
     summary: str | None
     children: Iterable["AnySection"] | None
-    tools: Iterable[AnyTool] | None
+    tools: Iterable[AnyTool | AnyFunction] | None
     enabled: Selector[P, bool] | bool | None
     visibility: Selector[P, SectionVisibility] | SectionVisibility
     accepts_overrides: bool
@@ -83,13 +84,13 @@ class SectionArguments[P](TypedDict, total=False):
 class Section(Parametrized, ABC, Generic[ParamsT]):
     """A part of a prompt; subclass it and implement `render_body`, or use `MarkdownSection`.
 
-    `Section[Params]` sets the record type that its text and conditions receive: a dataclass, a
+    `Section[Params]` sets the record type that the text and the conditions receive: a dataclass, a
     pydantic model or a TypedDict. `key` defaults to the title's slug and must match
     `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is
     summarized. `params_from` creates the params from the session's state if none are bound. `state`
     declares slices for every session that evaluates the prompt. `approval` applies to the section's
-    own tools without an `approval`; `"effects"` skips `"pure"` tools, which do not change anything.
-    Raises `PromptValidationError` for arguments that cannot work in any prompt.
+    own tools that do not set `approval`; `"effects"` skips `"pure"` tools, which do not change
+    anything. Raises `PromptValidationError` for arguments that cannot work in any prompt.
     """
 
     type_fields = ("params_type",)
@@ -111,7 +112,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         key: str | None = None,
         summary: str | None = None,
         children: Iterable["AnySection"] | None = None,
-        tools: Iterable[AnyTool] | None = None,
+        tools: Iterable[AnyTool | AnyFunction] | None = None,
         enabled: Selector[ParamsT, bool] | bool | None = None,
         visibility: Selector[ParamsT, SectionVisibility]
         | SectionVisibility = SectionVisibility.FULL,
@@ -135,17 +136,17 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self.params_from = params_from
         self.state = tuple(map(record_class, self._sequence("state", state)))
         self.approval = approval
-        self._tools = self._sequence("tools", tools)
+        self._tools = tuple(map(self._tool, self._sequence("tools", tools)))
         self._compile()
         sequences = {"children": self.children, "tools": self._tools, "state": self.state}
         for name, items in sequences.items():
             if isinstance(
                 self._arguments[1].get(name), Iterator
-            ):  # consumed here, but `clone` needs it
+            ):  # an iterator is consumed here, but `clone` needs the items
                 self._arguments[1][name] = items
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The section's own tools, in order of declaration."""
+        """The section's own tools, in declaration order."""
         return self._tools
 
     def resources(self) -> ResourceRegistry:
@@ -153,13 +154,13 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return _NO_RESOURCES
 
     def templates(self) -> tuple[str, ...]:
-        """The section's texts whose placeholders are checked when a tree is built."""
+        """The texts whose placeholders are checked when a tree is built."""
         return () if self.summary is None else (self.summary,)
 
     def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
         """Raises `PromptValidationError` if the section does not match the tree's tools.
 
-        `tool` finds a tool of the tree by name.
+        `tool` returns a tool in the tree by name.
         """
 
     @abstractmethod
@@ -170,7 +171,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         """
 
     def body_text(self) -> str:
-        """The text that an override of the body replaces; empty if code generates the body."""
+        """The text that an override of the body would replace; empty if code generates the body."""
         return ""
 
     def example_texts(self) -> tuple[str, ...]:
@@ -182,32 +183,32 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return self
 
     def render_override(self, override_body: str, params: ParamsT, *, path: SectionPath) -> str:
-        """Renders an override, a `$field` template that replaces the whole body."""
+        """Renders an override, a `$field` template that replaces the entire body."""
         return self.fill(self._text("override", override_body), params, path)
 
     def render_summary(self, params: ParamsT, *, path: SectionPath) -> str:
-        """Renders the text shown while the section is summarized; empty without a summary."""
+        """Renders the text shown while the section is summarized; empty if there is no summary."""
         return "" if self.summary is None else self.fill(self.summary, params, path)
 
     def fill(self, template: str, params: ParamsT, path: SectionPath) -> str:
-        """Fills the placeholders in one of the section's texts; a literal section has none."""
+        """Fills the placeholders in one of the section's texts; literal sections have none."""
         return template if self.literal else substitute(template, params, path)
 
     def problems(self) -> Iterable[tuple[str, str]]:
-        """Yields the problems with the section's source, each with a remedy.
+        """Yields problems with the section's source, each with a remedy.
 
-        `wink check` reports them; a section written in code has none.
+        `wink check` reports these problems; a section written in code has none.
         """
         return ()
 
     def clone(self, **changes: object) -> Self:
         """Returns a new section with this section's constructor arguments and `changes`.
 
-        Clones the children and shares the tools. Copies lists, dicts, sets, tuples and dataclasses
-        among the arguments, and shares other objects, such as clients. `changes` can also name
-        attributes that the constructor sets itself, such as a title. Raises `PromptValidationError`
-        for an unknown argument, and for an argument that was an iterator, because it cannot be read
-        again.
+        The children are cloned, and the tools are shared. Among the arguments, lists, dicts, sets,
+        tuples and dataclasses are copied, and other objects, such as clients, are shared. `changes`
+        can also name attributes that the constructor sets itself, such as a title. Raises
+        `PromptValidationError` for an unknown argument, and for an argument that was an iterator,
+        because iterators cannot be read again.
         """
         parameters = signature(type(self).__init__).parameters
         positional, arguments = _by_name(parameters, self._arguments)
@@ -228,7 +229,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             arguments[name] = _copied(arguments[name])
         clone = type(self)(*_copied(positional), **arguments)
         vars(clone).update(attributes)
-        if "children" not in changes:  # the constructor may have reused the same children
+        if "children" not in changes:  # the constructor may have used the same children again
             children = [
                 child.clone() if child in self.children else child for child in clone.children
             ]
@@ -237,7 +238,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return clone
 
     def __repr__(self) -> str:
-        """Returns the key and the contents without texts, even after a failed `__init__`."""
+        """Returns the key and the contents, without texts, even if `__init__` failed."""
         values = vars(self)
         parts = [type(self).__name__, reprlib.repr(values.get("key"))]
         if (params_type := values.get("params_type")) is not None:
@@ -251,10 +252,10 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return f"<{' '.join(parts)}>"
 
     def _compile(self) -> None:
-        """Dedents the texts and makes the checks that do not need a tree; clones run it again."""
+        """Dedents the texts and runs the checks that do not need a tree; runs again for clones."""
         title, key, params = self.title, self.key, self.params_type
         self.children = self._sequence("children", self.children)
-        self._tools = self._sequence("tools", self._tools)
+        self._tools = tuple(map(self._tool, self._sequence("tools", self._tools)))
         if not isinstance(title, str) or not title.strip() or len(title.splitlines()) > 1:
             raise self._refusal(f"title must be one line of text, got {title!r}")
         if not isinstance(key, str) or re.fullmatch(KEY, key) is None:
@@ -262,12 +263,6 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 f"invalid key {key!r} of section {title!r}: pass key= with 1 to 64 characters "
                 "from a-z, 0-9, '.', '_' and '-', and start with a letter or digit"
             )
-        for tool in self._tools:
-            if not isinstance(tool, Tool):
-                raise self._refusal(
-                    f"tools must contain Tool objects, got {tool!r}; wrap a function as "
-                    "Tool(name=…, handler=…)"
-                )
         for child in self.children:
             if not isinstance(child, Section):
                 raise self._refusal(
@@ -305,6 +300,18 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 f"{type(self).__name__}[Params](…), got {source!r}"
             )
 
+    def _tool(self, tool: AnyTool | AnyFunction) -> AnyTool:
+        if isinstance(tool, Tool):
+            return tool
+        if not callable(tool):
+            raise self._refusal(f"tools must contain functions and Tool objects, got {tool!r}")
+        from .function_tools import as_tool
+
+        try:
+            return as_tool(tool)
+        except PromptValidationError as error:
+            raise self._refusal(error.message) from error
+
     def _sequence[Item](self, name: str, items: Iterable[Item] | None) -> tuple[Item, ...]:
         try:
             return () if items is None else tuple(items)
@@ -322,7 +329,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         return PromptValidationError(message, section_path=path)
 
 
-# Any: a tree contains sections of all params types.
+# Any: a tree contains sections with every params type.
 type AnySection = Section[Any]
 type ParamsType = type[Any]
 type ParamsByType = Mapping[ParamsType, object]
@@ -331,9 +338,10 @@ type ParamsByType = Mapping[ParamsType, object]
 class MarkdownSection(Section[ParamsT]):
     """A section whose body is a Markdown `template` with `$field` placeholders for its params.
 
-    Common indentation and surrounding blank lines are removed from template and summary. `$$` is a
-    dollar sign; values are inserted unchanged. With `literal`, the texts and their overrides are
-    used unchanged, including each `$`. The other arguments are those of `Section`.
+    Common indentation and surrounding blank lines are removed from the template and the summary.
+    `$$` is a dollar sign; values are inserted unchanged. If `literal` is true, the texts and their
+    overrides are used unchanged, including each `$`. The other arguments are the same as for
+    `Section`.
     """
 
     def __init__(
@@ -360,7 +368,7 @@ class MarkdownSection(Section[ParamsT]):
     def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
         """Fills the template from `params`.
 
-        Raises `PromptRenderError` with the name of a placeholder that `params` lacks.
+        Raises `PromptRenderError` with the name of a placeholder that is missing from `params`.
         """
         return self.fill(self.template, params, path)
 
@@ -370,7 +378,7 @@ class MarkdownSection(Section[ParamsT]):
 
 
 def substitute(template: str, params: object, path: SectionPath) -> str:
-    """Fills `template`; a `PromptRenderError` has the path and the placeholder that failed."""
+    """Fills `template`; `PromptRenderError` names the path and the placeholder that failed."""
     try:
         return compiled(template).substitute(params)
     except (KeyError, ValueError) as error:
@@ -381,7 +389,7 @@ def substitute(template: str, params: object, path: SectionPath) -> str:
 
 
 def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arguments:
-    """Returns the arguments by name, unless the constructor has positional-only ones."""
+    """Returns the arguments by name, unless the constructor has positional-only arguments."""
     positional, keywords = arguments
     after_self = list(parameters.values())[1:]
     by_position = {Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL}
@@ -392,7 +400,7 @@ def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arg
 
 
 def _copied(value: object) -> Any:  # Any: see `_Arguments`
-    """Returns a copy of plain data, a clone of a section, or any other object itself."""
+    """Copies plain data and clones sections; returns any other object itself."""
     match value:
         case Section():
             return value.clone()

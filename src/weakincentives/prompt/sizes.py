@@ -1,4 +1,4 @@
-"""Measures a prompt's sections: full and summarized texts, and tools as JSON."""
+"""Measures a prompt's sections: full texts, summaries, and tools as JSON."""
 
 import json
 
@@ -24,12 +24,12 @@ def measure(view: PromptView) -> tuple[SectionTexts, ...]:
     try:
         expanded = view.fully_expanded().visible_sections()
         return tuple(_texts(view, node, _FULL, shown) for node in expanded)
-    except PromptRenderError:  # the params of a hidden section can be missing
+    except PromptRenderError:  # a hidden section's params may be missing
         return tuple(_texts(view, node, visibility, shown) for node, visibility in shown.items())
 
 
 def tool_text(tool: AnyTool) -> str:
-    """Returns the tool as JSON: its name, its description and the schema of its params."""
+    """Returns the tool as JSON: its name, its description and its params schema."""
     schema = tool.params_schema()
     text = {"name": tool.name, "description": tool.description, "parameters": schema}
     return json.dumps(text, ensure_ascii=False)

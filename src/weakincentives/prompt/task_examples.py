@@ -1,4 +1,4 @@
-"""Examples of complete tasks: the objective, the tool calls and the outcome."""
+"""Examples of complete tasks, with the objective, the tool calls and the outcome."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -17,7 +17,7 @@ __all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
 
 
 class TaskStep(NamedTuple):
-    """One tool call of an example: the tool's name, its params and its result as text."""
+    """One tool call in an example: the tool's name, its params, and its result as text."""
 
     tool: str
     input: object
@@ -25,7 +25,7 @@ class TaskStep(NamedTuple):
 
 
 class TaskExample(NamedTuple):
-    """One task from objective to outcome; an outcome that is a dataclass is shown as JSON."""
+    """One task from objective to outcome; a dataclass outcome is shown as JSON."""
 
     objective: str
     steps: tuple[TaskStep, ...] = ()

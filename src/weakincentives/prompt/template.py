@@ -1,7 +1,7 @@
 """`PromptTemplate` defines a prompt, and `Prompt` is a template with bound params.
 
-A template is a value that threads and sessions can share. A run uses the prompt's bindings from the
-moment it starts: `bind` replaces the bindings, and does not affect copies of the prompt.
+A template is a value that threads and sessions can share. A run uses the bindings that its prompt
+had when the run started: `bind` replaces the bindings, but does not affect copies of the prompt.
 """
 
 import re
@@ -50,8 +50,8 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     an array of objects, and `PromptTemplate(…)` asks for text. `name` is derived from `key` by
     default. `disclosure` determines which tools open summarized sections; `closable` lets the model
     close them again with `close_section`. `accept` checks each answer, with a tool's context and in
-    a transaction; if it rejects one, the model is told why and answers again. `resources` binds
-    resources for tools; sections' bindings override it, and a prompt's bindings override both.
+    a transaction; if it rejects an answer, the model is told why and answers again. `resources`
+    binds resources for tools; section bindings override these, and prompt bindings override both.
     Raises `PromptValidationError`, with the section's path, for an invalid definition.
     """
 
@@ -127,14 +127,14 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     @property
     def output_type(self) -> type[OutputT] | None:
         """The type of an evaluation's `output`, such as `list[T]`; `None` for text."""
-        # a type checker does not accept a union as `type[…]`
+        # type checkers do not accept a union as `type[…]`
         form: AnyType = self.structured_output and self.structured_output.output_type
         output_type: type[OutputT] | None = form
         return output_type
 
     @property
     def descriptor(self) -> "PromptDescriptor":
-        """Every text that can be overridden, with hashes that detect changes."""
+        """Every text that can be overridden, with hashes for detecting changes."""
         return self._descriptor
 
     @cached_property
@@ -146,7 +146,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
 
     @cached_property
     def renderer(self) -> "PromptRenderer[OutputT]":
-        """The renderer of this template's tree."""
+        """The renderer for this template's tree."""
         from .renderer import PromptRenderer
 
         return PromptRenderer(
@@ -171,7 +171,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
 
 
 class Prompt(Parametrized, Generic[OutputT]):
-    """A prompt that can be bound, rendered and evaluated; a run uses its current bindings.
+    """A prompt that can be bound, rendered and evaluated; a run uses the current bindings.
 
     Create one with `template.bind(…)`, `Prompt(template)` or `Prompt[Out](ns=…, key=…,
     sections=[…])`, which also builds the template. At each render, the overrides under
@@ -249,7 +249,7 @@ class Prompt(Parametrized, Generic[OutputT]):
 
         try:
             return markdown(self.render())
-        except Exception as error:  # users' conditions can raise anything
+        except Exception as error:  # user-defined conditions can raise anything
             reason = code_block(f"{type(error).__name__}: {error}")
             return f"**Prompt** {code_span(_label(self))} cannot be rendered.\n\n{reason}"
 
@@ -290,27 +290,27 @@ class Prompt(Parametrized, Generic[OutputT]):
 
     @property
     def overrides(self) -> "PromptOverride | None":
-        """The prompt's present overrides in the store; `None` without a store."""
+        """The prompt's current overrides in the store; `None` if there is no store."""
         return self._read_overrides()
 
     def bind(self, *params: object, resources: Bindable | None = None) -> Self:
         """Binds dataclass instances in place, one for each type, and returns this prompt.
 
         A later binding of a type replaces the earlier one, except in runs and chats that have
-        already started. `resources`, a registry or a mapping of types to values, override those of
-        template and sections. Raises `PromptValidationError` for two instances of one type, a type
-        that no section uses, and anything except a dataclass instance, and `RuntimeError` for
-        resources while they are open.
+        already started. `resources`, a registry or a mapping from types to values, override the
+        bindings of the template and its sections. Raises `PromptValidationError` for two instances
+        of the same type, a type that no section uses, and anything other than a dataclass instance,
+        and `RuntimeError` for resources while they are open.
         """
         by_type = self._by_type(params)
         if resources is not None:
             self.resources = self.resources.rebound(self.resources.registry | resources)
-        # Both are replaced instead of changed, because copies of this prompt share them.
+        # Both are replaced instead of modified, because copies of this prompt share them.
         self._params = {**self._params, **by_type}
         return self
 
     def for_run(self) -> Self:
-        """Returns a copy for one run with the current bindings; it reads the overrides once."""
+        """Returns a copy for one run, with the current bindings; reads the overrides only once."""
         once = {"_read_overrides": cache(self._read_overrides)} if self._has_store else {}
         return self._copy(**once)
 
@@ -327,12 +327,13 @@ class Prompt(Parametrized, Generic[OutputT]):
         decisions: SectionDecisions | None = None,
         deadline: "Deadline | None" = None,
     ) -> "RenderedPrompt[OutputT]":
-        """Renders text and tools; `params` replace the bound ones for this call only.
+        """Renders the text and the tools; `params` replace the bound params for this call only.
 
-        `session` is passed to conditions and has visibility overrides; `visibility_overrides` take
-        precedence over these. To continue a conversation, pass its `decisions`: they replace both,
-        as well as conditions that were already evaluated. The result has a copy of this prompt with
-        the rendered params and overrides. Raises `PromptRenderError` with the section's path.
+        `session` is passed to conditions, and its visibility overrides apply;
+        `visibility_overrides` take precedence over them. To continue a conversation, pass its
+        `decisions`: they replace both, as well as conditions that were already evaluated. The
+        result contains a copy of this prompt with the params and overrides that were rendered.
+        Raises `PromptRenderError`, with the section's path.
         """
         param_lookup = {**self._params, **self._by_type(params)}
         stored = self.overrides
@@ -347,15 +348,15 @@ class Prompt(Parametrized, Generic[OutputT]):
         )
 
     def declare_state(self, session: SessionProtocol) -> None:
-        """Adds the state that the sections declare to `session`; an evaluation does this itself.
+        """Adds the state that the sections declare to `session`; evaluations do this automatically.
 
-        Call this method before you parse a snapshot, so that the session knows its types.
+        Call this method before parsing a snapshot, so that the session knows the snapshot's types.
         """
         if state := self.template.registry.state:
             session.declare(*state.values())
 
     def runs_with(self, session: SessionProtocol) -> list[RunStack]:
-        """Returns the run stacks that a run reserves: the session's and the prompt's resources'."""
+        """Returns the stacks that a run reserves: for the session and the prompt's resources."""
         resources = self.resources
         return [session.runs, resources.runs] if resources.registry.bindings else [session.runs]
 
@@ -387,7 +388,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
-# Any: used by code for prompts of every output type.
+# Any: for code that handles prompts of every output type.
 type AnyPrompt = Prompt[Any]
 type AnyTemplate = PromptTemplate[Any]
 
@@ -401,9 +402,9 @@ def _overrides(
 
 
 def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
-    """Returns the only TypedDict in `types` that has the keys of a dict.
+    """Returns the only TypedDict in `types` that matches a dict's keys.
 
-    Raises `PromptValidationError` unless there is exactly one.
+    Raises `PromptValidationError` if there is not exactly one.
     """
     kinds = [kind for kind in types if is_typed_dict(kind)]
     fitting = [kind for kind in kinds if is_instance(value, kind)]
@@ -427,7 +428,7 @@ def _label(prompt: AnyTemplate | AnyPrompt) -> str:
 def _output(
     output_type: AnyType, config: "StructuredOutputConfig[object] | None"
 ) -> "StructuredOutputConfig[object] | None":
-    """Returns the declared output, whose type must have a JSON schema; `None` for text."""
+    """Returns the declared output, whose type must have a JSON schema, or `None` for text."""
     if output_type is None or output_type is type(None):
         output_type = None if config is None else config.output_type
     if output_type is None:

@@ -1,6 +1,6 @@
 """Compiles template texts once, so that a substitution only reads attributes and formats a string.
 
-Results and errors are exactly those of `string.Template.substitute`.
+Results and errors are exactly the same as for `string.Template.substitute`.
 """
 
 import re
@@ -19,8 +19,8 @@ _BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 class CompiledTemplate:
     """A `string.Template` text that can be filled from a record; it is immutable.
 
-    `names` are its placeholders; `malformed` is the index of the first `$` that does not start one
-    (`$$` is a dollar sign). For params that have all names as fields, the text is
+    `names` are its placeholders; `malformed` is the index of the first `$` that does not start a
+    placeholder (`$$` is a dollar sign). If all names are fields of the params, the text is
     `format % values(params)`.
     """
 
@@ -51,10 +51,10 @@ class CompiledTemplate:
         return CompiledTemplate, (self.source,)
 
     def substitute(self, params: object) -> str:
-        """Replaces each placeholder with `str` of the field of that name.
+        """Replaces each placeholder with the `str` of the field with that name.
 
-        Raises `KeyError` with the name of a field that `params` lacks, and `ValueError` for a
-        malformed placeholder.
+        Raises `KeyError` with the name of a field that is missing from `params`, and `ValueError`
+        for a malformed placeholder.
         """
         known = field_names(params) if self.names else self.names
         if isinstance(params, Mapping):
@@ -69,9 +69,9 @@ class CompiledTemplate:
 def dedented(text: str) -> str:
     """Returns an author's text without common indentation and surrounding blank lines.
 
-    If the first line is indented more than the others, it keeps that extra indentation, like an
-    indented code block. As in `textwrap.dedent`, which takes twice as long, spaces and tabs are
-    indentation.
+    If the first line is indented more than the others, it keeps the extra indentation, as an
+    indented code block must. As in `textwrap.dedent`, which takes twice as long, both spaces and
+    tabs count as indentation.
     """
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     indents = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line]
@@ -83,7 +83,7 @@ def dedented(text: str) -> str:
     return _BLANK_LINES.sub("", dedented_text.rstrip())
 
 
-# Texts of sections and overrides are filled many times.
+# Section texts and overrides are filled many times.
 compiled = lru_cache(maxsize=4096)(CompiledTemplate)
 
 

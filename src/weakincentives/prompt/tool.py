@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from .. import serde
@@ -31,6 +32,7 @@ __all__ = [
     "MAX_DESCRIPTION",
     "MAY_RUN_ON_FORKS",
     "NON_REPEATABLE",
+    "TOOL_NAME",
     "AgentTemplate",
     "AnyTool",
     "AnyToolHandler",
@@ -50,20 +52,20 @@ __all__ = [
 type Effect = Literal["undeclared", "pure", "repeatable", "at_most_once", "transactional"]
 """The effect of running a tool again with the same call.
 
-An `"undeclared"` tool promises nothing: it never runs in parallel or before its approval, but may
-run again after a restart or a crash. A `"pure"` tool never changes anything. Running a
+An `"undeclared"` tool promises nothing: it never runs in parallel or before it is approved, but it
+may run again after a restart or a crash. A `"pure"` tool never changes anything. Running a
 `"repeatable"` tool twice has the same effect as running it once. An `"at_most_once"` tool must not
-run twice. Neither must a `"transactional"` tool; in a durable run, its effect is committed together
-with the record of the call.
+run twice. A `"transactional"` tool must not run twice either; in a durable run, its effect is
+committed together with the record of the call.
 """
 
 type JsonParams = Mapping[str, serde.Json]
-"""The params of a tool with a JSON Schema, as its handler receives them."""
+"""The params that the handler of a tool with a JSON Schema receives."""
 
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 MAY_RUN_ON_FORKS: frozenset[Effect] = frozenset({"pure", "repeatable"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
-_NAME = r"[a-z0-9_-]{1,64}"
+TOOL_NAME = r"[a-z0-9_-]{1,64}"
 MAX_DESCRIPTION = 1024  # the providers' limit
 _OLDER_DIALECT = re.compile(r'"(nullable|exclusiveM..imum)": true|"items": \[|"additionalItems"')
 
@@ -77,11 +79,12 @@ class ToolHandler[P, R](Protocol):
 
 
 class ToolExample[P, R](NamedTuple):
-    """An example call of a tool and its output; the tool's section shows it to the model."""
+    """An example of a tool call and its output, which the tool's section shows to the model."""
 
     description: str
     input: P
-    output: R
+    output: R | EllipsisType = ...
+    """The result's value; an example without an output shows only the arguments."""
 
 
 class AgentSections(Protocol):
@@ -120,15 +123,15 @@ class Tool[P, R](Parametrized):
 
     Write `Tool[Params, Result](name=…, description=…, handler=…)`, or omit the subscript if the
     handler is annotated or `params_type` is given. The description defaults to the first paragraph
-    of the handler's docstring, its lines joined by spaces, and otherwise to the name. Names must be
-    1-64 characters from a-z, 0-9, `_` and `-`. Descriptions must be 1-1,024 characters, and
-    `wink check` recommends at most 200. Params are dataclasses.
+    of the handler's docstring, with its lines joined by spaces, or to the name if there is no
+    docstring. Names must be 1-64 characters from a-z, 0-9, `_` and `-`. Descriptions must be
+    1-1,024 characters, and `wink check` recommends at most 200. Params are dataclasses.
 
-    `effect` is explained in `Effect`: when `MainLoop` starts an evaluation again, it does not
-    repeat a call of an `"at_most_once"` or `"transactional"` tool. `approval` is explained in
-    `Approval`: it makes calls wait for a decision; by default, calls need no approval. `"effects"`
-    runs the handler before the decision, so it requires `effect="repeatable"` or `"pure"`: the
-    promise that all effects of a call go through the session and the resources.
+    `effect` is explained in `Effect`: when `MainLoop` restarts an evaluation, it does not repeat
+    calls of an `"at_most_once"` or `"transactional"` tool. `approval` is explained in `Approval`:
+    it makes calls wait for a decision; by default, calls do not need approval. `"effects"` runs the
+    handler before the decision, so it requires `effect="repeatable"` or `"pure"`, which promises
+    that a call affects only the session and the resources.
 
     Raises `PromptValidationError` for invalid arguments, and for a handler that cannot be called as
     `handler(params, context=…)`.
@@ -146,7 +149,7 @@ class Tool[P, R](Parametrized):
     effect: Effect
     approval: "Approval | None"
     schema: str | None
-    """The JSON text of the params' schema if `from_schema` created the tool, otherwise `None`."""
+    """The params schema as JSON text if `from_schema` created the tool, otherwise `None`."""
 
     def __init__(
         self,
@@ -162,7 +165,7 @@ class Tool[P, R](Parametrized):
         approval: "Approval | None" = None,
         schema: str | None = None,
     ) -> None:
-        if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
+        if not isinstance(name, str) or re.fullmatch(TOOL_NAME, name) is None:
             raise PromptValidationError(
                 f"invalid tool name {name!r}: use 1 to 64 characters from a-z, 0-9, '_' and '-'"
             )
@@ -215,12 +218,13 @@ class Tool[P, R](Parametrized):
     ) -> "Tool[JsonParams, T]":
         """Returns a tool whose params are described by a JSON Schema instead of a type.
 
-        `parameters` is the schema of an object, for example from an external server or a file;
-        `None` admits every object. The handler receives the arguments as a `dict` that matches the
-        schema; for other arguments, the model receives an error. With `check_schema=False`, the
-        schema itself is checked only at the first call. Use this for a schema that was already
-        checked, because a check takes 3 ms. Raises `PromptValidationError` like `Tool`, and for an
-        invalid schema, and `ImportError` if a check needs jsonschema and it is not installed.
+        `parameters` is an object's schema, for example from an external server or a file; `None`
+        accepts every object. The handler receives the arguments as a `dict` that matches the
+        schema; if the arguments do not match, the model receives an error. With
+        `check_schema=False`, the schema itself is checked only at the first call. Use this option
+        for a schema that was already checked, because a check takes 3 ms. Raises
+        `PromptValidationError` like `Tool` and for an invalid schema, and `ImportError` if a check
+        needs jsonschema but it is not installed.
         """
         try:
             schema = {"type": "object"} if parameters is None else dict(parameters)
@@ -244,7 +248,8 @@ class Tool[P, R](Parametrized):
                 f"tool {name!r}: parameters= is not a JSON Schema, or an example's input does not "
                 f"match it ({error}); correct the schema or the example"
             ) from error
-        # `isinstance` checks need the class `dict`, which the handler receives as a mapping
+        # `isinstance` checks need the class `dict`, although the handler is typed to receive a
+        # mapping
         params_type: type[Mapping[str, serde.Json]] = dict
         return Tool(
             name=name,
@@ -272,14 +277,14 @@ class Tool[P, R](Parametrized):
     ) -> "Tool[Any, Out]":  # Any: as above
         """Returns a tool that evaluates `template`, so that an agent can delegate to another one.
 
-        The params are the ones that the template requires, or `params_type` if it is passed; for a
-        template that requires none, they are a `PromptMessage` with the user's message. The result
-        is the typed output, or the text. The run is nested in the call, as in
+        The tool's params are those that the template requires, or `params_type` if it is given; if
+        the template does not require any, they are a `PromptMessage` with the user's message. The
+        result is the typed output, or the text. The run is nested in the call, as with
         `ToolContext.evaluate`, and its tools use the caller's resources for types that the template
         does not bind. The tool's section also declares the template's state. By default, `effect`
-        follows from the template's tools: `"at_most_once"` if one of them must not run twice,
-        `"undeclared"` if one declares no effect, and `"repeatable"` otherwise. Raises
-        `PromptValidationError` for a template that requires several params types.
+        is derived from the template's tools: `"at_most_once"` if one of them must not run twice,
+        `"undeclared"` if one of them does not declare its effect, and `"repeatable"` otherwise.
+        Raises `PromptValidationError` for a template that requires several params types.
         """
         registry = template.registry
         required = registry.required_params | ({params_type} if params_type else set())
@@ -305,7 +310,7 @@ class Tool[P, R](Parametrized):
         )
 
     def params_schema(self) -> "serde.JsonSchema":
-        """Returns the JSON Schema of the params; the dict is shared, so copy it to change it.
+        """Returns the JSON Schema of the params; the dict is shared, so copy it before changing it.
 
         Raises `SerdeError` for a type that cannot be converted to and from JSON.
         """
@@ -316,7 +321,7 @@ class Tool[P, R](Parametrized):
     def parse_params(self, text: str) -> P:
         """Parses the params from JSON `text`; empty text and `null` are treated as `{}`.
 
-        Raises `SerdeError` with every issue in an invalid text, and if a key appears twice.
+        Raises `SerdeError` with every issue if the text is invalid, and if a key appears twice.
         """
         text = "{}" if text.strip() in ("", "null") else text
         serde.check_unique_keys("arguments", text)
@@ -324,7 +329,7 @@ class Tool[P, R](Parametrized):
             return serde.parse_json(self.params_type, text)
         from ..serde.validation import parse_object
 
-        # the params of a tool with a schema are a dict
+        # a tool with a schema receives its params as a dict
         return cast(P, parse_object(self.schema, text))
 
     def __hash__(self) -> int:
@@ -392,7 +397,7 @@ def _check_effect(
 
 
 def preview_problem(effect: Effect, handler: AnyHandler | None) -> str:
-    """Returns why a call must not run before its approval; `""` if it may run on forks."""
+    """Explains why a call must not run before it is approved; returns `""` if it may."""
     if effect == "undeclared":
         return "the tool declares no effect"
     if effect in NON_REPEATABLE:
@@ -403,7 +408,7 @@ def preview_problem(effect: Effect, handler: AnyHandler | None) -> str:
 
 
 def check_description(name: str, description: object) -> None:
-    """Raises `PromptValidationError` unless it is 1-1,024 characters and can be UTF-8-encoded."""
+    """Raises `PromptValidationError` if it is not 1-1,024 characters of valid Unicode."""
     if not isinstance(description, str):
         raise PromptValidationError(
             f"tool {name!r}: description must be a string, got {description!r}"

@@ -1,8 +1,8 @@
 """Walks a prompt's sections to find the visible ones, and their texts and tools.
 
 A `PromptView` is one conversation's view of a tree of sections. It consists of the tree, the bound
-params, the session, and `SectionDecisions`, which have the visibility overrides and the results of
-conditions. Everything else is derived from these, in this order:
+params, the session, and `SectionDecisions`, which contain the visibility overrides and the results
+of conditions. Everything else is derived from these, in the following order:
 
 1. `visible_sections` walks the tree. A disabled section hides its subtree; a summarized section is
    visible and hides the sections below it.
@@ -10,7 +10,7 @@ conditions. Everything else is derived from these, in this order:
    and a line that names the tool to open it, without the section's own tools.
 3. `disclosure_tool` returns the name of that tool for one section.
 
-Rendering, disclosure, analysis and snapshots all use a view; nothing else calls conditions.
+Rendering, disclosure, analysis and snapshots all use a view; conditions are called nowhere else.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,8 +50,8 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 class Disclosure(Enum):
     """The tool that the model calls to see a summarized section.
 
-    `READ`: `read_section`, which returns the content. The section's tools are added to the present
-    conversation if the adapter supports it; otherwise, a new evaluation starts. `OPEN`:
+    `READ`: `read_section`, which returns the content. The section's tools are added to the current
+    conversation if the adapter supports this; otherwise, a new evaluation starts. `OPEN`:
     `open_sections`, which always starts a new evaluation. `SPLIT`: `open_sections` for sections
     with tools in their subtree, and `read_section` for all other sections.
     """
@@ -62,11 +62,11 @@ class Disclosure(Enum):
 
 
 type VisibleSections = Mapping[SectionNode, SectionVisibility]
-"""The visible sections in the order of the tree, and the visibility of each."""
+"""The visible sections in tree order, and the visibility of each."""
 
 
 class RenderedParts(NamedTuple):
-    """A text for each visible section, the tools of `FULL` sections, and summarized sections."""
+    """The texts of visible sections, the tools of `FULL` sections, and the summarized sections."""
 
     texts: list[str]
     tools: list[AnyTool]
@@ -74,9 +74,9 @@ class RenderedParts(NamedTuple):
 
 
 class PromptView:
-    """One conversation's view of the sections; see this module's docstring.
+    """One conversation's view of the sections; see the module's docstring.
 
-    `decisions` stores the results of conditions, so that a conversation calls each condition only
+    `decisions` caches the results of conditions, so that a conversation calls each condition only
     once. In a `closable` view, the model can close a section that it has read, so reading a section
     opens it.
     """
@@ -97,24 +97,24 @@ class PromptView:
         self.session = session
         self.disclosure = disclosure
         self.closable = closable
-        # params that are not bound, and were built without arguments
+        # params that are not bound but were built without arguments
         self._built: dict[ParamsType, object] = {}
 
     def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
         """Returns this view with `changes`, the sections that the model opened and closed.
 
-        Both views share the stored results of conditions, including later ones.
+        Both views share the cached results of conditions, including later ones.
         """
         return self._with_decisions(self.decisions.changed(changes))
 
     def copy(self) -> "PromptView":
-        """Returns a copy for another conversation, which stores its own later results."""
+        """Returns a copy for another conversation, which caches its own results from then on."""
         return self._with_decisions(self.decisions.copy())
 
     def for_event(self) -> "PromptView":
-        """Returns this view, without its session if it does not read it.
+        """Returns this view, without the session if the view does not read it.
 
-        A session keeps its events, so an event with a reference to the session would be a cycle,
+        A session keeps its events, so an event with a reference to the session would form a cycle,
         which only the garbage collector can free.
         """
         if self.session is None or self.registry.reads_session:
@@ -137,7 +137,7 @@ class PromptView:
         """Returns the smallest sets of sections to open that together show every text.
 
         The first set is empty. Each other set contains a summarized section and its summarized
-        ancestors. Larger sets do not show any other texts and tools.
+        ancestors. Larger sets do not show any further texts or tools.
         """
         view = self.copy()
         paths = [
@@ -151,17 +151,17 @@ class PromptView:
         return [(), *with_ancestors]
 
     def visible_sections(self, root: SectionNode | None = None) -> VisibleSections:
-        """Returns the visible sections of the whole tree, or of the subtree at `root`.
+        """Returns the visible sections of the entire tree, or of the subtree at `root`.
 
-        Does not call conditions below a disabled or summarized section. Raises `PromptRenderError`
-        for a condition that fails or whose params are missing.
+        Conditions below a disabled or summarized section are not called. Raises `PromptRenderError`
+        if a condition fails or its params are missing.
         """
         nodes, overrides = self.registry.sections, self.decisions.overrides
         index, end = (0, len(nodes)) if root is None else (root.index, root.end)
         visible: dict[SectionNode, SectionVisibility] = {}
         while index < end:
             node = nodes[index]
-            # Most sections have no condition, and skipping the call halves the time of a render.
+            # Most sections have no condition, and skipping the call halves the rendering time.
             if node.enabled is not True and not self._enabled(node):
                 index = node.end
                 continue
@@ -175,7 +175,7 @@ class PromptView:
     def render(self, sections: VisibleSections) -> RenderedParts:
         """Renders the texts of `sections` and collects their tools.
 
-        Raises `PromptRenderError` for a section whose params are missing or whose code fails.
+        Raises `PromptRenderError` if a section's params are missing or its code fails.
         """
         texts: list[str] = []
         tools: list[AnyTool] = []
@@ -194,7 +194,7 @@ class PromptView:
                         tools += node.tools
                     template = node.template
                     if template is not None:
-                        # The registry has checked that params have all placeholders as fields.
+                        # The registry has checked that all placeholders are fields of the params.
                         text = (template.format % template.values(params)).rstrip()
                     else:
                         text = _full_text(node, params)
@@ -203,7 +203,7 @@ class PromptView:
                 if isinstance(error, PromptRenderError) and override is not None:
                     error.detail = error.detail or "The text is an override; correct the override."
                 raise
-            except Exception as error:  # raised by the section's code, whose author needs the path
+            except Exception as error:  # raised by the section's code; its author needs the path
                 raise PromptRenderError(
                     f"cannot render {type(node.section).__name__}: {type(error).__name__}: {error}",
                     section_path=node.path,
@@ -212,7 +212,7 @@ class PromptView:
         return RenderedParts(texts, tools, summarized)
 
     def media(self, sections: VisibleSections, text: str) -> tuple[Image | Document, ...]:
-        """Returns the images and documents in the sections' params whose markers are in `text`."""
+        """Returns the images and documents from section params whose markers are in `text`."""
         if not any(marker in text for marker in _MARKERS):
             return ()
         media: list[Image | Document] = []
@@ -254,7 +254,7 @@ class PromptView:
     def missing_params(self, sections: VisibleSections) -> Mapping[SectionPath, ParamsType]:
         """Returns the unbound params types that hidden sections need, by section.
 
-        Omits types that can be built without arguments. Does not call conditions.
+        Types that can be built without arguments are omitted. Conditions are not called.
         """
         missing: dict[SectionPath, ParamsType] = {}
         required = self.registry.required_params - self.params.keys()
@@ -269,7 +269,7 @@ class PromptView:
         return missing
 
     def _has_tools(self, node: SectionNode) -> bool:
-        """Whether an enabled section of the subtree has tools, regardless of visibility."""
+        """Whether an enabled section in the subtree has tools, regardless of visibility."""
         if node.tools or not node.tools_in_subtree:
             return bool(node.tools)
         return any(section.tools for section in self._subsections(node))
@@ -303,7 +303,7 @@ class PromptView:
         return condition(params, self.session, node.path)
 
     def _params(self, node: SectionNode) -> object:
-        """Returns the first of: bound params, the session's, the default, a new instance."""
+        """Returns the bound params, else those from the session, the default or a new instance."""
         kind = node.params_type
         if kind is None:
             return None
@@ -316,7 +316,7 @@ class PromptView:
         if params is None:
             try:
                 params = self._built[kind] = build(kind)
-            except Exception as error:  # fields are missing, or `__post_init__` raised something
+            except Exception as error:  # fields are missing, or `__post_init__` raised an error
                 unbound = PromptRenderError(
                     f"no {kind.__name__} is bound and it cannot be built without arguments "
                     f"({error}).",
@@ -344,7 +344,7 @@ class PromptView:
         return params
 
     def _summary(self, node: SectionNode, params: object) -> str:
-        """Renders heading, summary, and the line that names the tool and the children it opens."""
+        """Renders the heading, the summary, and a line with the tool to call and the children."""
         if node.summary_override is None:
             summary = node.section.render_summary(params, path=node.path)
         else:
@@ -370,13 +370,13 @@ def tools_of(sections: VisibleSections) -> list[AnyTool]:
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
-    """Returns the visibility overrides in `session`; none without a session."""
+    """Returns the visibility overrides in `session`; empty if there is no session."""
     latest = None if session is None else session[VisibilityOverrides].latest()
     return EMPTY if latest is None else latest.overrides
 
 
 def _full_text(node: SectionNode, params: object) -> str:
-    """Renders heading, body and tool examples."""
+    """Renders the heading, the body and the tool examples."""
     if node.body_override is None:
         body = node.section.render_body(params, path=node.path)
     else:
@@ -391,7 +391,7 @@ def _join(*blocks: str) -> str:
 def _trim(text: object) -> str:
     """Returns `text` without surrounding blank lines; the first line keeps its indentation.
 
-    Raises `TypeError` for another type, which a section's own code may return.
+    Raises `TypeError` for any other type, which a section's own code may return.
     """
     if not isinstance(text, str):
         if iscoroutine(text):

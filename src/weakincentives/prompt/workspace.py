@@ -1,8 +1,8 @@
 """`WorkspaceSection` gives a prompt files: copies of host folders, or the author's filesystem.
 
-The section uses the disk only through `weakincentives.filesystem`, when a tool first needs the
-files. That package takes as long to import as all of `weakincentives.prompt`, so it is imported
-inside functions.
+The section accesses the disk only through `weakincentives.filesystem`, when a tool first needs the
+files. Importing that package takes as long as importing all of `weakincentives.prompt`, so it is
+imported inside functions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,9 +36,9 @@ such as `src/app.py`;
 class HostMount:
     """A host folder whose files the workspace copies to `mount_path`.
 
-    Copies each file whose path below the folder matches a glob in `include` and none in `exclude`,
-    and does not enter folders that match `exclude`. Skips special files and links, including hard
-    links. `max_bytes` limits the total size. Raises `PromptValidationError` for invalid paths and
+    A file is copied if its path below the folder matches a glob in `include` and none in `exclude`;
+    folders that match `exclude` are not entered. Special files and links, including hard links, are
+    skipped. `max_bytes` limits the total size. Raises `PromptValidationError` for invalid paths and
     globs.
     """
 
@@ -55,7 +55,7 @@ class HostMount:
         assign(self, "exclude", _normal_paths("exclude", self.exclude))
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yields workspace paths with contents. Raises the same errors as `HostFilesystem`."""
+        """Yields workspace paths with contents; raises the same errors as `HostFilesystem`."""
         from ..filesystem import FilesystemLimitError, FilesystemLimits, HostFilesystem
 
         prefix = "" if self.mount_path == "." else f"{self.mount_path}/"
@@ -102,12 +102,12 @@ def _normal_paths(name: str, paths: Sequence[str]) -> tuple[str, ...]:
 class WorkspaceSection(Section[None]):
     """A section with file tools for a `Filesystem`, which it also contributes as a resource.
 
-    Each prompt gets its own copy of the `mounts` in memory, created when a tool first needs it;
-    without mounts, it starts empty. Instead of mounts, pass a `filesystem`: one that prompts share
-    and that stays open, or a function that creates one for each prompt. For example, `lambda:
-    HostFilesystem("docs", read_only=True)` does not copy any files. `read_only` omits the tools
-    that write, and makes the copy reject changes. Raises `PromptValidationError` for invalid
-    mounts, and if a folder cannot be copied.
+    Each prompt gets its own in-memory copy of the `mounts`, created when a tool first needs it;
+    without mounts, the workspace starts empty. Instead of mounts, you can pass a `filesystem`:
+    either one that prompts share and that stays open, or a function that creates one for each
+    prompt. For example, `lambda: HostFilesystem("docs", read_only=True)` does not copy any files.
+    `read_only` omits the tools that write, and makes the copy reject changes. Raises
+    `PromptValidationError` for invalid mounts, and if a folder cannot be copied.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class WorkspaceSection(Section[None]):
         return substitute(self.body_text(), params, path)
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The file tools, without tools that write if read-only, and the author's own tools."""
+        """The file tools (if read-only, only those that read) and the author's own tools."""
         from .workspace_tools import READING_TOOLS, WRITING_TOOLS
 
         return (*READING_TOOLS, *(WRITING_TOOLS if self._writable else ()), *super().tools())
@@ -194,7 +194,7 @@ class WorkspaceSection(Section[None]):
             raise self._refusal(
                 "pass either mounts= (copied into memory) or filesystem= (used directly), not both"
             )
-        # a path; prompts must not import os, which has its type
+        # a path; prompts must not import `os`, which defines the type
         if isinstance(filesystem, str) or hasattr(filesystem, "__fspath__"):
             path = str(filesystem)
             raise self._refusal(

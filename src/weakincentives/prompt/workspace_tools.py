@@ -1,6 +1,6 @@
 """The file tools of a workspace: their params, handlers and results.
 
-Handlers use the `Filesystem` resource; this module does not know where it comes from.
+Handlers use the `Filesystem` resource; this module does not know where the resource comes from.
 """
 
 import re
@@ -21,9 +21,9 @@ from .tool import AnyTool, AnyToolHandler, Effect, Tool, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
-# the maximum characters of an answer, of a line in a file, and of a matching line
+# the maximum number of characters in an answer, in a line of a file, and in a matching line
 _MAX_ANSWER, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500
-_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # lines around an edit, and the maximum in total
+_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # lines around an edit, and the total maximum
 
 _FILE = {"description": "Path of the file below the root, such as 'src/app.py'."}
 _DIRECTORY = {"description": "Path of a directory below the root; '.' is the root."}
@@ -122,7 +122,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines of a file without line ends, from `offset` on; the model sees them as in `cat -n`."""
+    """A file's lines without line endings, from `offset` on; the model sees `cat -n` format."""
 
     path: str
     offset: int
@@ -135,7 +135,7 @@ class FileText:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Matching lines; the model sees them as in `grep -n`."""
+    """Matching lines; the model sees them in the format of `grep -n`."""
 
     matches: tuple[GrepMatch, ...]
 
@@ -145,7 +145,7 @@ class Matches:
 
 @contextmanager
 def _files(context: ToolContext) -> Generator[Filesystem]:
-    """Yields the filesystem; its errors become answers to the model and are not logged."""
+    """Yields the filesystem; its errors are reported to the model and not logged."""
     filesystem = context.resources.get(Filesystem)
     try:
         yield filesystem
@@ -216,7 +216,7 @@ def edit_file(params: EditFileParams, /, *, context: ToolContext) -> ToolResult[
     with _files(context) as files:
         text = _read_text(files, path)
         if "\r\n" in text and "\r" not in old + new and old.replace("\n", "\r\n") in text:
-            # the model does not see line ends, so keep those of the file
+            # the model does not see line endings, so keep the file's own
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         count = text.count(old)
         occurrences = islice(re.finditer(re.escape(old), text), 10)
@@ -230,7 +230,7 @@ def edit_file(params: EditFileParams, /, *, context: ToolContext) -> ToolResult[
                 "until it is unique, or set replace_all"
             )
         size = len(text) + count * (len(new) - len(old))
-        if size > files.limits.file_bytes:  # checked before memory is used
+        if size > files.limits.file_bytes:  # checked before the memory is used
             raise ToolValidationError(
                 f"{path!r} would have {size:,} characters, which is too large for a file here; "
                 "replace fewer occurrences"
@@ -266,7 +266,7 @@ type _PageParams = ListDirectoryParams | ReadFileParams | GlobParams | GrepParam
 def _page[T](
     subject: str, items: Iterable[T], params: _PageParams, show: Callable[[T], str]
 ) -> tuple[str, tuple[T, ...]]:
-    """Returns a message about `items`, and the requested ones that fit in one answer."""
+    """Returns a message about `items`, and the requested items that fit in one answer."""
     start, remaining, more = params.offset, _MAX_ANSWER, ""
     if start < 1 or params.limit < 1:
         raise ToolValidationError(
@@ -316,7 +316,7 @@ def _text_of(path: str, data: bytes) -> str:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """Splits at line feeds, like `grep`, and truncates long lines; no line follows a final one."""
+    """Splits at line feeds, like `grep`, and truncates long lines; drops an empty last line."""
     lines = text.removesuffix("\n").split("\n") if text else []
     return tuple(cut(line.removesuffix("\r"), _MAX_LINE) for line in lines)
 

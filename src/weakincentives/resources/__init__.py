@@ -1,7 +1,7 @@
 """Resources: objects that tools use alongside the session, bound by type and created on demand.
 
-A `ResourceRegistry` says what is bound; a `ResourceContext` makes and holds the resources while it
-is open. Nothing here knows prompts or sessions.
+A `ResourceRegistry` defines the bindings; a `ResourceContext` creates resources and keeps them
+while it is open. This package does not depend on prompts or sessions.
 """
 
 from .bindings import (

@@ -1,4 +1,4 @@
-"""Bindings define how each resource is created; a registry has one binding for each type."""
+"""Bindings define how each resource is created; a registry contains one binding per type."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -24,24 +24,24 @@ __all__ = [
 ]
 
 type Kind = KindOf[Any]  # Any: bindings and resources of all types are mixed
-"""The type by which a resource is bound; a callable, so that it may be abstract or a protocol."""
+"""The type that a resource is bound to; a callable, to allow protocols and abstract classes."""
 
 
 class ResourceError(WeakIncentivesError, LookupError):
-    """A type has no binding, a resource depends on itself, or its scope forbids the request."""
+    """A type is not bound, a resource depends on itself, or its scope forbids the request."""
 
 
 class NotIsolatedError(BaseException):
-    """A parallel call requested a resource that calls cannot share, so it must run by itself.
+    """A parallel call requested a resource that calls cannot share, so the call must run alone.
 
-    It derives from `BaseException`, so that `except Exception` of a handler does not catch it.
+    It derives from `BaseException`, so that a handler's `except Exception` does not catch it.
     """
 
 
 class Scope(Enum):
     """How long a resource lives: while the context is open, for one tool call, or for one `get`.
 
-    The context or the tool call that asked for a `PROTOTYPE` closes it at its own end.
+    A `PROTOTYPE` is closed when the context or tool call that requested it ends.
     """
 
     SINGLETON = "singleton"
@@ -53,16 +53,17 @@ class Scope(Enum):
 class Binding[T]:
     """Defines how to create one resource: `Binding(Clock, lambda resources: SystemClock())`.
 
-    The provider may ask `resources` for others. At the end of the scope the container calls the
-    resource's `close()`; it enters a context manager without `close()` at its creation and leaves
-    it at the end. An `async def` provider runs when `async with` enters the context; for its
-    resource the container tries `aclose()`, then leaving the asynchronous context manager, then a
-    plain or `async` `close()`. It creates `eager` singletons on entry and others at the first
-    `get`. It never closes a resource that is not `owned`.
+    The provider can request other resources from `resources`. When the scope ends, the container
+    calls the resource's `close()`. If the resource is a context manager without `close()`, the
+    container enters it when it is created and exits it when the scope ends. An `async def` provider
+    runs when `async with` enters the context. To end its resource, the container uses the first of
+    these that exists: `aclose()`, the exit of an asynchronous context manager, or a plain or
+    `async` `close()`. `eager` singletons are created on entry, all others by the first `get`. A
+    resource that is not `owned` is never closed.
 
-    Raises `ValueError` for an eager or asynchronous binding of another scope than `SINGLETON` and
-    for a provider that does not take one argument; `TypeError` if the scope is not a `Scope`, and
-    for a kind that is not a type.
+    Raises `ValueError` for an eager or asynchronous binding whose scope is not `SINGLETON`, and for
+    a provider that does not accept exactly one argument. Raises `TypeError` if the scope is not a
+    `Scope` or the kind is not a type.
     """
 
     protocol: KindOf[T]
@@ -100,10 +101,10 @@ class Binding[T]:
 
     @classmethod
     def instance(cls, protocol: KindOf[T], value: T) -> "Binding[T]":
-        """Returns a binding of a value that the application owns; it is neither entered nor closed.
+        """Binds a value that the application owns; the value is neither entered nor closed.
 
-        Transactions restore the value from the start on, even if no call asks for it. Raises
-        `TypeError` when `value` is a binding.
+        Transactions can restore the value from the start, even if no call requests it. Raises
+        `TypeError` if `value` is a binding.
         """
         if isinstance(value, Binding):
             raise TypeError(
@@ -123,10 +124,10 @@ type AnyBinding = Binding[Any]  # Any: a registry binds resources of all types
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ResourceRegistry:
-    """Immutable bindings by type. `first | second` contains both, and `second` wins for a type.
+    """Immutable bindings by type. `first | second` combines both; for equal types, `second` wins.
 
-    `second` may also map types to values that the application owns. Raises `TypeError` for anything
-    but a tuple of bindings.
+    `second` can also be a mapping from types to values that the application owns. Raises
+    `TypeError` unless the bindings are a tuple of `Binding` objects.
     """
 
     bindings: tuple[AnyBinding, ...] = ()
@@ -143,7 +144,7 @@ class ResourceRegistry:
 
     @classmethod
     def of(cls, *bindings: AnyBinding) -> "ResourceRegistry":
-        """Returns the registry of these bindings; raises `ValueError` if two have one type."""
+        """Returns a registry with these bindings; raises `ValueError` if two have the same type."""
         registry = cls(bindings)
         kinds: set[Kind] = set()
         for binding in bindings:
@@ -174,14 +175,14 @@ class ResourceRegistry:
 
 
 type Bindable = ResourceRegistry | Mapping[Kind, object]
-"""What can be bound: a registry, or values by type."""
+"""The resources to bind: a registry, or values by type."""
 
 
 def kind_name(kind: Kind) -> str:
-    """Returns the name of a type for messages."""
+    """Returns a type's name for use in messages."""
     return getattr(kind, "__name__", repr(kind))
 
 
 def kind_names(bindings: Iterable[AnyBinding]) -> str:
-    """Returns the names of the bound types for messages."""
+    """Returns the names of the bound types for use in messages."""
     return ", ".join(kind_name(binding.protocol) for binding in bindings) or "nothing"

@@ -1,10 +1,10 @@
 """Containers create a registry's resources on first use and close them, newest first.
 
-`ResourceContext` holds what lives as long as a prompt's resources are open, `CallResources` what
-lives for one tool call, and `ForkedResources` the forks of a parallel call.
+`ResourceContext` keeps the resources that live as long as a prompt's resources are open,
+`CallResources` keeps those of one tool call, and `ForkedResources` keeps a parallel call's forks.
 """
 
-# `threading` has the same lock, and takes longer to import
+# `threading` provides the same lock, but takes longer to import.
 from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import nullcontext
@@ -31,9 +31,9 @@ __all__ = ["CallResources", "ForkedResources", "ResourceContext", "release"]
 
 
 class Savepoint:
-    """Which instances were alive when a transaction began, and the first states of later ones.
+    """The instances that existed when a transaction began, and the initial states of later ones.
 
-    Nested transactions share the first states.
+    Nested transactions share the initial states.
     """
 
     __slots__ = ("__weakref__", "initial_states", "instances", "to_close")
@@ -43,43 +43,43 @@ class Savepoint:
     ) -> None:
         self.instances = instances
         self.initial_states = initial_states
-        self.to_close: list[Instance] = []  # by a rollback, oldest first
+        self.to_close: list[Instance] = []  # instances that a rollback closes, oldest first
 
 
 class _State(NamedTuple):
-    """The open instances, their values by type, and those that a transaction can restore."""
+    """The open instances, their values by type, and the parts that a transaction can restore."""
 
     instances: tuple[Instance, ...]
-    values: dict[Kind, Any]  # Any: of the type that is the key
+    values: dict[Kind, Any]  # Any: a value of the type that is its key
     parts: tuple[Snapshotable, ...]
 
 
 class Instances:
     """The open resources of one scope, oldest first.
 
-    It is a `Snapshotable` itself: on rollback it closes the instances created since the savepoint.
-    Such an instance may stand for something older, such as files of the host, so the rollback first
-    restores the state that it had at its creation.
+    It is itself a `Snapshotable`: a rollback closes the instances created since the savepoint. Such
+    an instance may represent something older, such as files on the host, so the rollback first
+    restores the state that the instance had when it was created.
     """
 
     __slots__ = ("_savepoints", "lock", "state", "to_close")
 
     def __init__(self) -> None:
         self.lock = RLock()
-        # weak, since a caller may never release one
+        # Weak references, because a caller may never release a savepoint.
         self._savepoints = WeakSet[Savepoint]()
-        self.to_close: list[Instance] = []  # when the scope ends, oldest first
+        self.to_close: list[Instance] = []  # instances to close when the scope ends, oldest first
         self._replace(())
 
     def _replace(self, instances: tuple[Instance, ...]) -> None:
         values = [instance.value for instance in instances]
         kinds = [instance.binding.protocol for instance in instances]
         parts = [value for value in values if isinstance(value, Snapshotable)]
-        # in one step, since threads read without the lock
+        # In one step, because threads read the state without the lock.
         self.state = _State(instances, dict(zip(kinds, values, strict=True)), tuple(parts))
 
     def get_or_create[T](self, binding: Binding[T], resolver: Resources) -> T:
-        """Returns the only value of `binding`."""
+        """Returns the single value of `binding`, creating it if necessary."""
         with self.lock:
             if binding.protocol not in self.state.values:
                 self.create(binding, resolver)
@@ -87,7 +87,7 @@ class Instances:
             return value
 
     def create[T](self, binding: Binding[T], resolver: Resources) -> T:
-        """Returns a new value of `binding`."""
+        """Creates a new value for `binding`."""
         if binding.asynchronous:
             raise ResourceError(
                 f"{kind_name(binding.protocol)} has an async provider, which runs only when "
@@ -97,12 +97,12 @@ class Instances:
         return _run_now(self.create_async(binding, resolver))
 
     async def create_async[T](self, binding: Binding[T], resolver: Resources) -> T:
-        """Returns a new value as `create` does, and awaits an asynchronous provider."""
+        """Creates a new value like `create`, and awaits an asynchronous provider."""
         instance = Instance(binding)
         savepoint: Savepoint | None = None
         try:
             with instance.noting_scopes() if binding.asynchronous else nullcontext():
-                # stored first, so that the value is closed even if the next step fails
+                # Store the value first, so that it is closed even if the next step fails.
                 instance.value = binding.provider(resolver)
                 if binding.asynchronous:
                     instance.value = await instance.value
@@ -113,7 +113,7 @@ class Instances:
                         "declare it with `async def`"
                     )
                 manager = instance.value
-                match instance.closing_method():  # the context manager's result is the resource
+                match instance.closing_method():  # the resource is what the context manager returns
                     case "__aexit__":
                         value = await manager.__aenter__()
                         instance.value, instance.exit = value, manager.__aexit__
@@ -125,7 +125,7 @@ class Instances:
             with self.lock:
                 savepoint = next(iter(self._savepoints), None)
                 if savepoint is not None and isinstance(created, Snapshotable):
-                    # in one step, so that an interrupt loses no snapshot
+                    # In one step, so that an interrupt cannot lose a snapshot.
                     savepoint.initial_states[instance] = created.snapshot()
                 self._replace((*self.state.instances, instance))
         except BaseException as error:
@@ -139,7 +139,7 @@ class Instances:
         return created
 
     def remove(self, removed: list[Instance], remaining: tuple[Instance, ...] = ()) -> None:
-        """Moves all instances except `remaining` to the end of `removed`."""
+        """Moves all instances except those in `remaining` to the end of `removed`."""
         with self.lock:
             instances = self.state.instances
             excluded = (*remaining, *removed)
@@ -161,10 +161,10 @@ class Instances:
         _close_now(savepoint.to_close, error, savepoint.initial_states)
 
     def changes_since(self, savepoint: Savepoint, /) -> dict[str, dict[str, object]]:
-        """Describes the changes that resources created since the savepoint can report."""
+        """Returns the changes reported by the resources that were created since the savepoint."""
         changes: dict[str, dict[str, object]] = {}
         for instance, snapshot in savepoint.initial_states.items():
-            if instance in savepoint.instances:  # of an outer transaction
+            if instance in savepoint.instances:  # belongs to an outer transaction
                 continue
             describe = getattr(type(instance.value), "changes_since", None)
             for kind, values in describe(instance.value, snapshot).items() if describe else ():
@@ -172,36 +172,37 @@ class Instances:
         return changes
 
     def release(self, savepoint: Savepoint, /) -> None:
-        """Ends a transaction; the last one that ends releases the initial states, newest first."""
+        """Ends a transaction; the last one to end releases the initial states, newest first."""
         self._savepoints.discard(savepoint)
         while savepoint.initial_states and not self._savepoints:
             _release_state(savepoint.initial_states, next(reversed(savepoint.initial_states)))
 
 
 def _release_state(states: dict[Instance, Snapshot], instance: Instance) -> None:
-    """Releases the state of an instance, if there is one; keeps it if that fails."""
+    """Releases an instance's state, if there is one; keeps the state if this fails."""
     if instance in states:
         release(instance.value, states[instance])
         states.pop(instance, None)
 
 
-_NO_INSTANCES = Instances()  # of each call that cannot have resources of its own
+_NO_INSTANCES = Instances()  # for calls that cannot have their own resources
 
 
 def release(part: Snapshotable, snapshot: Snapshot) -> None:
-    """Tells `part` that `snapshot` will not be restored again, if its class has `release`."""
+    """Tells `part` that `snapshot` will not be restored again, if its class defines `release`."""
     method = getattr(type(part), "release", None)
     if method is not None:
         method(part, snapshot)
 
 
 class ResourceContext:
-    """Creates and keeps the resources of a registry while it is open.
+    """Creates a registry's resources on demand, and keeps them while it is open.
 
-    It is a context manager and an asynchronous one. Only the outermost entry opens it, and only the
-    last exit closes. Resources are closed newest first; an error on closing is logged and the rest
-    are closed. Iteration yields what a transaction must be able to restore: each resource that is
-    `Snapshotable`, and a part that closes the resources created since. Threads may share a context.
+    It is both a context manager and an asynchronous context manager. Only the outermost entry opens
+    it, and only the last exit closes it. Resources are closed newest first; if closing one fails,
+    the error is logged and the others are still closed. Iteration yields the parts that a
+    transaction must be able to restore: each resource that is `Snapshotable`, and a part that
+    closes resources created later. Threads can share a context.
     """
 
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
@@ -211,7 +212,7 @@ class ResourceContext:
             "the prompt, which has resources,",
             "bind the template anew for each run, or begin the next run when this one has ended",
         )
-        # kinds whose providers asked for something that a transaction can restore
+        # Kinds whose providers requested a resource that a transaction can restore.
         self.stateful_dependents: set[Kind] = set()
         self.registry = registry or ResourceRegistry()
         self._created_on_entry = self.registry.bindings
@@ -226,26 +227,27 @@ class ResourceContext:
         return self._entries > 0
 
     def get[T](self, kind: KindOf[T], /) -> T:
-        """Returns the resource bound for `kind`.
+        """Returns the resource bound to `kind`.
 
         Raises `ResourceError`, and `RuntimeError` when the context is not open.
         """
         return _Resolver(self, None).get(kind)
 
     def rebound(self, registry: ResourceRegistry) -> "ResourceContext":
-        """Returns a context of another registry; raises `RuntimeError` while this one is open."""
+        """Returns a context for another registry; raises `RuntimeError` while this one is open."""
         if self.is_open:
             raise RuntimeError("resources are open; call bind before `with prompt.resources:`")
         return ResourceContext(registry)
 
     def for_call(self) -> "CallResources":
-        """Returns the resources of one tool call, as a context manager."""
+        """Returns one tool call's resources, as a context manager."""
         return CallResources(self)
 
     def fork(self, *, makes: bool = False) -> "ForkedResources":
-        """Returns the resources of one call on forks, as a context manager.
+        """Returns the resources for one call that runs on forks, as a context manager.
 
-        With `makes` it makes resources that are asked for the first time; parallel calls cannot.
+        With `makes`, resources that do not exist yet are created on request; parallel calls cannot
+        do this.
         """
         return ForkedResources(self, makes=makes)
 
@@ -263,7 +265,7 @@ class ResourceContext:
         try:
             to_close, interrupt = self._leave()
             _close_now(to_close, interrupt or error)
-        except BaseException as raised:  # an interrupt, perhaps before anything was counted
+        except BaseException as raised:  # an interrupt, perhaps before the entry was counted
             to_close = self._leave()[0] if self._entries == before else self.instances.to_close
             if not self._entries:
                 _close_now(to_close, raised)
@@ -301,9 +303,9 @@ class ResourceContext:
             raise
 
     def _leave(self) -> tuple[list[Instance], BaseException | None]:
-        """Counts one exit; returns the instances to close, and an interrupt that came meanwhile.
+        """Counts one exit; returns the instances to close and any interrupt in the meantime.
 
-        After the last exit nothing more is made.
+        After the last exit, no more resources are created.
         """
         instances, interrupt = self.instances, None
         with instances.lock:
@@ -320,10 +322,10 @@ class ResourceContext:
 
 
 class CallResources:
-    """The resources of one tool call: its own of `TOOL_CALL` scope, and those of the context.
+    """One tool call's resources: its own, with `TOOL_CALL` scope, and those from the context.
 
-    A context manager that closes the call's own on exit. Iteration yields what the call's
-    transaction must be able to restore.
+    This context manager closes the call's own resources on exit. Iteration yields the parts that
+    the call's transaction must be able to restore.
     """
 
     def __init__(self, context: ResourceContext) -> None:
@@ -332,7 +334,7 @@ class CallResources:
         self._over = False
 
     def get[T](self, kind: KindOf[T], /) -> T:
-        """Returns the resource bound for `kind`.
+        """Returns the resource bound to `kind`.
 
         Raises `ResourceError`, and `RuntimeError` when the context is not open or the call is over.
         """
@@ -364,11 +366,11 @@ class CallResources:
 
 
 class ForkedResources(ResourceContext):
-    """The resources of a parallel call, and of its prompt: forks of singletons with state.
+    """The resources for a parallel call and its prompt: forks of the singletons that have state.
 
-    `get` raises `NotIsolatedError` for a resource that cannot be forked, as do a nested call and a
-    transaction over all resources. `refused` then stays true, whatever the handler does with the
-    error.
+    `get` raises `NotIsolatedError` for a resource that cannot be forked. A nested call, or a
+    transaction over all resources, raises it too. `refused` then stays true, whatever the handler
+    does with the error.
     """
 
     def __init__(self, context: ResourceContext, *, makes: bool = False) -> None:
@@ -376,17 +378,17 @@ class ForkedResources(ResourceContext):
         self.context = context
         self._created_on_entry = ()
         self._makes = makes
-        self._lock = RLock()  # its own: an interrupt can come before a lock is released
+        self._lock = RLock()  # its own lock: an interrupt can come before the release
         self._forks: dict[int, tuple[Forkable, Fork]] = {}
         self.refused = False
 
     @property
     def forks(self) -> Iterable[tuple[Forkable, Fork]]:
-        """Each resource that was forked, and its fork."""
+        """Each forked resource, with its fork."""
         return self._forks.values()
 
     def get[T](self, kind: KindOf[T], /) -> T:
-        """Returns the resource bound for `kind`, or the call's fork of it."""
+        """Returns the resource bound to `kind`, or the call's fork of it."""
         if not self.is_open:
             raise _too_late(kind)
         return _Resolver(self.context, self).get(kind)
@@ -401,12 +403,12 @@ class ForkedResources(ResourceContext):
         self.refuse("a transaction covers all resources")
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raises `NotIsolatedError`, so that the call runs by itself."""
+        """Raises `NotIsolatedError`, so that the call runs alone."""
         self.refused = True
         raise NotIsolatedError(reason)
 
     def check_shareable(self, kind: Kind) -> None:
-        """Rejects a singleton that calls cannot share."""
+        """Refuses a singleton that calls cannot share."""
         if kind not in self.context.instances.state.values:
             if not self._makes:
                 self.refuse(f"{kind_name(kind)} is not made yet")
@@ -434,7 +436,7 @@ class ForkedResources(ResourceContext):
 
 
 class _Resolver:
-    """The `resources` of a provider; it knows the chain of kinds that led to the provider."""
+    """The `resources` that a provider receives; tracks the chain of kinds that led to it."""
 
     __slots__ = ("_call", "_chain", "_context")
 
@@ -498,11 +500,12 @@ async def _close(
     *,
     wait: bool = False,
 ) -> None:
-    """Closes and removes `instances`, newest first, and passes `error` to context managers.
+    """Closes and removes `instances`, newest first, passing `error` to context managers.
 
-    It first restores instances in `initial_states` to these. After an error it continues, and
-    raises the error at the end. It repeats a step that an interrupt stopped once, unless the step
-    awaits. If an interrupt stops the function itself, `instances` holds those still open.
+    Instances in `initial_states` are first restored to these states. After an error, the function
+    continues, and raises the error at the end. It retries a step once if an interrupt stopped it,
+    unless the step awaits. If an interrupt stops the function itself, `instances` contains those
+    that are still open.
     """
     raised: BaseException | None = None
     states = {} if initial_states is None else initial_states
@@ -517,7 +520,7 @@ async def _close(
             kind = instance.binding.protocol
             log_error("A resource outlived its `async with` and stays open", kind)
         else:
-            # with the traceback, since the context managers of `contextlib` set it on the error
+            # Includes the traceback, because `contextlib`'s context managers set it on the error.
             cause = raised or error
             reason = (type(cause), cause, cause.__traceback__) if cause else (None, None, None)
             steps.append(partial(instance.close, *reason))
@@ -542,12 +545,12 @@ def _close_now(
     error: BaseException | None,
     initial_states: dict[Instance, Snapshot] | None = None,
 ) -> None:
-    """Closes as `_close` does, without awaiting, and finishes after an interrupt."""
+    """Like `_close`, but does not await, and finishes even after an interrupt."""
     while instances:
         try:
             _run_now(_close(instances, error, initial_states))
         finally:
-            if instances:  # the interrupt came between two of them
+            if instances:  # the interrupt came between two instances
                 _run_now(_close(instances, error, initial_states))
 
 

@@ -1,4 +1,4 @@
-"""One resource that was created: how it is closed, even while its task is cancelled."""
+"""A created resource, and how to close it, even while its task is being cancelled."""
 
 import sys
 from collections.abc import Generator
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Instance", "log_error"]
 
-# By whether the provider is asynchronous: the first method that the value has closes it.
+# Keyed by whether the provider is asynchronous; the first method that exists closes the value.
 _CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
 
 
 class Instance:
-    """One created resource: its value, and the exit of the context manager that returned it.
+    """A created resource: its value, and the exit of the context manager that returned it.
 
-    `scope` is a cancel scope of anyio around those that the resource has left open, if any.
+    If the resource has left anyio cancel scopes open, `scope` is a cancel scope around them.
     """
 
     __slots__ = ("binding", "exit", "scope", "value")
@@ -33,12 +33,12 @@ class Instance:
         self.exit: AnyFunction | None = None
 
     def closing_method(self) -> str:
-        """Returns the name of the method that ends the value; empty if there is none."""
+        """Returns the name of the method that closes the value, or `""` if there is none."""
         names = _CLOSING_METHODS[self.binding.asynchronous] if self.binding.owned else ()
         return next((name for name in names if callable(getattr(self.value, name, None))), "")
 
     async def close(self, *reason: object) -> None:
-        """Ends the resource; an error is logged."""
+        """Closes the resource; logs any error."""
         try:
             result: object = None
             if self.exit is not None:
@@ -52,7 +52,7 @@ class Instance:
             log_error("Closing a resource failed", self.binding.protocol)
 
     def _shield(self) -> AbstractContextManager[object]:
-        """Returns a block that anyio does not cancel, and that leaves the resource's own scopes."""
+        """Returns a block that anyio does not cancel, and that exits the resource's own scopes."""
         if self.scope is None:
             from ..cancellation import shielded
 
@@ -64,7 +64,7 @@ class Instance:
 
     @contextmanager
     def noting_scopes(self) -> Generator[None]:
-        """Notes whether the block leaves scopes of anyio open, which must be left in order."""
+        """Records whether the block leaves anyio scopes open, which must be exited in order."""
         from ..cancellation import cancel_scope
 
         if (scope := cancel_scope()) is None:
@@ -76,13 +76,13 @@ class Instance:
         finally:
             try:
                 scope.__exit__(None, None, None)
-            except RuntimeError:  # an inner scope is the current one
+            except RuntimeError:  # the current scope is an inner one
                 self.scope = scope
 
 
 def log_error(message: str, kind: Kind) -> None:
-    """Logs that something failed with the resource of `kind`."""
-    import logging  # it loads 15 modules, and no prompt needs it
+    """Logs that an operation on the resource of type `kind` failed."""
+    import logging  # loads 15 modules, so only on demand
 
     logging.getLogger(__name__).error(
         message, exc_info=sys.exception() is not None, extra={"resource": kind_name(kind)}

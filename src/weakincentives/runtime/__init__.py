@@ -1,1 +1,1 @@
-"""State, events and transactions, which evaluations are built on. Import from the modules."""
+"""State, events and transactions, on which evaluations are built. Import from the modules."""

@@ -58,11 +58,11 @@ class EventIds(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the telemetry events; sessions keep them in LOG slices, unchanged by rollbacks.
+    """Base class of telemetry events; sessions keep them in LOG slices, unaffected by rollbacks.
 
-    A nested run has the `run_id` of its parent run, and its place there as `run_path`:
-    `"3/call_7/1:"` is the first run nested in call `call_7` of turn 3. If no call started the run,
-    `run_path` is empty. A suspended run, and a chat's stopped turn, keep their `run_id` when they
+    A nested run has the same `run_id` as its parent run, and `run_path` is its position in that
+    run: `"3/call_7/1:"` is the first run nested in call `call_7` of turn 3. If no call started the
+    run, `run_path` is empty. A suspended run and a stopped chat turn keep their `run_id` when they
     continue.
     """
 
@@ -75,13 +75,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionTexts:
-    """The texts of one enabled section, rendered to be measured.
+    """The texts of one enabled section, rendered for measuring.
 
     `visibility` is `None` for a hidden section, and `summary` is `None` for a section that cannot
-    be summarized. `tools` has the section's tools as JSON, approximately as a provider receives
-    them. Opening the section shows the sections at `opens` in full. `expanded_size` is the number
-    of characters of their texts and tools. If one of them cannot be rendered, `full`, `opens` and
-    `expanded_size` describe the section's present form.
+    be summarized. `tools` contains the section's tools as JSON, approximately as a provider
+    receives them. Opening the section shows the sections at `opens` in full. `expanded_size` is the
+    number of characters in the texts and tools of these sections. If one of them cannot be
+    rendered, `full`, `opens` and `expanded_size` describe the section's current form.
     """
 
     path: SectionPath
@@ -94,7 +94,7 @@ class SectionTexts:
 
     @property
     def shown(self) -> str:
-        """The section's own part of the present prompt."""
+        """The section's own part of the current prompt."""
         match self.visibility:
             case SectionVisibility.FULL:
                 return self.full
@@ -106,13 +106,13 @@ class SectionTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRendered(Event):
-    """An evaluation starts with this text and the tools of these names.
+    """An evaluation starts with this text and the tools with these names.
 
     In a conversation, `message` is the user's new message, and `changes` tells the model which
-    sections have changed since it last saw them. `visibility` has every section of the prompt, with
-    `None` for hidden and disabled ones. `measure` renders the texts of all enabled sections,
-    including hidden ones. Call it only when you need these texts, because it costs more than
-    rendering the prompt.
+    sections have changed since it last saw them. `visibility` contains every section of the prompt,
+    with `None` for hidden and disabled sections. `measure` renders the texts of all enabled
+    sections, including hidden ones. Call it only when you need these texts, because it costs more
+    than rendering the prompt.
     """
 
     ns: str
@@ -134,7 +134,7 @@ class PromptRendered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverridesDropped(Event):
-    """A prompt was rendered without stale overrides: the code has changed their texts."""
+    """A prompt was rendered without stale overrides, whose original texts have changed."""
 
     ns: str
     key: str
@@ -156,10 +156,10 @@ class ParamsMissing(Event):
 class ProviderCalled(Event):
     """A request to the provider ended, after `seconds` of wall-clock time.
 
-    `error` is the text of the failure, or `None`. `text` is the model's text, as an answer or next
-    to tool calls. `model` is the name of the model that answered, as the provider reports it,
-    otherwise the name in the request. `cost` is in dollars according to `RunConfig.prices`, or
-    `None` if it is unknown.
+    `error` is the text of the failure, or `None`. `text` is the model's text, either as an answer
+    or alongside tool calls. `model` is the model name reported by the provider, or the name in the
+    request if the provider does not report one. `cost` is in dollars, calculated with
+    `RunConfig.prices`, or `None` if it is unknown.
     """
 
     adapter: str
@@ -176,14 +176,14 @@ class ProviderCalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvoked(Event):
-    """A tool call ended; `content` is exactly what the model receives.
+    """A tool call ended; `content` is the exact text that the model receives.
 
-    `arguments` has the first 10,000 characters of the model's arguments. `params` is `None` if the
-    call was rejected before its handler ran. `replayed` means that the executor repeated the answer
-    of an earlier evaluation without running the handler. `changes` describes the handler's changes
-    in the form of `runtime.transactions.changes_since`, if a handler of the evaluation's
+    `arguments` contains the first 10,000 characters of the model's arguments. `params` is `None` if
+    the call was rejected before its handler ran. `replayed` means that the executor repeated the
+    answer from an earlier evaluation without running the handler. `changes` describes the handler's
+    changes in the format of `runtime.transactions.changes_since`, if a handler for the evaluation's
     `Operation` called `record_changes`; a failed call's changes were rolled back. Three fields are
-    empty except for disclosure tools: `requested_sections` are the keys that the model requested,
+    set only for disclosure tools: `requested_sections` are the keys that the model requested,
     `reason` is the model's reason, and `current_visibility_state` is the visibility of the shown
     sections before the call.
     """
@@ -219,7 +219,7 @@ class ToolInvoked(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolsInjected(Event):
-    """Tools of an opened section became available; `timestamp` is in seconds of the UTC epoch."""
+    """An opened section's tools became available; `timestamp` is in seconds since the epoch."""
 
     tool_names: tuple[str, ...]
     section_key: str
@@ -238,7 +238,7 @@ class ToolsWithdrawn(Event):
 class AnswerRejected(Event):
     """The answer was rejected; the model receives `reason` and retries while repairs remain.
 
-    A stream also yields this event: discard the text since the last request.
+    Streams also yield this event: discard the text received since the last request.
     """
 
     reason: str
@@ -248,7 +248,7 @@ class AnswerRejected(Event):
 class VisibilityExpanded(Event):
     """An evaluation ended, and another one starts with these sections open.
 
-    A stream yields `Restarted` instead.
+    Streams yield `Restarted` instead.
     """
 
     section_keys: tuple[str, ...]
@@ -259,7 +259,7 @@ class VisibilityExpanded(Event):
 class ApprovalDecided(Event):
     """The approver decided on a tool call, `seconds` after being asked.
 
-    `approval` is the kind of preview: only the arguments, or also the effects. `preview` is the
+    `approval` is the kind of preview: only the arguments, or the effects as well. `preview` is the
     preview as text, including the changes that the call would make. `reason` is the reason for a
     denial.
     """
@@ -277,8 +277,8 @@ class ApprovalDecided(Event):
 class Compacted(Event):
     """A conversation was shortened, because its next request was too long.
 
-    Its first `dropped_turns` turns were removed and, if `summary` is not empty, replaced by it. In
-    the last turn, the first `dropped_calls` tool calls were removed. `tokens_before` and
+    Its first `dropped_turns` turns were removed, and replaced with `summary` unless that is empty.
+    In the last turn, the first `dropped_calls` tool calls were removed. `tokens_before` and
     `tokens_after` are estimates of the request's size.
     """
 
@@ -308,10 +308,10 @@ class PromptExecuted(Event):
 class EvaluationStopped(Event):
     """An evaluation ended without a response.
 
-    `reason` is `"limit"` if a limit of the caller was reached, such as a deadline or a budget,
-    `"suspended"` for a suspended run, `"cancelled"` if the caller stopped the run, and otherwise
-    `"failed"`. `code` is that of a `PromptEvaluationError`, and `error` is the text of the
-    exception. `pending` has the previews of the pending calls, as text.
+    `reason` is `"limit"` if a limit set by the caller was reached, such as a deadline or a budget,
+    `"suspended"` for a suspended run, `"cancelled"` if the caller stopped the run, and `"failed"`
+    otherwise. `code` is the exception's code if it is a `PromptEvaluationError`, and `error` is its
+    text. `pending` contains the previews of the pending calls, as text.
     """
 
     prompt_name: str
@@ -335,13 +335,12 @@ type _EndHandler = Callable[[BaseException | None], object]
 class Operation:
     """A step that takes time, such as a tool call; it publishes itself when it starts.
 
-    A handler runs in the thread and the context of the operation, and calls `on_end` to be notified
-    of its end. Parts of an operation, such as an evaluation's requests and tool calls, are
-    published only if a handler called `on_end`. An operation is not an `Event`, so sessions and
-    logs do not keep it. `name` is the name of the prompt, the model or the tool; `text` is the
-    prompt's text or the call's arguments. `result` is set before the end, unless an exception ends
-    the operation. `streamed` means that the reader of the stream runs its own code during the
-    operation, in the same context.
+    Handlers run in the operation's thread and context, and call `on_end` to be notified when it
+    ends. Parts of an operation, such as an evaluation's requests and tool calls, are published only
+    if a handler called `on_end`. An operation is not an `Event`, so sessions and logs do not keep
+    it. `name` is the name of the prompt, model or tool; `text` is the prompt's text or the call's
+    arguments. `result` is set before the operation ends, unless an exception ends it. `streamed`
+    means that the stream's reader runs its own code during the operation, in the same context.
     """
 
     bus: EventBus = field(repr=False)
@@ -365,7 +364,7 @@ class Operation:
     def on_end(self, handler: _EndHandler, /) -> None:
         """Calls `handler` when the operation ends, with the exception that ended it or `None`.
 
-        Handlers run where the operation ran, newest first.
+        The handlers run in the operation's thread and context, newest first.
         """
         self._end_handlers.append(handler)
 
@@ -387,7 +386,7 @@ class Operation:
         text: str = "",
         streamed: bool = False,
     ) -> AbstractContextManager[Callable[[object], None]]:
-        """Returns a context manager for a part of this operation; it yields `set_result`."""
+        """Returns a context manager that runs a part of this operation and yields `set_result`."""
         if not self.observed:
             return _UNOBSERVED
         return replace(
@@ -431,17 +430,17 @@ class InProcessEventBus:
     """The `EventBus` of one process: calls handlers in the publishing thread, in order."""
 
     def __init__(self) -> None:
-        # Changed and copied only by atomic operations instead of under a lock, because the garbage
+        # Changed and copied by atomic operations instead of under a lock, because the garbage
         # collector can end a subscription at any point.
         self._subscriptions: dict[object, tuple[type, Callable[..., object]]] = {}
 
     def subscribe[E](
         self, event_type: type[E], handler: Callable[[E], object], /
     ) -> Callable[[], None]:
-        """Calls `handler` for each later event of `event_type`; returns a function that stops it.
+        """Calls `handler` for each later event of `event_type`; returns a function to unsubscribe.
 
-        This includes events of subclasses. Raises `TypeError` unless `event_type` is a class and
-        `handler` is callable.
+        Events of subclasses are included. Raises `TypeError` if `event_type` is not a class or
+        `handler` is not callable.
         """
         try:
             isinstance(None, event_type)
@@ -463,7 +462,7 @@ class InProcessEventBus:
         return unsubscribe
 
     def publish(self, event: object, /) -> None:
-        """Delivers `event` to its handlers before returning, and logs a handler that raises."""
+        """Delivers `event` to its handlers before returning, and logs handlers that raise."""
         for event_type, handler in tuple(self._subscriptions.values()):
             if isinstance(event, event_type):
                 try:

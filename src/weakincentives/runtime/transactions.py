@@ -1,9 +1,9 @@
 """Transactions over a session and resources; the executor runs each tool call in one.
 
 A snapshot covers the session's STATE slices and other parts, such as a prompt's resources. Any
-`BaseException` causes a rollback. It restores the newest part first; if a part fails, the failure
-is reported and the other parts are still restored. A part may have a `release(snapshot)` method,
-which a transaction calls once at its end.
+`BaseException` causes a rollback, which restores the newest part first. If a part fails, the
+failure is reported and the other parts are still restored. If a part has a `release(snapshot)`
+method, the transaction calls it once when it ends.
 """
 
 import logging
@@ -58,9 +58,9 @@ def create_snapshot(
 def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     """Restores every part of `snapshot`, newest first.
 
-    If a part fails, logs it, restores the others, and raises the failures as an `ExceptionGroup`.
-    After an interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises
-    the interrupt.
+    If a part fails, logs the failure, restores the others and raises an `ExceptionGroup`. After an
+    interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises the
+    interrupt.
     """
     failure, interrupt = _restore_parts(snapshot)
     if interrupt is not None:
@@ -78,8 +78,8 @@ def release_snapshot(snapshot: CompositeSnapshot) -> None:
 def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
     """Describes the changes since `snapshot`, for parts that can report them.
 
-    `"state"` has the differences of the session's slices, and `"files"` has unified diffs by path;
-    other parts can add more. A part that fails is logged and omitted.
+    `"state"` contains the differences in the session's slices, and `"files"` contains unified diffs
+    by path; other parts can add more. A part that fails is logged and omitted.
     """
     changes: dict[str, dict[str, Json]] = {}
     for part, part_snapshot in snapshot.parts:
@@ -98,7 +98,7 @@ def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
 def _restore_parts(
     snapshot: CompositeSnapshot,
 ) -> tuple[ExceptionGroup[Exception] | None, BaseException | None]:
-    """Restores all parts, and again after an interrupt; returns failures and the interrupt."""
+    """Restores all parts (twice after an interrupt); returns the failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
     for _ in range(2):  # restoring twice has the same result as restoring once
@@ -113,7 +113,7 @@ def _restore_parts(
                     failures.append(error)
                 except BaseException as error:
                     interrupt, interrupted = error, True
-        except BaseException as error:  # an interrupt between two parts, or while logging
+        except BaseException as error:  # an interrupt between two parts or while logging
             interrupt, interrupted = error, True
         if not interrupted:
             break
@@ -124,7 +124,7 @@ def _restore_parts(
 
 
 def _release_all(snapshot: CompositeSnapshot) -> None:
-    """Releases every part, and logs the ones that fail."""
+    """Releases every part, and logs parts that fail."""
     for part, part_snapshot in reversed(snapshot.parts):
         try:
             release(part, part_snapshot)
@@ -137,12 +137,12 @@ def _log_failure(message: str, part: Snapshotable, snapshot: CompositeSnapshot) 
 
 
 class CallTransaction:
-    """The changes of one tool call, which are kept exactly if the call's entry was added to `log`.
+    """The changes of one tool call, kept if and only if the call's entry was added to `log`.
 
-    Call `begin`, then `release` after the entry was added, and always `settle`, which restores
-    session and resources unless the log has grown. `settle` can be called any number of times, so
-    it is safe if an interrupt comes at any moment. A part that cannot be restored is logged, and
-    added as a note to the exception that is being handled.
+    Call `begin`, then `release` once the entry has been added, and always `settle`, which restores
+    the session and the resources unless the log has grown. `settle` can be called any number of
+    times, so an interrupt can safely come at any moment. A part that cannot be restored is logged,
+    and added as a note to the exception that is being handled.
     """
 
     __slots__ = ("_entries", "_log", "_resources", "_session", "_snapshot", "tag")
@@ -160,7 +160,7 @@ class CallTransaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has started and not ended."""
+        """Whether the transaction has started but not ended."""
         return self._snapshot is not None
 
     def begin(self) -> None:
@@ -180,8 +180,8 @@ class CallTransaction:
     def undo(self, error: Exception | None = None) -> None:
         """Restores the state before a failed call, whose entry may follow.
 
-        Parts that cannot be restored are added to `error` as a note; without it, raises an
-        `ExceptionGroup` of their failures.
+        If parts cannot be restored, adds a note to `error`; if `error` is `None`, raises an
+        `ExceptionGroup` of the failures.
         """
         if self._snapshot is None:
             return
@@ -211,7 +211,7 @@ class CallTransaction:
         return None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Ends the transaction, by default because of the exception that is being handled."""
+        """Ends the transaction; `error` defaults to the exception that is being handled."""
         if (snapshot := self._snapshot) is None:
             return
         interrupt: BaseException | None = None
@@ -226,20 +226,20 @@ class CallTransaction:
 def _restore_for(error: BaseException | None, snapshot: CompositeSnapshot) -> BaseException | None:
     """Restores all parts, adds failures to `error` as a note, and returns an interrupt, if any."""
     failure, interrupt = _restore_parts(snapshot)
-    if failure is not None and error is not None:  # it must not replace a cancellation
+    if failure is not None and error is not None:  # the failure must not replace a cancellation
         error.add_note(f"While undoing {snapshot.tag!r}, {failure}")
     return interrupt
 
 
 class tool_transaction(CallTransaction):  # noqa: N801 - used like a function, as in contextlib
-    """A `with` or `async with` block that restores session and resources if it raises.
+    """A `with` or `async with` block that restores the session and resources if it raises.
 
     Only `ControlFlow` keeps the changes. `resource_context` is a `ResourceContext`, such as
     `prompt.resources`, or any `Snapshotable` parts; a rollback also removes the resources that the
     context created inside the block. `tag` names the block in logs. Blocks can be nested. The
-    original exception leaves the block; parts that cannot be restored are logged and added to it as
-    a note. If releasing a part raises, the block fails and restores the parts that it has not
-    released yet.
+    original exception propagates from the block; parts that cannot be restored are logged and added
+    to it as a note. If releasing a part raises an error, the block fails and restores the parts
+    that have not been released yet.
 
     >>> from weakincentives.runtime.session import Session
     >>> session = Session()
@@ -273,7 +273,7 @@ class tool_transaction(CallTransaction):  # noqa: N801 - used like a function, a
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.end(error)
-        except BaseException as interrupt:  # it may come before anything is restored
+        except BaseException as interrupt:  # the interrupt may come before anything is restored
             self.end(interrupt)
             raise
 
@@ -292,10 +292,10 @@ class tool_transaction(CallTransaction):  # noqa: N801 - used like a function, a
         self.undo()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the transaction as if the block ended with `error`; a second call does nothing.
+        """Ends the transaction as if the block had ended with `error`; a second call does nothing.
 
-        An interrupt can come before the first line of `__exit__` runs, which leaves the transaction
-        open. To prevent this, call `end()` in the last line of the block, and `end(error)` in an
+        An interrupt before the first line of `__exit__` would leave the transaction open. To
+        prevent this, call `end()` in the last line of the block, and `end(error)` in an
         `except BaseException` around the block's code.
         """
         if self.is_open and (error is None or isinstance(error, ControlFlow)):

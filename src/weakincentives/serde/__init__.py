@@ -1,11 +1,12 @@
-"""Values to JSON and back, and the JSON schemas of types: a thin layer over pydantic.
+"""Converts values to JSON and back, and types to JSON Schemas: a thin layer over pydantic.
 
-pydantic is imported on first use, and dataclasses stay plain ones of the standard library.
-Descriptions come from `field(metadata={"description": …})` or `Annotated[…, pydantic.Field(…)]`.
+pydantic is imported on first use, and dataclasses remain plain standard-library ones. Field
+descriptions come from `field(metadata={"description": …})` or `Annotated[…, pydantic.Field(…)]`.
 Scalars are strict: a string is not accepted as a number or a boolean. Unknown keys are rejected
-unless `allow_extra` is set. Dates, paths, enums, UUIDs and decimals become strings, bytes URL-safe
-base64, sets sorted arrays; NaN and infinities are refused, both ways. Where a type says `Any`, a
-value is dumped as it would be on its own. JSON leaves out fields with `init=False`.
+unless `allow_extra` is set. Dates, paths, enums, UUIDs and decimals become strings, bytes become
+URL-safe base64, and sets become sorted arrays. NaN and infinities are rejected in both directions.
+A value in a field of type `Any` is dumped as it would be on its own. Fields with `init=False` are
+omitted from the JSON.
 """
 
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ __all__ = [
     "parse_json",
 ]
 
-# A module of prompts needs no schema until a tree is built.
+# A module that defines prompts does not need any schema until it builds a tree.
 if TYPE_CHECKING:
     from .json_schemas import json_schema, map_parts
     from .json_types import Json, JsonSchema

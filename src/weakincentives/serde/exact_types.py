@@ -1,14 +1,16 @@
-"""Makes pydantic read, write and describe types as this package promises.
+"""Adjusts how pydantic validates, serializes and describes types, to keep this package's promises.
 
-`make_exact` rebuilds an adapter from a changed copy of its core schema, only where strict mode does
-not keep a promise. Of what it reads, pydantic takes `true` for a member 1, finds no member whose
-JSON is not its value, cuts decimals to floats, takes an infinity for `Any`, and makes time zones of
-a class of its own. Of what it writes, it leaves sets unsorted, lets a decimal be no number, writes
-fields without an argument, and treats a value in `Any` otherwise than on its own. A check when
-writing could not replace this: most of it happens to text that others wrote.
+`make_exact` rebuilds an adapter from a copy of its core schema. The copy differs only where strict
+mode breaks a promise. When pydantic reads JSON, it accepts `true` for an enum member whose value is
+1, cannot find a member whose JSON differs from its value, loses digits of decimals by reading them
+as floats, accepts infinities for `Any`, and uses its own time zone class. When it writes JSON, it
+leaves sets unsorted, accepts a decimal that is NaN or infinite, includes fields with `init=False`,
+and dumps a value in an `Any` field differently from the same value on its own. Checking values when
+they are written would not be enough, because most of these problems affect text that other programs
+wrote.
 
-`JsonSchemas` describes what is read then, and rejects types that JSON cannot return. The package
-imports this module on first use, because it imports pydantic.
+`JsonSchemas` describes the JSON that the rebuilt adapters accept, and rejects types that cannot be
+restored from JSON. The package imports this module on first use, because it imports pydantic.
 """
 
 import json
@@ -38,7 +40,7 @@ from .json_types import AnyValue, Json, JsonSchema, comparable
 
 __all__ = ["CONFIG", "JsonSchemas", "make_exact"]
 
-# Any, twice: pydantic's nested dicts, a ConfigDict or CoreConfig.
+# Any in both: pydantic's nested dicts; a ConfigDict or CoreConfig.
 type CoreSchema = Any
 type PydanticConfig = Any
 type DumpAny = Callable[[object, SerializationInfo], object]
@@ -56,19 +58,19 @@ CONFIG: PydanticConfig = {
 
 
 def make_exact(adapter: "TypeAdapter[AnyValue]", extra: str, dump_any: DumpAny) -> None:
-    """Makes an adapter read and dump as `serde.dump` and `serde.parse` promise.
+    """Makes an adapter parse and dump values as `serde.parse` and `serde.dump` promise.
 
-    `extra` says whether keys that a type lacks are an error: `"forbid"` or `"ignore"`. `dump_any`
-    returns the JSON of a value whose declared type is `Any`.
+    `extra` determines whether unknown keys are an error: `"forbid"` or `"ignore"`. `dump_any`
+    converts a value whose declared type is `Any` to JSON.
     """
     schema: CoreSchema = adapter.core_schema
     definitions = {item["ref"]: item for item in schema.get("definitions", ())}
     exact = _Exact(extra, dump_any, definitions)
     schema = exact.copy(schema)
-    # Without prebuilt ones: those of a pydantic model would not read as this module promises.
+    # Do not use prebuilt ones: a pydantic model's own validator would not keep these promises.
     adapter.serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
     validator: AnyValue = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
-    if exact.has_decimals:  # the wrapper has the one method that we use
+    if exact.has_decimals:  # the wrapper implements the only method we use
         validator = _DecimalValidator(validator)
     adapter.validator = validator
 
@@ -83,15 +85,16 @@ class _Exact:
         self.has_decimals = False
 
     def copy(self, schema: CoreSchema, *, key: bool = False) -> CoreSchema:
-        """Returns an exact copy; `key` says that the schema is of a key in a JSON object."""
+        """Returns an exact copy; with `key`, the schema describes a key of a JSON object."""
         if isinstance(schema, list | tuple):
             return type(schema)([self.copy(item, key=key) for item in schema])
         if not isinstance(schema, dict):
             return schema
         definition = self._definitions.get(schema.get("schema_ref", ""), {})
-        if key and definition.get("type") == "enum":  # a key is read otherwise than a value
+        if key and definition.get("type") == "enum":  # keys and values are read differently
             return self.copy(_inner(definition), key=key)
-        # A dict without a type is not a schema but has some by name, as the fields of a TypedDict.
+        # A dict without a type is not a schema. It maps names to schemas, as for a TypedDict's
+        # fields.
         literal = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
         copy = {
             name: value if name in literal else self.copy(value, key=name == "keys_schema")
@@ -99,13 +102,13 @@ class _Exact:
         }
         if copy.get("init") is False:
             copy["serialization_exclude"] = True
-        if copy.get("type") == "model":  # a model's own settings win, the others are ours
+        if copy.get("type") == "model":  # a model's own settings override ours
             extra = {"extra_fields_behavior": self._extra}
             copy["config"] = {**CONFIG, **extra, **copy.get("config", {})}
         return self._adjusted(copy, key=key)
 
     def _adjusted(self, schema: CoreSchema, *, key: bool) -> CoreSchema:
-        """Returns one core schema with functions where pydantic would read or dump otherwise."""
+        """Returns one core schema with functions where pydantic would read or dump differently."""
         write: CoreSchema = None
         read: CoreSchema = None
         match schema:
@@ -120,11 +123,14 @@ class _Exact:
                     write = _dumper(members.__contains__, _json_value)
             case {"type": "set" | "frozenset"}:
                 write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
-            case {"type": "generator"}:  # as a list: pydantic would read the items only once, later
+            case {"type": "generator"}:  # as a list: pydantic would return a single-use iterator
                 schema = {**schema, "type": "list"}
                 write = _plain(self._dump_any, info_arg=True)
             case {"type": "decimal"} if not key:
-                lax = {**schema, "strict": False}  # else no Python value is read
+                lax = {
+                    **schema,
+                    "strict": False,
+                }  # strict mode would reject int and float
                 write = _dumper(partial(_is_of, Decimal), _finite_text)
                 read = _before(_with_all_digits, lax)
                 self.has_decimals = True
@@ -150,7 +156,7 @@ _plain = core_schema.plain_serializer_function_ser_schema
 def _dumper(
     accepts: Callable[[AnyValue], bool], convert: Callable[[AnyValue], object]
 ) -> CoreSchema:
-    """Returns a serializer; pydantic tries the next type of a union if this one does not accept."""
+    """Returns a serializer; if it rejects a value, pydantic tries the union's next member."""
 
     def dump(value: AnyValue) -> object:
         if not accepts(value):
@@ -173,10 +179,10 @@ def _after(function: Callable[[AnyValue], object], schema: CoreSchema) -> CoreSc
 def _with_members(
     schema: CoreSchema, members: list[AnyValue], *, key: bool
 ) -> tuple[CoreSchema, CoreSchema]:
-    """Returns a literal or an enum without aliases, and how it is read if pydantic cannot do it.
+    """Returns a literal or an enum without aliases, and a schema to read it if pydantic cannot.
 
-    pydantic finds no members by values that JSON writes otherwise, no numbers in keys, and no enum
-    members of a literal; and it takes `true` for 1.
+    pydantic cannot find a member whose JSON differs from its value, a number in a key, or an enum
+    member in a literal. It also accepts `true` for 1.
     """
     texts = members
     if schema["type"] == "enum":
@@ -195,7 +201,7 @@ def _with_members(
     )
 
 
-# references point to the outermost schema, and serializers are looked up there
+# References point to the outermost schema, and pydantic looks for serializers there.
 _OUTER = ("ref", "serialization")
 
 
@@ -219,13 +225,13 @@ def _is_of(kind: type[object], value: object) -> bool:
 # --- reading
 
 
-# the numbers of the text that is read, by their floats, if a float could not keep one of them
+# Maps floats to the numbers in the JSON text; empty unless one has more digits than a float keeps.
 type _Numbers = dict[float, set[Decimal]]
-_LONG_NUMBER = re.compile(r"[\d.]{16}")  # a float keeps 15 digits
+_LONG_NUMBER = re.compile(r"[\d.]{16}")  # a float preserves 15 digits
 
 
 class _DecimalValidator:
-    """A validator that keeps all digits of decimals, which pydantic reads as floats."""
+    """A validator that preserves every digit of a decimal, which pydantic would read as a float."""
 
     def __init__(self, validator: SchemaValidator) -> None:
         self._validator = validator
@@ -237,7 +243,7 @@ class _DecimalValidator:
 
 
 def _note_digits(text: str, numbers: _Numbers) -> None:
-    """Adds the numbers in JSON text to the others."""
+    """Adds the numbers in the JSON `text` to `numbers`."""
 
     def note(number: str) -> float:
         value = float(number)
@@ -245,21 +251,21 @@ def _note_digits(text: str, numbers: _Numbers) -> None:
         return value
 
     if _LONG_NUMBER.search(text):
-        with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic explains such a text
+        with suppress(ValueError, RecursionError, ArithmeticError):  # pydantic reports invalid text
             json.loads(text, parse_float=note, parse_int=len)
 
 
 def _noted[T](value: T, info: "ValidationInfo[_Numbers]") -> T:
-    """Returns what should be JSON text, after adding its numbers to the others."""
+    """Returns `value` unchanged, after recording the numbers in it if it is JSON text."""
     if isinstance(value, str):
         _note_digits(value, info.context)
     return value
 
 
 def _with_all_digits(value: object, info: "ValidationInfo[_Numbers]") -> object:
-    """Returns a number with the digits of the text, of which a float may have lost some."""
+    """Returns a number with all the digits that it has in the text; a float may have lost some."""
     if isinstance(value, str):
-        with suppress(ArithmeticError):  # pydantic's error is the better one
+        with suppress(ArithmeticError):  # pydantic's own error is better
             return Decimal(value)
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, bool | list) else value
@@ -271,7 +277,7 @@ def _with_all_digits(value: object, info: "ValidationInfo[_Numbers]") -> object:
 
 
 def _flags_in(kind: type[Flag], value: int) -> Flag:
-    """Returns the combination of flags; their class may take unknown ones."""
+    """Returns the combination of flags; rejects unknown ones even if their class accepts them."""
     if value & ~_all_flags(kind):
         members = " or ".join([f"{member.value}" for member in kind])
         raise PydanticKnownError("enum", {"expected": f"{members}, or a sum of them"})
@@ -285,22 +291,22 @@ def _all_flags(kind: type[Flag]) -> int:
 def _read_member(
     members: Mapping[object, AnyValue], value: Json, read: Callable[[object], AnyValue]
 ) -> AnyValue:
-    """Returns the member that JSON writes as `value`, or what the enum makes of another value."""
+    """Returns the member whose JSON is `value`, or one that the enum returns for unknown values."""
     found = comparable(value)
     if found in members:
         return members[found]
-    member = read(value)  # raises pydantic's error, unless an enum has a `_missing_`
-    return read([]) if _json_value(member) == value else member  # `true` equals 1
+    member = read(value)  # raises pydantic's error unless the enum defines `_missing_`
+    return read([]) if _json_value(member) == value else member  # Python's True equals 1
 
 
 def _with_standard_zone[T: (datetime, time)](value: T) -> T:
-    """Returns `value` with a time zone of the standard library in place of pydantic's own class."""
+    """Returns `value` with a standard-library time zone instead of pydantic's own class."""
     offset = value.utcoffset()
     return value if offset is None else value.replace(tzinfo=timezone(offset) if offset else UTC)
 
 
 def _check_finite[T](value: T) -> T:
-    """Returns a value of type `Any`; raises pydantic's error for a NaN or an infinity in it."""
+    """Returns a value of type `Any`; raises pydantic's error for any NaN or infinity in it."""
     if isinstance(value, float) and not math.isfinite(value):
         raise PydanticKnownError("finite_number")
     if isinstance(value, list | dict):
@@ -313,14 +319,14 @@ def _check_finite[T](value: T) -> T:
 
 
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
-    """Returns the items sorted, so that equal sets have equal text."""
+    """Returns the items in sorted order, so that equal sets produce the same text."""
     if not isinstance(value, set | frozenset):
         raise PydanticSerializationUnexpectedValue("another type is declared")
     return sorted(dump_items(value), key=_sort_key)
 
 
 def _sort_key(item: object) -> tuple[float, str]:
-    """Sorts numbers first and by size, everything else by its text."""
+    """Returns a key that sorts numbers first, by value, and everything else by its JSON text."""
     if isinstance(item, int | float) and not isinstance(item, bool):
         return item, ""
     return math.inf, json.dumps(item, sort_keys=True, default=str)
@@ -336,9 +342,9 @@ def _finite_text(value: Decimal) -> str:
 
 
 class JsonSchemas(GenerateJsonSchema):
-    """Makes JSON schemas that describe what a validator takes.
+    """Generates JSON Schemas that describe the values that a validator accepts.
 
-    Raises `TypeError` for types whose values JSON cannot return, such as iterators.
+    Raises `TypeError` for types whose values cannot be restored from JSON, such as iterators.
     """
 
     def field_is_present(self, field: CoreSchema) -> bool:
@@ -355,7 +361,7 @@ class JsonSchemas(GenerateJsonSchema):
                 "Enum or similar, or use a list of pairs"
             )
         described = super().dict_schema(schema)
-        if types != {"string"}:  # the rule is one for numbers, and keys are texts
+        if types != {"string"}:  # the rule is for numbers, but keys are strings
             described.pop("propertyNames", None)
         return described
 
@@ -366,7 +372,7 @@ class JsonSchemas(GenerateJsonSchema):
         return {schema.get("type", "any")}.union(*inner)
 
     def literal_schema(self, schema: CoreSchema) -> JsonSchema:
-        values = [*map(_json_value, schema["expected"])]  # bytes as JSON has them
+        values = [*map(_json_value, schema["expected"])]  # bytes in their JSON form
         unique: CoreSchema = {**schema, "expected": values}
         return super().literal_schema(unique)
 

@@ -1,7 +1,8 @@
-"""JSON Schemas as dicts: the schema of a type, and a walk over the schemas inside a schema.
+"""JSON Schemas as dicts: the schema for a type, and a walk over the subschemas of a schema.
 
 `map_parts` knows the keywords whose values are schemas. All code that visits or rewrites schemas
-uses it, so no schema is visited twice, and no other value, such as a default, is taken for one.
+uses it, so no schema is visited twice, and no other value, such as a default, is mistaken for a
+schema.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,10 +17,10 @@ type AnyPart = AnyJson  # also `true` or `false`, or anything in an external sch
 
 
 def json_schema(of: object) -> JsonSchema:
-    """Returns the schema that instances of the type `of` satisfy once dumped.
+    """Returns the schema that dumped instances of the type `of` satisfy.
 
-    The dict is shared: copy it before changing it. Raises `SerdeError` for a type that cannot cross
-    JSON.
+    The dict is shared: copy it before changing it. Raises `SerdeError` for a type that JSON cannot
+    represent.
     """
     return _json_schema(of)
 
@@ -31,7 +32,7 @@ def _json_schema(of: object) -> JsonSchema:
     adapter = adapter_of(of)
     try:
         schema = adapter.json_schema(schema_generator=JsonSchemas)
-    except Exception as error:  # pydantic names types without a schema, such as callables
+    except Exception as error:  # pydantic names types that have no schema, such as callables
         message = f"has no JSON schema: {message_of(error).partition('\n')[0]}"
         raise SerdeError(name_of(of), (ValidationIssue((), message),)) from error
     return _without_titles(schema)
@@ -68,7 +69,7 @@ def map_parts(schema: JsonSchema, change: Callable[[AnyPart], AnyPart]) -> JsonS
 
 
 def walk_parts(schema: JsonSchema, depth: int = 0) -> Iterator[tuple[JsonSchema, int]]:
-    """Yields a schema and all schemas inside it, each with the objects and arrays around it."""
+    """Yields a schema and all its subschemas, each with its depth in objects and arrays."""
     yield schema, depth
     inner: list[AnyPart] = []
     map_parts(schema, inner.append)
@@ -77,10 +78,10 @@ def walk_parts(schema: JsonSchema, depth: int = 0) -> Iterator[tuple[JsonSchema,
 
 
 def target_name(reference: str) -> str:
-    """Returns the name of the definition in `$defs` to which a reference of ours leads."""
+    """Returns the name of the `$defs` entry that one of our own references points to."""
     return reference.rpartition("/")[2]
 
 
 def resolved(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
-    """Returns the schema, or the definition in `root` to which it refers."""
+    """Returns the schema, or the definition in `root` that it refers to."""
     return root["$defs"][target_name(schema["$ref"])] if "$ref" in schema else schema

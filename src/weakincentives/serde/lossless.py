@@ -1,9 +1,9 @@
-"""Decides whether JSON keeps a value as it is: by its type where that suffices, else by comparing.
+"""Decides whether a value survives JSON unchanged: by its type if possible, or by comparing.
 
-`check_by_type` makes a snapshot of plain dataclasses three times as fast as reading it back would.
-It reads pydantic's core schemas, which say exactly what pydantic does with a type. It knows the
-plain ones and gives up on every other, so that an unknown constraint, alias or validator costs time
-and never yields a wrong answer.
+With `check_by_type`, a snapshot of plain dataclasses is three times as fast as when it is read back
+and compared. The check uses pydantic's core schemas, which specify exactly how pydantic handles a
+type. It recognizes the plain ones and gives up on all others, so an unknown constraint, alias or
+validator costs time but never gives a wrong answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,17 +20,17 @@ from ..errors import ValidationIssue
 
 __all__ = ["Check", "check_by_type", "difference"]
 
-type AnyValue = Any  # Any: values of every type
-type CoreSchema = Any  # Any: nested dicts of pydantic's own making
+type AnyValue = Any  # Any: values of any type
+type CoreSchema = Any  # Any: nested dicts that pydantic creates
 type Check = Callable[[Sequence[AnyValue]], bool]
-"""Tells whether JSON keeps all values, which have one type; faster than one by one."""
+"""Returns whether JSON preserves all the values of one type; faster than checking each one."""
 
 
 # --- by the type
 
 
-# Keys of core schemas of the types below that change no value. Any other key, such as a constraint
-# or an alias, makes a schema unknown.
+# Core schema keys, for the types below, that do not change a value. A schema with any other key,
+# such as a constraint or an alias, is unknown.
 _PLAIN_KEYS = {
     *("type", "ref", "metadata", "schema", "items_schema", "keys_schema", "values_schema"),
     *("variadic_item_index", "default", "default_factory", "default_factory_takes_data"),
@@ -38,18 +38,18 @@ _PLAIN_KEYS = {
     *("config", "fields", "frozen", "generic_origin", "post_init", "slots", "dataclass_name"),
     *("collect_init_only", "computed_fields", "name", "init", "kw_only"),
 }
-_LARGEST = 2**63  # far below the 4,300 digits that Python reads
+_LARGEST = 2**63  # far below the 4,300 digits that Python can parse
 
 
 class _UnknownError(Exception):
-    """A core schema that the checks here do not know."""
+    """A core schema that these checks do not recognize."""
 
 
 def check_by_type(schema: CoreSchema, config: Mapping[str, object]) -> Check | None:
-    """Returns the check for values of a core schema; `None` where only comparing can tell.
+    """Returns the check for values of a core schema; `None` if the values must be compared.
 
-    Such a case is a dataclass whose configuration is not `config`, or a type within itself, whose
-    values may be nested too deeply.
+    For example, a dataclass whose configuration is not `config` must be compared, and so must a
+    recursive type, because its values may be nested too deeply.
     """
     try:
         return _check(schema, config, {})
@@ -58,7 +58,7 @@ def check_by_type(schema: CoreSchema, config: Mapping[str, object]) -> Check | N
 
 
 def _check(schema: CoreSchema, config: Mapping[str, object], named: dict[str, AnyValue]) -> Check:
-    """Returns the check of a core schema; `named` has definitions, or their checks once made."""
+    """Returns the check for a core schema; `named` maps names to definitions or their checks."""
     check = partial(_check, config=config, named=named)
     if not schema.keys() <= _PLAIN_KEYS:
         raise _UnknownError
@@ -67,7 +67,7 @@ def _check(schema: CoreSchema, config: Mapping[str, object], named: dict[str, An
             named |= {definition["ref"]: definition for definition in definitions}
             return check(inner)
         case {"type": "definition-ref", "schema_ref": name} if name in named:
-            found = named.pop(name)  # so that it is unknown within itself
+            found = named.pop(name)  # so that a recursive reference is unknown
             named[name] = found = found if callable(found) else check(found)
             return cast(Check, found)
         case {"type": "default", "schema": inner}:
@@ -110,7 +110,7 @@ def _of_container(schema: CoreSchema, check: Callable[[CoreSchema], Check]) -> C
 def _is_plain_class(
     schema: CoreSchema, arguments: CoreSchema, config: Mapping[str, object]
 ) -> bool:
-    """Tells whether a dataclass has no settings, computed values or `__post_init__` of its own."""
+    """Returns whether a dataclass defines no settings, computed values or `__post_init__`."""
     own = {name: value for name, value in schema.get("config", {}).items() if name != "title"}
     return (
         own == config
@@ -133,7 +133,7 @@ def _is_kept(
     if not _of_type(kind, values):
         return False
     if not slots and not {len(columns)}.issuperset(map(len, map(vars, values))):
-        return False  # some instance has an attribute besides its fields
+        return False  # an instance has an attribute that is not a field
     return all(check(list(map(column, values))) for column, check in columns)
 
 
@@ -169,7 +169,7 @@ def _are_plain_times(values: Sequence[AnyValue]) -> bool:
 
 
 def _are_uuids(values: Sequence[AnyValue]) -> bool:
-    from uuid import UUID  # importing it asks the system for its platform
+    from uuid import UUID  # importing it queries the platform
 
     return _of_type(UUID, values)
 
@@ -190,20 +190,20 @@ _SCALARS: Mapping[str, Check] = {
 
 
 _BY_EQUALITY = {str, bytes, int, bool, float}
-_WHOLE = -1  # the place of what is none in JSON, such as a length
+_WHOLE = -1  # the place of a part with no place in JSON, such as a length
 
 
 def difference(
     value: AnyValue, back: AnyValue, path: tuple[str | int, ...] = ()
 ) -> ValidationIssue | None:
-    """Returns the first place where `back` is not the same as `value`; `None` if there is none.
+    """Returns the first place where `back` differs from `value`, or `None` if they are the same.
 
-    The same means equal and of the same type, except that an integer may come back as the float
-    that equals it.
+    Two values are the same if they are equal and have the same type. However, an integer may come
+    back as the equal float.
     """
     kind = type(value)
     if value is back or (kind is int and type(back) is float and back == value):
-        return None  # where a float is declared, Python takes an integer too
+        return None  # Python allows an integer where a float is declared
     if type(back) is not kind:
         message = f"JSON makes a {_name(type(back))} of this {_name(kind)}"
         return ValidationIssue(path, message)
@@ -224,9 +224,9 @@ def _changed(value: AnyValue, path: tuple[str | int, ...]) -> ValidationIssue:
 
 
 def _parts(value: AnyValue, back: AnyValue) -> Iterator[tuple[str | int, AnyValue, AnyValue]]:
-    """Yields the parts of two values of one type in pairs, with their place in JSON or `_WHOLE`.
+    """Yields the parts of two values of one type in pairs, with their JSON path item or `_WHOLE`.
 
-    Parts after the first pair that differs may be missing.
+    After the first pair that differs, parts may be missing.
     """
     for name in ("maxlen", "default_factory"):
         if hasattr(value, name):
@@ -247,8 +247,8 @@ def _parts(value: AnyValue, back: AnyValue) -> Iterator[tuple[str | int, AnyValu
                 yield field.name, getattr(value, field.name), getattr(back, field.name)
         case _:
             yield _WHOLE, True, bool(value == back)
-            if "__dict__" not in dir(value):  # 1.0 and 1.00, fold and zones are equal
-                yield _WHOLE, repr(value), repr(back)  # other texts may hold an address
+            if "__dict__" not in dir(value):  # equality ignores trailing zeros, fold and zones
+                yield _WHOLE, repr(value), repr(back)  # another repr may contain an address
     if any(attributes := (_other_attributes(value), _other_attributes(back))):
         yield _WHOLE, *attributes
 

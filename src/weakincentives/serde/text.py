@@ -1,4 +1,4 @@
-"""JSON text whose objects have each key once, and patterns that are matched in linear time."""
+"""JSON text without duplicate keys, and patterns that match in linear time."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ __all__ = ["check_unique_keys", "line_matcher", "load_unique"]
 
 
 def load_unique(subject: str, text: str | bytes) -> AnyJson:
-    """Returns the values in JSON `text`; raises `SerdeError` if an object has a key twice.
+    """Parses the JSON `text`; raises `SerdeError` if an object contains a duplicate key.
 
     Raises `ValueError` for text that is not JSON.
     """
@@ -20,15 +20,16 @@ def load_unique(subject: str, text: str | bytes) -> AnyJson:
 
 
 def check_unique_keys(subject: str, text: str | bytes) -> None:
-    """Raises `SerdeError` about `subject` if an object in the JSON `text` has a key twice.
+    """Raises `SerdeError` about `subject` if an object in the JSON `text` has a duplicate key.
 
-    Parsers silently keep the last value. Text that is not JSON passes: a parser explains it better.
+    Parsers silently keep the last value. Text that is not JSON passes, because a parser reports it
+    better.
     """
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         strings = text.split('"')[1::2]
-        # two objects may have the same keys, and values may be equal
+        # Equal strings may also be keys of different objects, or values.
         if "\\" in text or len(set(strings)) < len(strings):
             _unique_decoder(subject).raw_decode(text.lstrip())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
@@ -50,10 +51,10 @@ def _unique_keys(subject: str, pairs: list[tuple[str, AnyJson]]) -> dict[str, An
 
 
 def line_matcher(pattern: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
-    """Returns a function that finds `pattern` in a text, in time linear in the text.
+    """Returns a function that searches a text for `pattern`, in time linear in the text's length.
 
-    It uses the engine of pydantic's string patterns, which has neither look-around nor
-    back-references. Raises `ValueError` for a pattern that the engine does not take.
+    It uses the engine behind pydantic's string patterns, which supports neither look-around nor
+    back-references. Raises `ValueError` for a pattern that the engine does not support.
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 

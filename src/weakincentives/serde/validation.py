@@ -1,11 +1,11 @@
-"""Checks JSON values against a JSON Schema from outside, such as that of an external tool.
+"""Checks JSON values against an external JSON Schema, such as that of an MCP tool.
 
-jsonschema does the work and is imported on first use: the import takes 80 ms, and the core does not
-depend on it. It is what the MCP SDK checks with too. Nothing is fetched for a `$ref`. Patterns run
-in time linear in the text; one with look-around or back-references is not checked, nor are rules
-for the names of properties by pattern. A check takes work in proportion to the data, or it is given
-up: unions that refer to themselves would double it with each level. Issues name paths and rules,
-never the data.
+This module uses jsonschema, as the MCP SDK does. It imports the library on first use, because the
+import takes 80 ms and the core does not depend on it. A `$ref` is never fetched. Patterns run in
+time linear in the text. Patterns with look-around or back-references are not checked, nor are rules
+that match property names by pattern. The work of a check is limited in proportion to the data, and
+the check stops at the limit: recursive unions would otherwise double the work with each level.
+Issues contain paths and rules, never the data.
 """
 
 import json
@@ -27,26 +27,26 @@ from .values import parse_json
 
 __all__ = ["check_schema", "parse_object", "validation_issues"]
 
-# Any, in the three: jsonschema may not be installed where the type checkers run.
+# Any in all three: jsonschema may not be installed where the type checkers run.
 type _Validator = Any
 type _Error = Any
 type _Module = Any
 type _Rule = AnyFunction
 
-_MAX_ISSUES = 20  # a model does not correct more in one reply
+_MAX_ISSUES = 20  # a model does not correct more than this in one reply
 _MAX_ERRORS = 1_000
 _MAX_MESSAGE = 300
-# Applications of rules, at 10 to 50 microseconds each: as many for each character, and at most.
+# How often a check may apply a rule, at 10 to 50 µs each: base, per character, and maximum.
 _STEPS, _STEPS_PER_CHARACTER, _MAX_STEPS = 20_000, 10, 500_000
-_ENUM_STEP = 20  # members of a list in a schema that take as long as a rule
+_ENUM_STEP = 20  # how many list members in a schema cost as much as one rule
 
 
 class _TooManySteps(Exception):
-    """A check takes too much work."""
+    """A check needs too many steps."""
 
 
 class _Work(local):
-    """How many rules the check in this thread may still apply, and which floats are integers."""
+    """How many steps this thread's check has left, and which floats it found to be integers."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -57,13 +57,14 @@ _work = _Work()
 
 
 def check_schema(schema: JsonSchema) -> None:
-    """Raises `SerdeError` unless `schema` is a valid JSON Schema of the draft that it names.
+    """Raises `SerdeError` unless `schema` is valid under the JSON Schema draft that it names.
 
-    Raises `ImportError` without jsonschema.
+    Raises `ImportError` if jsonschema is not installed.
     """
     library = _jsonschema()
     try:
-        # without formats: patterns are ECMAScript's, which Python's engine does not read whole
+        # Without formats: patterns use ECMAScript syntax, which Python's engine supports only in
+        # part.
         _draft(schema).check_schema(schema, format_checker=None)
     except library.SchemaError as error:
         issue = ValidationIssue(tuple(error.absolute_path), error.message[:300])
@@ -74,20 +75,20 @@ def check_schema(schema: JsonSchema) -> None:
 
 
 def validation_issues(schema: str, value: Json) -> tuple[ValidationIssue, ...]:
-    """Returns what is wrong with `value` under the JSON text of a schema; at most 20 issues.
+    """Checks `value` against a schema in JSON text; returns at most 20 issues.
 
-    Raises `SerdeError` for a schema that is not valid, or whose `$ref` leads nowhere or in circles.
+    Raises `SerdeError` if the schema is invalid, or if a `$ref` cannot be resolved or is circular.
     """
     size = len(json.dumps(value))
     return tuple(map(_issue, islice(_errors(schema, value, size), _MAX_ISSUES)))
 
 
 def parse_object(schema: str, text: str) -> dict[str, Json]:
-    """Returns the object in JSON `text`, checked against the JSON text of a schema.
+    """Parses the JSON object in `text`, and checks it against a schema in JSON text.
 
-    Nulls that the schema refuses are left out, since a strict decoder sends them for absent
-    properties, and a number without a fraction, such as 3.0, is an `int` where the schema says
-    integer. Raises `SerdeError` with at most 20 issues.
+    Nulls that the schema rejects are dropped, because a strict decoder sends them for absent
+    properties. A number without a fraction, such as 3.0, becomes an `int` where the schema requires
+    an integer. Raises `SerdeError` with at most 20 issues.
     """
     value = parse_json(dict[str, Any], text)
     errors = list(islice(_errors(schema, value, len(text)), _MAX_ERRORS))
@@ -100,7 +101,7 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
         errors = list(islice(_errors(schema, shortened, len(text)), _MAX_ERRORS))
         if not errors:
             return _with_integers(shortened)
-    issues = dict.fromkeys(map(_issue, errors))  # several missing properties are one issue
+    issues = dict.fromkeys(map(_issue, errors))  # merges the errors for several missing properties
     raise SerdeError("arguments", tuple(issues)[:_MAX_ISSUES])
 
 
@@ -125,9 +126,9 @@ def _is_null(error: _Error) -> bool:
 
 
 def _errors(schema: str, value: Json, size: int) -> Iterator[_Error]:
-    """Yields errors; for a union those of its members instead of its own.
+    """Yields the errors of a check; for a union, its members' errors instead of its own.
 
-    `size` is the number of characters of `value` as JSON, to which the work is bounded.
+    `size` is the length of `value` as JSON text, which limits the work.
     """
 
     def leaves(error: _Error) -> Iterator[_Error]:
@@ -147,7 +148,7 @@ def _errors(schema: str, value: Json, size: int) -> Iterator[_Error]:
 
 
 def _problem(error: Exception) -> str:
-    """Returns why a check has failed. An external schema can make jsonschema raise any error."""
+    """Explains why a check failed. An external schema can make jsonschema raise any error."""
     match error:
         case _TooManySteps():
             return "the check takes too long; send less, and nest it less deeply"
@@ -160,15 +161,15 @@ def _problem(error: Exception) -> str:
 
 
 def _issue(error: _Error) -> ValidationIssue:
-    """Returns the issue of an error; jsonschema's own text would quote the data."""
+    """Converts an error to an issue; jsonschema's own message would quote the data."""
     rule, expected = error.validator, error.validator_value
-    if rule == "required" and isinstance(expected, list):  # the oldest draft has a boolean
+    if rule == "required" and isinstance(expected, list):  # the oldest draft uses a boolean
         missing = [name for name in expected if name not in error.instance]
         message = f"lacks {', '.join(map(repr, missing))}"
     elif rule == "additionalProperties" and expected is False:
         known = ", ".join(map(repr, error.schema.get("properties", {}))) or "none"
         message = f"has unknown properties; there are {known}"
-    elif rule is None:  # a schema that is `false`
+    elif rule is None:  # the schema is `false`
         message = "is not allowed"
     else:
         message = f"does not fit {rule}: {json.dumps(expected, ensure_ascii=False)}"
@@ -189,7 +190,7 @@ def _draft(schema: JsonSchema) -> _Validator:
 
 @lru_cache(maxsize=4096)
 def _validator(schema: str) -> _Validator:
-    """Returns the validator of a schema; raises `SerdeError` for a schema that is not valid."""
+    """Returns the validator for a schema; raises `SerdeError` if the schema is invalid."""
     content = json.loads(schema)
     check_schema(content)
     draft = _draft(content)
@@ -203,13 +204,13 @@ def _validator(schema: str) -> _Validator:
         "unevaluatedProperties": _accept,
         "additionalProperties": partial(_check_others, draft.VALIDATORS["additionalProperties"]),
     }
-    registry = import_module("referencing").Registry()  # an empty one, which fetches nothing
+    registry = import_module("referencing").Registry()  # an empty registry never fetches anything
     counted = {name: partial(_count, rule) for name, rule in rules.items()}
     return _jsonschema().validators.extend(draft, counted)(content, registry=registry)
 
 
 def _count(rule: _Rule, validator: _Validator, expected: Json, *parts: object) -> object:
-    """Applies a rule, if the check may still do so."""
+    """Applies a rule if the check has steps left."""
     _work.left -= 1 + (len(expected) // _ENUM_STEP if isinstance(expected, list) else 0)
     if _work.left < 0:
         raise _TooManySteps
@@ -219,7 +220,7 @@ def _count(rule: _Rule, validator: _Validator, expected: Json, *parts: object) -
 def _check_type(
     check: _Validator, validator: _Validator, types: Json, value: Json, schema: JsonSchema
 ) -> Iterator[_Error]:
-    """Does what jsonschema does, and notes the floats that count as integers."""
+    """Checks as jsonschema does, and records the floats that are valid integers."""
     names = types if isinstance(types, list) else [types]
     if isinstance(value, float) and value.is_integer() and "integer" in names:
         _work.integers.add(id(value))
@@ -228,23 +229,23 @@ def _check_type(
 
 
 def _check_multiple(_: _Validator, factor: Json, value: Json, *__: object) -> Iterator[_Error]:
-    """Does what jsonschema does, by the decimal digits: 19.99 is a multiple of 0.01."""
-    from decimal import Context, Decimal  # here, since the import takes a millisecond
+    """Checks as jsonschema does, but by decimal digits: 19.99 is a multiple of 0.01."""
+    from decimal import Context, Decimal  # imported late because it takes a millisecond
 
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if isinstance(value, int) and isinstance(factor, int):  # of any length
+    if isinstance(value, int) and isinstance(factor, int):  # exact for any length
         if value % factor:
             yield _jsonschema().ValidationError("not a multiple")
         return
-    digits = Context(prec=700)  # of the quotient of any two floats
-    with suppress(ArithmeticError):  # an infinity
+    digits = Context(prec=700)  # enough for the quotient of any two floats
+    with suppress(ArithmeticError):  # raised for an infinity
         if digits.remainder(Decimal(repr(value)), Decimal(repr(factor))):
             yield _jsonschema().ValidationError("not a multiple")
 
 
 def _check_unique(_: _Validator, unique: Json, value: Json, *__: object) -> Iterator[_Error]:
-    """Does what jsonschema does, in linear time."""
+    """Checks as jsonschema does, but in linear time."""
     if unique and isinstance(value, list) and len(set(map(comparable, value))) < len(value):
         yield _jsonschema().ValidationError("not unique")
 
@@ -256,7 +257,7 @@ def _accept(*_: object) -> Iterator[_Error]:
 def _check_others(
     check: _Validator, validator: _Validator, rule: Json, value: Json, schema: JsonSchema
 ) -> Iterator[_Error]:
-    """Yields the errors of `additionalProperties`, unless patterns name exceptions."""
+    """Yields the errors of `additionalProperties`, unless the schema has `patternProperties`."""
     return _accept() if schema.get("patternProperties") else check(validator, rule, value, schema)
 
 
@@ -264,7 +265,7 @@ def _check_others(
 def _matcher(pattern: str) -> Callable[[str], bool]:
     try:
         return line_matcher(pattern)
-    except ValueError:  # one that this engine does not take
+    except ValueError:  # the engine does not support this pattern
         return lambda _: True
 
 

@@ -1,6 +1,6 @@
-"""Dumps values to JSON and parses them back, each by pydantic's adapter of its type.
+"""Dumps values to JSON and parses them back, using pydantic's adapter for their type.
 
-`exact_types` makes the adapters keep the promises of this package.
+`exact_types` makes these adapters keep the package's promises.
 """
 
 import json
@@ -35,13 +35,13 @@ __all__ = [
     "parse_json",
 ]
 
-# Any, in both: a ConfigDict of pydantic, and its adapters of all types.
+# Any in both: pydantic's ConfigDict, and its adapters for all types.
 type PydanticConfig = Any
 type AnyTypeAdapter = pydantic.TypeAdapter[Any]
 
 
 def cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
-    """Caches what `function` returns for a type and options."""
+    """Caches the results of `function` by type and options."""
 
     @lru_cache(maxsize=4096)
     def cached(of: AnyType, _: str, **options: bool) -> T:
@@ -49,7 +49,7 @@ def cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(function)
     def find(of: AnyType, **options: bool) -> T:
-        # `A | B` equals `B | A`, and is read in another order.
+        # `A | B` equals `B | A`, but its members are tried in a different order.
         return cached(of, "" if isinstance(of, type) else repr(of), **options)
 
     return find
@@ -59,9 +59,10 @@ def cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
 
 
 class ByKind:
-    """Metadata of a union of classes that a field `kind` tells apart.
+    """Metadata for a union of classes that are distinguished by a `kind` field.
 
-    `Annotated[A | B, ByKind()]` is read by the class that `kind` names; pydantic would try all.
+    JSON for `Annotated[A | B, ByKind()]` is parsed as the class that `kind` names. Without it,
+    pydantic would try every class.
     """
 
     def __get_pydantic_core_schema__(
@@ -74,10 +75,11 @@ class ByKind:
 
 @dataclass(frozen=True, slots=True)
 class UpgradedBy:
-    """Annotates a type whose JSON value `upgrade` receives before it is read.
+    """Annotates a type whose JSON value is passed through `upgrade` before it is parsed.
 
-    `upgrade` returns the value in the present format, and other values as they are. The fields of
-    the type must be of types that JSON has: a tuple is not read from the list that it returns.
+    `upgrade` converts a value in an older format to the current one and returns any other value
+    unchanged. The type's fields must have types that exist in JSON: a tuple field, for example,
+    cannot be parsed from the list that `upgrade` returns.
     """
 
     upgrade: Callable[[AnyJson], object]
@@ -94,11 +96,11 @@ class UpgradedBy:
 
 
 def dump(value: object, *, exclude_none: bool = False) -> Json:
-    """Returns `value` as plain JSON values; raises `SerdeError` for what JSON cannot hold."""
+    """Converts `value` to plain JSON values; raises `SerdeError` if JSON cannot represent it."""
     text = dump_json(value, exclude_none=exclude_none)
     try:
         plain: Json = json.loads(text)
-    except ValueError as error:  # Python reads no integer of more than 4,300 digits
+    except ValueError as error:  # Python cannot parse integers of more than 4,300 digits
         raise _unfit(value, ValidationIssue((), f"{error}")) from error
     return plain
 
@@ -106,7 +108,7 @@ def dump(value: object, *, exclude_none: bool = False) -> Json:
 def dump_json(value: object, *, exclude_none: bool = False) -> str:
     """Returns `value` as compact JSON text.
 
-    Raises `SerdeError` for what JSON cannot hold, NaN and infinities included.
+    Raises `SerdeError` for values that JSON cannot represent, including NaN and infinities.
     """
     kind = _type_of(value)
     return _write(
@@ -115,7 +117,7 @@ def dump_json(value: object, *, exclude_none: bool = False) -> str:
 
 
 def dump_lossless(of: object, value: object) -> Json:
-    """Returns plain JSON values of which `parse(of, …)` makes an equal value.
+    """Returns plain JSON values from which `parse(of, …)` restores an equal value.
 
     Raises `SerdeError` as `dump_json_lossless` does.
     """
@@ -124,18 +126,18 @@ def dump_lossless(of: object, value: object) -> Json:
 
 
 def dump_json_lossless(of: object, value: object) -> str:
-    """Returns JSON text of which `parse_json(of, …)` makes an equal value of the same types.
+    """Returns JSON text from which `parse_json(of, …)` restores an equal value of the same types.
 
-    Raises `SerdeError` with path and type of what JSON would lose or change, such as an instance of
-    a subclass of the declared type, or a tuple in a field of type `Any`. An integer in a field of
-    type `float` comes back as the float that equals it.
+    Raises `SerdeError` with the path and type of any value that JSON would lose or change, such as
+    an instance of a subclass of the declared type, or a tuple in a field of type `Any`. An integer
+    in a field of type `float` is restored as the equal float.
     """
     text = _write(lambda: adapter_of(of), value, exclude_none=False)
     check = _check_by_type(of)
     if check is not None and check([value]):
         return text
     try:
-        parse_json(object, f"[[{text}]]")  # a snapshot nests it more deeply
+        parse_json(object, f"[[{text}]]")  # because a snapshot adds nesting
         issue = difference(value, parse_json(of, text))
     except SerdeError as error:
         issues = [
@@ -143,7 +145,7 @@ def dump_json_lossless(of: object, value: object) -> str:
             for issue in error.issues
         ]
         raise _unfit(value, *issues) from error
-    except Exception as error:  # a comparison of the user's type, or too many levels
+    except Exception as error:  # raised by a user type's comparison, or by deep nesting
         reason = f"cannot be compared: {type(error).__name__}"
         raise _unfit(value, ValidationIssue((), reason)) from error
     if issue is not None:
@@ -155,16 +157,16 @@ def dump_json_lossless(of: object, value: object) -> str:
 def _check_by_type(of: AnyType) -> Check | None:
     from .exact_types import CONFIG
 
-    config = {**CONFIG, "extra_fields_behavior": "forbid"}  # as pydantic writes it in a schema
+    config = {**CONFIG, "extra_fields_behavior": "forbid"}  # as it appears in pydantic's schemas
     return check_by_type(adapter_of(of).core_schema, config)
 
 
 def _write(find_adapter: Callable[[], AnyTypeAdapter], value: object, *, exclude_none: bool) -> str:
     try:
         text = _to_json(find_adapter(), value, exclude_none=exclude_none, warnings="error")
-    except SerdeError as error:  # of the type
+    except SerdeError as error:  # raised for the type
         raise _unfit(value, ValidationIssue((), f"{error}")) from error
-    except Exception as error:  # pydantic, and any property or field serializer of the user's type
+    except Exception as error:  # from pydantic, or a user type's property or serializer
         text = _write_again(find_adapter(), value, error, exclude_none=exclude_none)
     if "NaN" in text or "Infinity" in text:
 
@@ -187,7 +189,7 @@ def _to_json(
             value, exclude_none=exclude_none, by_alias=True, warnings=warnings
         ).decode()
     except Exception as error:
-        # which pydantic wraps as any other error
+        # pydantic wraps a KeyboardInterrupt like any other error.
         if f"{error}".rstrip(": ").endswith(": KeyboardInterrupt"):
             raise KeyboardInterrupt from error
         raise
@@ -196,10 +198,10 @@ def _to_json(
 def _write_again(
     adapter: AnyTypeAdapter, value: object, error: Exception, *, exclude_none: bool
 ) -> str:
-    """Returns the text of a value that pydantic refused, if it is read back as the same value.
+    """Returns the text of a value that pydantic rejected, if the text restores the same value.
 
-    Else raises `SerdeError`, whose issues come from reading the text: pydantic does not say where a
-    value is of another type than declared.
+    Otherwise, raises `SerdeError`, whose issues come from parsing the text, because pydantic does
+    not report where a value's type differs from the declared one.
     """
     import pydantic
 
@@ -214,22 +216,22 @@ def _write_again(
             ValidationIssue(issue.path, f"is not of the declared type: {issue.message}")
             for issue in _issues_of(invalid)
         ]
-    except Exception:  # the same error once more
+    except Exception:  # the same error as before
         issues = [ValidationIssue((), _reason(error))]
     raise _unfit(value, *issues) from error
 
 
-# dumped as they are
+# Values of these types are dumped unchanged.
 _PLAIN = frozenset({str, int, float, bool, type(None), object})
 
 
-# Causes that end a dump: a value within this one that cannot be dumped, too many levels, and
-# interrupts. A second attempt would double the time with each level.
+# Causes that stop a dump: an inner value that cannot be dumped, excessive nesting, or an interrupt.
+# A second attempt would double the time with each level.
 _FINAL = (SerdeError, RecursionError, KeyboardInterrupt, SystemExit)
 
 
 def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
-    """Dumps `value` by its own type; pydantic would leave sets unsorted and annotations unread."""
+    """Dumps `value` by its own type; pydantic would not sort sets or apply annotations."""
     exclude_none = bool(info.exclude_none)
 
     def walk(value: AnyValue) -> object:
@@ -260,9 +262,9 @@ def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first line of an error's text without the names of errors before it."""
+    """Returns the first line of an error's message, without the error names that precede it."""
     text = message_of(error).partition("\n")[0].rpartition("Error: ")[2]
-    if text.startswith(_UNFIT):  # of a value within this one
+    if text.startswith(_UNFIT):  # raised for an inner value
         text = text.partition(": ")[2]
     endless = text.endswith("RecursionError")
     return "it contains itself or is nested too deeply" if endless else text
@@ -283,14 +285,14 @@ def parse[T](of: "TypeForm[T]", data: object, *, allow_extra: bool = False) -> T
 @overload
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object: ...
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
-    """Returns `data`, made of JSON values, as an instance of the type `of`.
+    """Converts `data`, which consists of JSON values, to an instance of the type `of`.
 
     Raises `SerdeError` with every issue.
     """
     from pydantic_core import to_json
 
-    # Through text, since pydantic reads Python values by other rules: a string that could be an
-    # int, for one.
+    # Converts through text, because pydantic applies other rules to Python values, for example to a
+    # string that could be an int.
     try:
         text = to_json(data, inf_nan_mode="constants")
     except Exception as error:
@@ -303,21 +305,21 @@ def parse_json[T](of: "TypeForm[T]", text: str | bytes, *, allow_extra: bool = F
 @overload
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object: ...
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
-    """Returns JSON `text` as an instance of the type `of`; raises `SerdeError` with every issue."""
-    # without the option it is the adapter that dumps too
+    """Parses JSON `text` as an instance of type `of`; raises `SerdeError` with every issue."""
+    # Without the option, use the same cached adapter as for dumping.
     adapter = adapter_of(of, allow_extra=True) if allow_extra else adapter_of(of)
     try:
         return adapter.validator.validate_json(text)
-    except Exception as error:  # pydantic's, and those of an author's `__post_init__`
+    except Exception as error:  # from pydantic, or a user type's `__post_init__`
         raise SerdeError(name_of(of), _issues_of(error)) from error
 
 
-# listing an issue takes pydantic 30 µs where paths are long; 10,000 still cover every `null`
+# pydantic takes 30 µs to list an issue with a long path; 10,000 still cover every `null`
 _MAX_ISSUES = 10_000
 
 
 def _issues_of(error: Exception) -> tuple[ValidationIssue, ...]:
-    """Returns every issue with its path, never the data, which may be secret or huge."""
+    """Returns every issue with its path, but never the data, which may be secret or huge."""
     import pydantic
 
     if not isinstance(error, pydantic.ValidationError):
@@ -328,7 +330,7 @@ def _issues_of(error: Exception) -> tuple[ValidationIssue, ...]:
     issues: list[ValidationIssue] = []
     for detail in error.errors(include_url=False, include_input=False):
         message, context = detail["msg"], detail.get("ctx", {})
-        if detail["type"] == "union_tag_invalid":  # the one message that quotes the input
+        if detail["type"] == "union_tag_invalid":  # the only message that quotes the input
             tags = context.get("expected_tags")
             message = f"Input should have as {context.get('discriminator')} one of {tags}"
         issues.append(ValidationIssue(detail["loc"], message))
@@ -339,15 +341,15 @@ def _issues_of(error: Exception) -> tuple[ValidationIssue, ...]:
 
 
 def name_of(of: object) -> str:
-    """Returns the name of a type of any form, as errors state it."""
+    """Returns the name of any kind of type, for error messages."""
     return getattr(of, "__name__", None) or str(of)
 
 
 @cached_by_type
 def adapter_of(of: AnyType, *, allow_extra: bool = False) -> AnyTypeAdapter:
-    """Returns pydantic's adapter of a type, whose reading and dumping are made exact.
+    """Returns pydantic's adapter for a type, adjusted to parse and dump exactly.
 
-    Raises `SerdeError` for a type that cannot cross JSON.
+    Raises `SerdeError` for a type that JSON cannot represent.
     """
     import pydantic
 
@@ -356,13 +358,13 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> AnyTypeAdapter:
     extra = "ignore" if allow_extra else "forbid"
     config: PydanticConfig = {**CONFIG, "extra": extra}
     try:
-        # An alias, since TypeAdapter rejects a config for a bare dataclass.
-        make_alias: AnyType = TypeAliasType  # a checker reads a call as a declaration
+        # Use an alias, because TypeAdapter rejects a config for a bare dataclass.
+        make_alias: AnyType = TypeAliasType  # type checkers treat a direct call as a declaration
         root = make_alias("Root", of)
         adapter: AnyTypeAdapter = pydantic.TypeAdapter(root, config=config)
         adapter.rebuild()  # raises if a forward reference cannot be resolved
         make_exact(adapter, extra, _dump_any)
-    except Exception as error:  # pydantic's, and whatever the author's annotations raise
+    except Exception as error:  # from pydantic, or from the author's annotations
         message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
         raise SerdeError(name_of(of), (ValidationIssue((), message),)) from error
     return adapter
@@ -370,22 +372,23 @@ def adapter_of(of: AnyType, *, allow_extra: bool = False) -> AnyTypeAdapter:
 
 @lru_cache(maxsize=4096)
 def _adapter_of_class(kind: AnyType) -> AnyTypeAdapter | None:
-    """Returns the adapter of a class; `None` for one that pydantic does not know.
+    """Returns the adapter for a class; `None` if pydantic does not support the class.
 
-    pydantic then guesses, which suffices for a subclass of `str`, for one.
+    Without an adapter, pydantic infers how to dump the value, which works for a subclass of `str`,
+    for example.
     """
     try:
         return adapter_of(kind)
     except SerdeError as error:
-        if isinstance(error.__cause__, NameError):  # of an annotation, which may be there later
+        if isinstance(error.__cause__, NameError):  # an annotation's name may be defined later
             raise
         return None
 
 
 def _type_of(value: AnyValue) -> AnyType:
-    """Returns the type to dump `value` by: its class, or a list of one dataclass.
+    """Returns the type by which to dump `value`: its class, or a list of one dataclass.
 
-    The list is dumped at once, which is faster than item by item.
+    Dumping such a list as a whole is faster than dumping its items one by one.
     """
     kind = type(value)
     if kind is list and len(kinds := set(map(type, value))) == 1:

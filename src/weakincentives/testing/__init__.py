@@ -1,4 +1,4 @@
-"""Test utilities for prompts and agents: adapters without a provider, and recorded events."""
+"""Test utilities for prompts and agents: adapters that need no provider, and recorded events."""
 
 from ..inspection.states import PromptState, render_states
 from ..network_guard import NetworkRefusedError

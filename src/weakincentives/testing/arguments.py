@@ -1,7 +1,7 @@
 """Hypothesis strategies for tool arguments that do or do not match a JSON schema.
 
-This is the only module that imports hypothesis, and it is imported only when needed. It supports
-the schemas that `serde` generates.
+Only this module imports hypothesis, and it is imported only when needed. It supports the schemas
+that `serde` generates.
 """
 
 import json
@@ -29,13 +29,13 @@ _LONG = 20_000
 def argument_strategies(
     schema: JsonSchema, replacement: _Replacement = None
 ) -> tuple[AnyStrategy, AnyStrategy]:
-    """Returns strategies for dicts that match an object's schema, and for dicts that do not.
+    """Returns a strategy for dicts that match an object's schema, and one for dicts that do not.
 
-    `replacement` replaces all generated values, or those of the properties that it names. Most
-    dicts of the second strategy have an unknown, a missing or a mistyped param, but a few of them
-    match.
+    `replacement` replaces all generated values, or only those for the properties that it names.
+    Most dicts from the second strategy have an unknown, missing or mistyped param, but a few of
+    them match.
     """
-    if "$ref" in schema:  # a type that contains itself
+    if "$ref" in schema:  # a recursive type
         schema = {**resolved(schema, schema), "$defs": schema["$defs"]}
     fitting = _fitting(schema, replacement)
     names = st.sampled_from([*schema.get("properties", {}), "no_such_param"])
@@ -67,7 +67,7 @@ def _fitting(schema: JsonSchema, replacement: _Replacement) -> AnyStrategy:
 def _values_later(
     schema: JsonSchema, definitions: Mapping[str, AnyStrategy]
 ) -> Callable[[], AnyStrategy]:
-    # not a partial, because hypothesis would print all of its arguments
+    # Not a partial, because hypothesis would print all of its arguments.
     return lambda: _values(schema, definitions)
 
 
@@ -76,7 +76,7 @@ def _merged(first: AnyStrategy, second: AnyStrategy) -> AnyStrategy:
 
 
 def _values(schema: JsonSchema, definitions: Mapping[str, AnyStrategy]) -> AnyStrategy:
-    """Returns values that match the keywords known here; the parser rejects any other mismatch."""
+    """Generates values that match the supported keywords; the parser rejects other mismatches."""
     values = partial(_values, definitions=definitions)
     match schema:
         case {"$ref": reference}:

@@ -2,8 +2,8 @@
 
 Each scenario defines its expected outcome. In addition, every adapter must reach the same outcome
 as `ScriptedAdapter`, whether it injects tools or restarts. Each scenario is played with only the
-prompt, with a user message, and in a conversation that another adapter started. The author of an
-adapter implements a `Harness`.
+prompt, with a user message, and in a conversation that another adapter started. To test your own
+adapter, implement a `Harness`.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ class ConformanceError(AssertionError):
 class SentRequest:
     """One request from the model's point of view.
 
-    `texts` are the instructions and the user's texts, and `tools` the names of the tools. `answers`
-    are the tool results, as pairs of call id and text. `media` are the digests of all images and
-    documents, in order. `replies` are the model's own earlier texts, and `calls` the ids of its
-    earlier calls, in order.
+    `texts` contains the instructions and the user's texts, and `tools` the tool names. `answers`
+    contains the tool results, as pairs of call id and text. `media` contains the digests of all
+    images and documents, in order. `replies` contains the model's own earlier texts, and `calls`
+    the ids of its earlier calls, in order.
     """
 
     texts: tuple[str, ...]
@@ -79,14 +79,14 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """An adapter with a scripted provider, and all requests so far."""
+    """An adapter with a scripted provider, and all the requests so far."""
 
     adapter: ProviderAdapter
     sent: Callable[[], Sequence[SentRequest]]
 
 
 class Harness(Protocol):
-    """Provides adapters with a scripted provider; `capabilities` selects the scenarios to play."""
+    """Opens adapters with a scripted provider; `capabilities` selects the scenarios to play."""
 
     capabilities: Capability
 
@@ -98,7 +98,7 @@ class Harness(Protocol):
 
 
 class ScriptedHarness:
-    """The harness of `ScriptedAdapter`, which is the reference for others, or of a subclass."""
+    """The harness for `ScriptedAdapter`, the reference for other adapters, or for a subclass."""
 
     def __init__(
         self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True
@@ -147,13 +147,13 @@ def _error(fault: ProviderFault) -> PromptEvaluationError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The outcome of a run as plain values.
+    """A run's outcome as plain values.
 
     `error` contains the phase, code, status and seconds to wait. `notes`, `book` and `opened` are
-    the final state of the session and the resource, and `visible` and `tools` are the sections and
-    tools that the prompt then shows. `events` has a letter for each event, and `log` those of its
-    fields that are the same in every run. `answers` are the texts of tool results, and `sent` are
-    the requests from the model's point of view.
+    the final state of the session and the resource; `visible` and `tools` are the sections and
+    tools that the prompt shows in that state. `events` contains a letter for each event, and `log`
+    contains the event fields that are the same in every run. `answers` contains the texts of tool
+    results, and `sent` contains the requests from the model's point of view.
     """
 
     text: str | None
@@ -181,7 +181,7 @@ _LETTERS = {
     "VisibilityExpanded": "V",
     "PromptExecuted": "X",
 }
-# event fields that differ between runs or adapters
+# Event fields that differ between runs or adapters.
 _INCIDENTAL = (
     "event_id created_at session_id run_id run_path seconds timestamp adapter measure error model"
 )
@@ -190,7 +190,7 @@ _INCIDENTAL = (
 def run(
     scenario: Scenario, harness: Harness, way: Way = "execute", beginning: Beginning = "prompt"
 ) -> RunOutcome:
-    """Plays a scenario with `MainLoop` or only the adapter; catches only evaluation errors."""
+    """Plays a scenario with `MainLoop` or the adapter itself; catches only evaluation errors."""
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
     options: dict[str, _Any] = (
@@ -252,10 +252,10 @@ def _earlier_turn(prompt: AnyPrompt) -> tuple[Conversation, dict[str, str]]:
 
 
 def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRequest:
-    """Returns a request of the later turn without the earlier turn's calls and results.
+    """Returns a request from the later turn without the earlier turn's calls and results.
 
-    Adapters can send those with new call ids. Raises `ConformanceError` if a result is missing. The
-    conversation of a nested evaluation is unrelated, so it is returned unchanged.
+    Adapters can send these with new call ids. Raises `ConformanceError` if a result is missing. A
+    nested evaluation's conversation is unrelated, so its request is returned unchanged.
     """
     if not earlier or not any("Look first." in text for text in request.texts):
         return request
@@ -267,7 +267,7 @@ def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRe
         raise ConformanceError(
             f"the request has the wrong answers for the previous turn: {answers!r}"
         )
-    # if an adapter drops the earlier calls, later calls are removed here, which is detected below
+    # If an adapter drops the earlier calls, later calls are removed here; the caller detects that.
     number = len(earlier)
     return replace(request, answers=request.answers[number:], calls=request.calls[number:])
 
@@ -313,7 +313,7 @@ def _constant_fields(event: _Any) -> list[object]:
         for field in fields(event)
         if field.compare and field.name not in _INCIDENTAL.split()
     ]
-    # some APIs use objects as arguments, so that empty arguments become an empty object
+    # Some APIs use objects as arguments, so empty arguments become an empty object.
     return ["{}" if name == "arguments" and value == "" else value for name, value in values]
 
 
@@ -328,14 +328,14 @@ def check(
     *ways: Way,
     beginnings: Sequence[Beginning] = ("prompt", "message", "conversation"),
 ) -> None:
-    """Plays a scenario in these ways, by default in all applicable ones, and checks the outcome.
+    """Plays a scenario in the given `ways`, by default all that apply, and checks the outcomes.
 
-    The first of `beginnings` is played in all ways, the others in the first way, and the last one
-    also in the last way. Raises `ConformanceError` with all differences.
+    The first item in `beginnings` is played in all ways, the other items in the first way, and the
+    last item also in the last way. Raises `ConformanceError` with all differences.
     """
     if not ways:
         ways = "execute", "execute_async"
-        # only MainLoop continues after a restart that opens a section
+        # Only MainLoop continues after a restart that opens a section.
         if "V" not in _reference(scenario, inject=Capability.INJECT in harness.capabilities).events:
             ways += "evaluate", "evaluate_async"
             ways += ("stream", "stream_async") if Capability.STREAM in harness.capabilities else ()
@@ -370,7 +370,7 @@ def _differences(
     if Capability.INJECT not in scenario.needs:
         references.append(_reference(scenario, inject=not inject, beginning=beginning))
     for other in references:
-        # an adapter can write the JSON of typed output differently
+        # An adapter can write the JSON for typed output differently.
         for name in _END if other.output is None else _END[1:]:
             value, expected = getattr(outcome, name), getattr(other, name)
             if value != expected:
@@ -425,7 +425,7 @@ def _fits(name: str, value: _Any, expected: _Any, capabilities: Capability) -> b
 def _request_differences(
     requests: Sequence[SentRequest], expected: Sequence[SentRequest]
 ) -> Iterator[str]:
-    """Yields the differences between requests and expected ones; additional text is allowed."""
+    """Yields the differences between actual and expected requests; additional text is allowed."""
     if len(requests) != len(expected):
         yield f"{len(requests)} requests instead of {len(expected)}"
     for number, (request, other) in enumerate(zip(requests, expected, strict=False), 1):

@@ -1,6 +1,6 @@
-"""Counts the tests in which the model could read each section in full.
+"""Counts, for each section, the tests in which the model could read it in full.
 
-Counts are plain values that pytest-xdist's workers can send.
+Counts are plain values, so that pytest-xdist workers can send them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from ..visibility import SectionPath, SectionVisibility
 __all__ = ["Counts", "add_counts", "count_sections", "report"]
 
 type Counts = dict[str, dict[str, list[int]]]
-"""Characters in full and number of tests, by prompt and dotted path; "" counts all tests."""
+"""The full length and the number of tests, by prompt and dotted path; "" counts all tests."""
 
 _FULL = SectionVisibility.FULL
 
@@ -46,7 +46,7 @@ def count_sections(events: Iterable[object]) -> Counts:
 def _texts(rendered: PromptRendered) -> tuple[SectionTexts, ...]:
     try:
         return rendered.measure()
-    except Exception:  # a section that no test shows may raise
+    except Exception:  # a section that is never shown in a test may raise
         return ()
 
 

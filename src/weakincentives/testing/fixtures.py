@@ -1,4 +1,4 @@
-"""The values of the pytest plugin's fixtures: factories of adapters and overridden prompts."""
+"""The values of the pytest plugin's fixtures: factories for adapters and overridden prompts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class ScriptedAdapters:
         return adapter
 
     def remaining_replies(self) -> str | None:
-        """Consumes and describes the replies that are left in a script, if any."""
+        """Consumes and describes any replies that are left in a script."""
         for adapter in self._scripts:
             if lines := [event_line(reply) for reply in islice(adapter.replies, _MAX_DESCRIBED)]:
                 return (
@@ -77,7 +77,7 @@ class ScriptedAdapters:
 
 
 class _StrictStore(LocalPromptOverridesStore):
-    """Raises for stale overrides, whoever requests them."""
+    """Raises for stale overrides, no matter who requests them."""
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
         override = super().resolve(descriptor, tag)

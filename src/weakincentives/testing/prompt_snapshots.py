@@ -1,7 +1,7 @@
-"""Snapshot files of prompts, based on syrupy: the text of a file, and the report of a change.
+"""Prompt snapshot files, based on syrupy: a file's text, and the report of a change.
 
 `inspection/states.py` creates the states in a file; syrupy determines when files are compared and
-written, and which files are unused.
+written, and which ones are unused.
 """
 
 import json
@@ -58,7 +58,7 @@ class PromptExtension(SingleFileSnapshotExtension):
                 )
 
     def diff_lines(self, serialized_data: _Data, snapshot_data: _Data) -> Iterator[str]:
-        """Yields the names of all changed parts, and then a diff of each."""
+        """Yields the names of all changed parts, then a diff for each part."""
         if not snapshot_data:
             yield "run pytest with --snapshot-update to write it"
             return
@@ -76,16 +76,16 @@ class PromptExtension(SingleFileSnapshotExtension):
         for name in changed:
             yield f"{name}:"
             diff = unified_diff(old.get(name, []), new.get(name, []), lineterm="", n=2)
-            for line in islice(diff, 3, None):  # without its header
+            for line in islice(diff, 3, None):  # skips the diff's header
                 yield styles.get(line[:1], context_style)(line)
 
 
 def _golden(states: Sequence[PromptState]) -> str:
-    """Returns the file: each state's outline, then each section, each tool and the output once."""
+    """Returns the file: each state's outline, then each section, tool and output once."""
     blocks: dict[str, str] = {}
 
     def add(heading: str, body: str, state: PromptState) -> None:
-        # an author's section can differ between states
+        # An author's section can differ between states.
         if blocks.setdefault(heading, body) != body:
             blocks[f"{heading} in state `{state.name}`"] = body
 
@@ -125,9 +125,9 @@ def _outline(state: PromptState) -> dict[str, str]:
 
 
 def _fenced(text: str, language: str = "text") -> str:
-    """Returns `text` in a fenced block that it cannot end; a carriage return becomes visible.
+    """Returns `text` in a fenced block that the text cannot end; shows carriage returns as text.
 
-    Files can lose carriage returns.
+    Carriage returns could otherwise get lost in files.
     """
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.replace('\r', '␍')}\n{fence}"

@@ -1,4 +1,4 @@
-"""Records the events of a test in order, filters them by type, and describes each in a line."""
+"""Records a test's events in order, filters them by type, and describes each one in a line."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ _short = Repr(maxlevel=3, maxstring=40, maxother=90)
 
 
 def event_line(event: object) -> str:
-    """Returns a one-line description of an event: its type, and fields with non-default values."""
+    """Returns a one-line description of an event: its type and its non-default fields."""
     words = [type(event).__name__]
     if getattr(event, "success", True) is False:
         words.append("failed")
@@ -28,7 +28,7 @@ def event_line(event: object) -> str:
         words.append(_short.repr(event))
     for field in fields(event) if is_dataclass(event) else ():
         factory = field.default_factory
-        # compared as text, because an array's == does not return a bool
+        # Compared as text, because an array's == does not return a bool.
         default = _short.repr(field.default if factory is MISSING else factory())
         value = _short.repr(getattr(event, field.name, None))
         if field.repr and field.name not in _NOISE and value not in {"None", default}:
@@ -89,7 +89,7 @@ class RecordedEvents(Events[object]):
         self._lock = Lock()  # several threads can evaluate in one session
 
     def watch[B: EventBus](self, bus: B, /) -> B:
-        """Records all future events of `bus`; returns the bus."""
+        """Records all future events on `bus`, and returns the bus."""
         with self._lock:
             if all(known is not bus for known in self._buses):
                 self._buses.append(bus)

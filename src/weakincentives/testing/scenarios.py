@@ -1,6 +1,6 @@
-"""The scenarios of the conformance suite as data: a prompt, the model's turns, and the outcome.
+"""The conformance suite's scenarios as data: a prompt, the model's turns, and the outcome.
 
-All scenarios share one prompt, whose tools do what a call's arguments ask for.
+All scenarios share one prompt, whose tools do what a call's arguments request.
 """
 
 from binascii import a2b_base64
@@ -27,30 +27,31 @@ __all__ = ["SCENARIOS", "Capability", "Note", "ProviderFault", "Scenario", "Step
 
 
 class Capability(Flag):
-    """The capabilities of an adapter and its harness; scenarios that require more are skipped."""
+    """An adapter's and its harness's capabilities; scenarios that require others are skipped."""
 
     INJECT = auto()  # can add tools to a running conversation: `supports_dynamic_tools`
-    STREAM = auto()  # has `stream` and `stream_async`
+    STREAM = auto()  # implements `stream` and `stream_async`
     USAGE = auto()  # reports the tokens of each request, including cached ones
     STATUS = auto()  # distinguishes failures by HTTP status
-    CODES = auto()  # also by the provider's own codes, and knows how long to wait
+    CODES = auto()  # also uses the provider's own codes, and reports how long to wait
     TRANSPORT = auto()  # its harness can drop connections and send invalid replies
     LENGTH = auto()  # its provider reports that an answer was truncated
     FILTER = auto()  # its provider reports that an answer was filtered
     REFUSAL = auto()  # its provider reports that the model refused
     MEDIA = auto()  # supports images (PNG) and documents (PDF)
-    ARGUMENTS = auto()  # passes on arguments as the model wrote them, even invalid JSON
-    # sends one request for each step, and results in our words, without a vendor's loop in between
+    ARGUMENTS = auto()  # forwards arguments as the model wrote them, even invalid JSON
+    # Sends one request for each step, and results in our wording, without a vendor's loop in
+    # between.
     OWN_LOOP = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderFault:
-    """A failure of the provider, which the adapter must report as `code`.
+    """A provider failure, which the adapter must report as `code`.
 
     With a `status`, it is an HTTP failure, with the provider's own code in `kind` and a
-    `retry-after` in seconds. Without a status, `"connection"` means a dropped connection, and
-    `"malformed"` a reply that no adapter can read.
+    `retry-after` in seconds. Without a status, `"connection"` is a dropped connection, and
+    `"malformed"` is a reply that no adapter can read.
     """
 
     code: str
@@ -59,11 +60,11 @@ class ProviderFault:
     retry_after: int | None = None
 
 
-# Any: options of scenarios, each with its own type
+# Any: scenario options, each with its own type.
 type _Option = Any
 
 type Step = AssistantMessage | ProviderFault
-"""The provider's side of one turn. Tool calls have ids that are unique in their scenario."""
+"""The provider's side of one turn. Tool call ids are unique within their scenario."""
 
 
 _NO_NEEDS = Capability(0)
@@ -72,13 +73,13 @@ _DEFAULT_CONFIG = RunConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
-    """A script and its outcome: `expect` has the expected values by field of `RunOutcome`.
+    """A script and its outcome: `expect` maps fields of `RunOutcome` to expected values.
 
-    Expected answers and errors are parts of the actual ones. An evaluation gets `config`, a
-    deadline in `seconds` and `budget`. Injection and restart must reach the same outcome, unless
-    the scenario requires injection. `message` is the user's message in plays with a message, by
-    default the suite's own. `earlier` is the prompt of the earlier turn in plays with a
-    conversation, if its texts were different.
+    Expected answers and errors only need to be contained in the actual ones. An evaluation gets
+    `config`, a deadline in `seconds` and `budget`. Injection and restart must reach the same
+    outcome, unless the scenario requires injection. When the scenario is played with a message,
+    `message` is the user's message, by default the suite's own. When it is played in a
+    conversation, `earlier` is the earlier turn's prompt, if its texts were different.
     """
 
     name: str
@@ -141,7 +142,7 @@ class _Tally:
 
 
 def _work(params: _Work, *, context: ToolContext) -> ToolResult[_Tally]:
-    """Writes the note to the session, and to the book if `then` asks for more; then does that."""
+    """Writes the note to the session, and also to the book if `then` is set; then does `then`."""
     context.session.dispatch(Note(params.note))
     if params.then:
         context.resources.get(World).book += (params.note,)
@@ -217,7 +218,7 @@ _PIXEL = (
 )
 _PAPER = Document.from_bytes(b"%PDF-1.4\n%%EOF\n", name="paper.pdf")
 _PHOTO, _OTHER = [
-    # a decoder ignores everything after the picture
+    # A decoder ignores everything after the image.
     Image.from_bytes(a2b_base64(_PIXEL) + name.encode(), name=name)
     for name in ("photo.png", "other.png")
 ]
@@ -230,12 +231,12 @@ class _Pictures:
 
 
 def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: ARG001
-    """Returns a picture and a document."""
+    """Returns an image and a document."""
     return ToolResult("shown", media=[_OTHER, _PAPER])
 
 
 def _gallery() -> AnyPrompt:
-    """Builds a prompt with a picture, another one in a closed section, and a tool with both."""
+    """Builds a prompt with an image, another in a closed section, and a tool that returns both."""
     show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show, effect="pure")
     peek = Tool[_Peek, _Tally](
         name="peek", description="Reads the notes.", handler=_peek, effect="pure"
@@ -261,14 +262,14 @@ type _Call = tuple[str, object]
 
 
 class _script:  # noqa: N801 - called like a function, for each row of the table
-    """A script; `expect` adds the outcome and turns it into a scenario."""
+    """A script; `expect` adds the outcome and returns a scenario."""
 
     def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: _Option) -> None:
         self._name, self._steps = name, script
         self._options: dict[str, _Option] = {"prompt": _world, **options}
 
     def expect(self, **outcome: object) -> Scenario:
-        """Returns the scenario; a script that ends with calls, not with an error, gets `done`."""
+        """Returns the scenario; adds the reply `done` to a script that ends with calls."""
         script = self._steps
         if "error" not in outcome and script and not isinstance(script[-1], AssistantMessage):
             script += (say("done"),)

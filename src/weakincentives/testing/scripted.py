@@ -1,4 +1,4 @@
-"""An adapter with a scripted model, and the loop, executor and events of real adapters."""
+"""An adapter with a scripted model, but the same loop, executor and events as real adapters."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -31,13 +31,13 @@ class ScriptExhaustedError(AssertionError):
 
 
 def say(output: object = "done", *, usage: TokenUsage | None = None) -> AssistantMessage:
-    """Returns the model's last reply: a text, or a value as JSON."""
+    """Returns the model's final reply: a text, or a value as JSON."""
     text = output if isinstance(output, str) else serde.dump_json(output)
     return AssistantMessage(text=text, usage=usage or TokenUsage(10, 5))
 
 
 def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
-    """Returns a reply with tool calls, each a pair of name and arguments.
+    """Returns a reply with tool calls; each call is a pair of name and arguments.
 
     Arguments are a dict, a params dataclass or JSON text. The adapter adds call ids when it plays
     the reply. Raises `TypeError` for anything that is not a pair.
@@ -66,7 +66,7 @@ def _json(arguments: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """A request as the model saw it: the evaluation's transcript up to this point."""
+    """A request as the model saw it: the evaluation's transcript up to that point."""
 
     request: ProviderRequest
     length: int
@@ -97,7 +97,7 @@ class SeenRequest:
 
 
 type Reply = AssistantMessage | Exception | Callable[[SeenRequest], AssistantMessage | Exception]
-"""One step of a script: a message, an error to raise, or a function of the request."""
+"""A step in a script: a message, an error to raise, or a function that receives the request."""
 
 
 _END = AssistantMessage()  # marks the end of the replies
@@ -114,10 +114,10 @@ def _check_reply(number: int, reply: object) -> AssistantMessage:
 class ScriptedAdapter(LoopAdapter, Connection):
     """Plays `replies` in order and records every request; evaluations share one script.
 
-    `replies` contains the rest of the script, and `requests` the requests that the model saw. With
-    `dynamic_tools=False`, opening a section with tools restarts the evaluation. Raises
-    `ScriptExhaustedError` if the script has no reply left. Raises `TypeError` for an invalid reply;
-    for a list or a tuple of replies, already in the constructor.
+    `replies` contains the rest of the script, and `requests` contains the requests that the model
+    saw. With `dynamic_tools=False`, opening a section with tools restarts the evaluation. Raises
+    `ScriptExhaustedError` if the script has no replies left, and `TypeError` for an invalid reply.
+    If `replies` is a list or a tuple, the constructor already raises this `TypeError`.
     """
 
     name = "scripted"
@@ -157,7 +157,7 @@ class ScriptedAdapter(LoopAdapter, Connection):
         return self
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        """Returns the next reply of the script."""
+        """Returns the script's next reply."""
         seen = SeenRequest(request, len(request.transcript))
         self.requests.append(seen)
         reply = next(self.replies, _END)

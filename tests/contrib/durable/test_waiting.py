@@ -455,8 +455,8 @@ def test_nested_run_in_an_at_most_once_call_fails_instead_of_suspending() -> Non
     first, second = answers(attempts.ended().response.transcript)
     for answer in (first, second):
         assert not answer.success
-        assert "waits for the approval of 2 calls (run, run)" in answer.content
-        assert "it runs inside a call that must not run twice" in answer.content
+        assert "needs approval for 2 calls (run, run)" in answer.content
+        assert "it is nested in a call that must not run twice" in answer.content
     assert delegating.keys == []
 
 

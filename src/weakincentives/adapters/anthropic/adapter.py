@@ -24,24 +24,26 @@ __all__ = ["AnthropicAdapter"]
 
 _VERSION = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _BETA = re.compile(r"[\w.-]+", re.ASCII)
-# The first versions with each feature. UNVERIFIED: unreleased models are assumed to have them all.
+# The first versions with each feature. UNVERIFIED: unreleased models are assumed to support them
+# all.
 _DEFERS_SINCE = _STRICT_SINCE = (4, 5)
 _INLINE_SINCE = {"fable": (5, 0), "mythos": (5, 0), "opus": (4, 8)}
 _OTHERS_INLINE_SINCE = (5, 5)
 
 
 class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
-    """Evaluates prompts on Claude, or on a server at `base_url` that implements the Messages API.
+    """Evaluates prompts with Claude, or on a server at `base_url` that implements the Messages API.
 
     `api_key` defaults to `ANTHROPIC_API_KEY`. `max_tokens` limits an answer, including its
-    thinking. `tool_changes` determines how the model gets the tools of a newly opened section:
+    thinking. `tool_changes` determines how the model receives the tools in a newly opened section:
     `"inline"` adds them to the conversation, `"deferred"` declares all tools in the first request
     and loads them by reference, and `"list"` extends the list of tools, which invalidates the
     cache. `structured_output` determines whether typed output is requested with the API's own
     parameter or with instructions in the prompt, and `strict_tools` requires arguments to match the
-    schemas. These three default to the capabilities of `model`; for a model that is not Claude, to
-    `"list"`, instructions in the prompt and no strict tools. `cache` is how long the provider
-    caches the beginning of a request for the next request; `None` turns caching off.
+    schemas. The defaults for these three depend on the capabilities of `model`; for a model other
+    than Claude, they are `"list"`, instructions in the prompt, and no strict tools. `cache`
+    determines how long the provider caches the beginning of a request for the next one; `None`
+    turns caching off.
 
     `client` and `async_client` can be any of the SDK's clients, such as `AnthropicBedrock` and
     `AnthropicVertex`; they keep their own key, timeout, retries and base URL. `options` are added
@@ -50,7 +52,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
     default all that the platform accepts. `timeout`, `max_retries` and `max_reply_bytes` are the
     same as for `OpenAIAdapter`.
 
-    Raises `ImportError` without the `anthropic` extra.
+    Raises `ImportError` if the `anthropic` extra is not installed.
     """
 
     name = "anthropic"
@@ -83,10 +85,10 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
         if client is None and async_client is None:
-            # read early, like `origin`, because the variable may change
+            # Read early, like `origin`, because the variable may change.
             base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
         family, version = _family_and_version(model)
-        # Foundry and Anthropic's own platform on AWS accept the same requests as Anthropic's API
+        # Foundry and Anthropic's own platform on AWS accept the same requests as Anthropic's API.
         is_cloud = any(re.search("Bedrock|Vertex|GoogleCloud", name) for name in clients)
         is_strict = version >= _STRICT_SINCE
         is_own_api = _is_own(client) and _is_own(async_client)
@@ -131,7 +133,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         return MessagesCodec(self._settings, self.name, specs)
 
     def headers(self, body: JsonObject) -> JsonObject:
-        # SDKs before 2.0 add `?beta=true` to the path; the documented requests do not have it
+        # SDKs before 2.0 add `?beta=true` to the path, but the documented requests do not.
         betas = body.pop("betas", ())
         return {"anthropic-beta": ",".join(betas)} if betas else {}
 
@@ -139,12 +141,12 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         if "ParserError" in _class_names(error):  # raised by botocore for Bedrock's streams
             return error_from_reply(self.name, "its stream is broken")
         if isinstance(error, ValueError) and "Bad response code" in str(error):
-            # SDKs before 1.0 raise this for an exception in a Bedrock stream
+            # SDKs before 1.0 raise this for an exception in a Bedrock stream.
             return error_from_request(self.name, "provider_failed", str(error))
         return super().translate(error)
 
     def is_key_missing(self, error: Exception) -> bool:
-        if type(error).__name__ == "CredentialsError":  # of a profile; not defined before SDK 1.0
+        if type(error).__name__ == "CredentialsError":  # for a profile; not defined before SDK 1.0
             return True
         return isinstance(error, TypeError) and "authentication method" in str(error)
 
@@ -178,7 +180,7 @@ def _check_betas(betas: object) -> None:
 
 
 def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
-    """Returns the family and the version of `model`; the version is (0, 0) for an unknown name.
+    """Returns the family and version of `model`; the version is (0, 0) for an unknown name.
 
     A name can look like `us.anthropic.claude-sonnet-4-5-20250929-v1:0`.
     """

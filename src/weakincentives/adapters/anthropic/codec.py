@@ -1,7 +1,8 @@
-"""The Messages codec writes conversations for Anthropic's API and its prompt cache.
+"""The Messages codec encodes conversations for Anthropic's API and its prompt cache.
 
-Each request begins with the previous one, apart from cache marks. Newer models reject any other
-request, because their thinking blocks are tied to everything that precedes them.
+Each request begins with the previous one, apart from cache marks. Newer models reject a request
+that changes earlier content, because their thinking blocks are tied to everything that precedes
+them.
 """
 
 import json
@@ -40,12 +41,12 @@ from .strict_schemas import ANTHROPIC, StrictLimits
 __all__ = ["MessagesCodec", "MessagesOptions", "ToolChanges"]
 
 type ToolChanges = Literal["inline", "deferred", "list"]
-"""How new tools are added to a conversation; see `AnthropicAdapter`."""
+"""How tools are added to a conversation; see `AnthropicAdapter`."""
 
 _INLINE_BETA = "inline-tools-2026-09-15"
 _MAX_MARKS = 4  # cache marks in one request
-# UNVERIFIED: clients reported that the first change of tools misses the whole cache unless the
-# first request declared a deferred tool. The model never sees this one.
+# UNVERIFIED: other clients report that the first change of tools misses the entire cache unless the
+# first request declared a deferred tool. The model never sees this placeholder.
 _PLACEHOLDER: JsonObject = {
     "name": "unused_placeholder",
     "description": "Not for use.",
@@ -57,7 +58,7 @@ _THINKING = ("thinking", "redacted_thinking")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesOptions(CodecOptions):
-    """How the Messages codec writes requests; see `AnthropicAdapter`."""
+    """How the Messages codec encodes requests; see `AnthropicAdapter`."""
 
     max_tokens: int
     tool_changes: ToolChanges
@@ -66,7 +67,7 @@ class MessagesOptions(CodecOptions):
 
 
 class MessagesCodec(Codec):
-    """One conversation in the Messages format; `deferred` has all tools of its prompt, open or not.
+    """One conversation in the Messages format; `deferred` has all tools, even in closed sections.
 
     The model's own blocks, including thinking, are sent back unchanged.
     """
@@ -108,7 +109,7 @@ class MessagesCodec(Codec):
                 self.tools.setdefault(spec.name, tool)
 
     def continues(self, request: ProviderRequest, count: int) -> bool:
-        # the output schema uses up a part of the limit for all schemas
+        # The output schema uses up part of the limit for all schemas.
         return super().continues(request, count) and request.output == self._output
 
     def encode(self, request: ProviderRequest) -> JsonObject:
@@ -123,7 +124,7 @@ class MessagesCodec(Codec):
         if self._discloses and self._settings.tool_changes == "inline":
             body["betas"] = [*body.get("betas", ()), _INLINE_BETA]
         if self._settings.cache is not None:
-            # not every server supports `ttl`, whose default is five minutes
+            # Not every server supports `ttl`, which defaults to five minutes.
             ttl = {"ttl": "1h"} if self._settings.cache == "1h" else {}
             self._mark_cache(body, {"type": "ephemeral", **ttl})
         return body
@@ -136,7 +137,7 @@ class MessagesCodec(Codec):
         return body
 
     def encode_tool(self, spec: ToolSpec) -> JsonObject:
-        """Returns the cached entry for a known tool, because a section can close and reopen."""
+        """Encodes a tool; caches the entry, because a section can close and reopen."""
         known, tool = self._specs.get(spec.name, (None, {}))
         if known != spec:
             schema = encode_schema(spec.parameters, ANTHROPIC).plain
@@ -155,7 +156,7 @@ class MessagesCodec(Codec):
         block: AnyJson  # `match` would narrow it to a mapping of objects
         for block in message.wire:
             match block:
-                # the API can return blank texts and unsigned thinking, but does not accept them
+                # The API can return blank texts and unsigned thinking, but does not accept them.
                 case {"type": "text"} if not (block.get("text") or "").strip():
                     pass
                 case {"type": "thinking"} if not block.get("signature"):
@@ -228,9 +229,9 @@ class MessagesCodec(Codec):
     def _join_messages(self, items: list[JsonObject]) -> list[JsonObject]:
         """Joins new items into messages in the order that the API requires.
 
-        A model's message is followed by a user message, which contains the results of all calls and
-        then the texts, and by a system message, which contains the tool changes. Only the rest of a
-        paused answer directly follows the model's message.
+        The model's message is followed by a user message, which contains the results of all calls
+        and then the texts, and by a system message, which contains the tool changes. Only the rest
+        of a paused answer directly follows the model's message.
         """
         messages: list[JsonObject] = []
         finish = ""
@@ -247,8 +248,8 @@ class MessagesCodec(Codec):
                 case {"type": "tool_addition" | "tool_removal"}:
                     changes.append(item)
                 case {"role": "system", "content": text} if self._settings.tool_changes == "inline":
-                    # models that accept tool changes in system messages also accept texts there,
-                    # without a beta
+                    # Models that accept tool changes in system messages also accept texts there,
+                    # without a beta header.
                     changes.append({"type": "text", "text": text})
                 case {"role": "user" | "system", "content": content}:
                     texts += self._blocks(content)
@@ -269,17 +270,17 @@ class MessagesCodec(Codec):
     def _place_references(
         self, references: list[JsonObject], results: list[JsonObject]
     ) -> list[JsonObject]:
-        """Moves references to deferred tools into the result of the call that opened them.
+        """Moves references to deferred tools into the result of the call that opened their section.
 
-        Returns that result's own blocks, which must follow all results. Without such a result, the
-        tools are listed like any others from then on.
+        Returns that result's own blocks, which must follow all results. If there is no such result,
+        the tools are listed like any others from then on.
         """
         if not references:
             return []
         for result in reversed(results):
             opened = result["tool_use_id"] in self._disclosure_calls and "is_error" not in result
             if opened and (content := result.get("content")):
-                # UNVERIFIED: whether one result can contain both text and references
+                # UNVERIFIED: whether one result can contain both text and references.
                 result["content"] = references
                 return self._blocks(content)
         for reference in references:
@@ -287,7 +288,7 @@ class MessagesCodec(Codec):
         return []
 
     def _mark_cache(self, body: JsonObject, mark: JsonObject) -> None:
-        """Marks the ends of the tools, of the previous request and of this one.
+        """Marks the end of the tools, of the previous request and of this request.
 
         The provider caches the prefix up to a mark. It looks for a cached prefix at most 20 blocks
         before a mark, and one turn can add more blocks than that. It accepts four marks.
@@ -335,7 +336,7 @@ class MessagesCodec(Codec):
                     fallback_id = f"c{len(self.items):05}{index:03}"
                     calls.append(read_call(*fields, fallback_id=fallback_id))
                 case {"type": _}:
-                    pass  # thinking and blocks of the provider's own tools are sent back unchanged
+                    pass  # thinking and provider tool blocks are sent back unchanged
                 case _:
                     raise error_from_reply(self.provider, "a block has no type")
         finish = read_finish(self.provider, reason, calls)
@@ -382,7 +383,7 @@ class MessagesCodec(Codec):
                 case _:
                     pass
         if reply is None:
-            return event  # a complete reply, or an event of another API
+            return event  # a complete reply, or an event from another API
         if reply["stop_reason"] is None:
             raise unfinished_reply(self.provider, "the stop_reason")
         content = [_join_block(blocks[index], deltas[index]) for index in sorted(blocks)]
@@ -393,7 +394,7 @@ class MessagesCodec(Codec):
 
 
 def _join_block(block: JsonObject, deltas: Mapping[str, list[AnyJson]]) -> JsonObject:
-    """Returns a block with its deltas applied: texts, citations, and any unknown keys."""
+    """Applies deltas to a block: texts, citations and any unknown keys."""
     for key, values in deltas.items():
         match key:
             case "type":
@@ -419,7 +420,7 @@ def _encode_call(call: ToolCall) -> JsonObject:
 
 
 def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
-    """Returns the blocks without calls of the provider's own tools that have no result."""
+    """Removes calls of the provider's own tools that have no result."""
     answered = {block.get("tool_use_id") for block in blocks}
     blocks = [
         block
@@ -430,14 +431,14 @@ def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
 
 
 def _without_final_thinking(blocks: list[JsonObject]) -> list[JsonObject]:
-    """Returns blocks that can end a model's message, which thinking cannot."""
+    """Removes trailing thinking blocks, which cannot end a model's message."""
     while blocks and blocks[-1]["type"] in _THINKING:
         del blocks[-1]
     return blocks or [{"type": "text", "text": NO_TEXT}]
 
 
 def _read_usage(usage: AnyJson) -> TokenUsage:
-    """Reads the usage; Anthropic's `input_tokens` do not include cached tokens."""
+    """Reads the usage; Anthropic's `input_tokens` excludes cached tokens."""
     counts: JsonObject = usage if isinstance(usage, dict) else {}
     cached = read_count(counts.get("cache_read_input_tokens"))
     written = read_count(counts.get("cache_creation_input_tokens"))

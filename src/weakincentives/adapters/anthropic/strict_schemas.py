@@ -33,7 +33,7 @@ ANTHROPIC = Dialect(
     },
     formats=OPENAI.formats | {"uri"},
     # UNVERIFIED: which patterns the engine rejects, apart from groups with `?`, back references and
-    # `\b`
+    # `\b`.
     hard_pattern=re.compile(r"\(\?|\\[1-9bBk]"),
     optional="absent",
     references="copied",  # `anyOf` would count as a union
@@ -44,7 +44,7 @@ ANTHROPIC = Dialect(
 
 @dataclass(slots=True)
 class StrictLimits:
-    """The remaining part of the API's limits on all strict schemas of one conversation.
+    """What remains of the API's limits on all the strict schemas in one conversation.
 
     Removing a tool from the conversation does not restore its share.
     """
@@ -56,8 +56,8 @@ class StrictLimits:
     def fit(self, schema: JsonSchema, *, tool: bool) -> JsonSchema | None:
         """Returns the strict form of `schema` and subtracts its size from the limits.
 
-        Returns `None`, and subtracts nothing, if a schema cannot be strict or exceeds the remaining
-        limits. An optional field stays optional. A keyword that the API rejects is moved into the
+        Returns `None`, and leaves the limits unchanged, if the schema cannot be strict or exceeds
+        them. An optional field remains optional. A keyword that the API rejects is moved into the
         description.
         """
         encoded = encode_schema(schema, ANTHROPIC)

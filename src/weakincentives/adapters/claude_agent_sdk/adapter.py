@@ -1,9 +1,9 @@
 """`ClaudeAgentSDKAdapter` runs Claude models through the Claude Agent SDK and its CLI.
 
-The CLI has an agent loop of its own, but the inner loop still controls the evaluation: each tool
-call of the CLI waits until the inner loop has run it, and each request of the inner loop is
-answered by the model's next message. Limits, events, disclosure and repairs therefore work as in
-every adapter. `bridge` offers the prompt's tools to the CLI, `turns` reads the CLI's messages,
+The CLI runs its own agent loop, but the inner loop still controls the evaluation: each tool call
+from the CLI waits until the inner loop has run it, and the model's next message answers each
+request from the inner loop. Limits, events, disclosure and repairs therefore work as with any other
+adapter. `bridge` offers the prompt's tools to the CLI, `turns` reads the CLI's messages,
 `session_file` writes an earlier conversation for it, and `process` starts and stops it.
 """
 
@@ -58,12 +58,12 @@ __all__ = ["ClaudeAgentSDKAdapter"]
 _log = logging.getLogger(__name__)
 
 _SYSTEM_PROMPT = "Where a text names a tool `x`, call the tool that is listed as `mcp__…__x`."
-# options of the SDK that the adapter sets itself
+# The SDK options that the adapter sets itself.
 _OWN_OPTIONS = "model tools mcp_servers output_format include_partial_messages env cwd resume"
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
-    "ENABLE_TOOL_SEARCH": "false",  # otherwise the CLI hides tools until searched for
+    "ENABLE_TOOL_SEARCH": "false",  # otherwise the CLI hides tools until they are searched for
 }
 _KEY = "ANTHROPIC_API_KEY"
 _SECONDS_TO_STOP = 2.0
@@ -72,26 +72,26 @@ _NO_STDERR = "\nError output: Check stderr output for details"  # an SDK hint th
 
 
 class ClaudeAgentSDKAdapter(LoopAdapter):
-    """Evaluates prompts on a Claude model; each evaluation runs one process of the SDK's CLI.
+    """Evaluates prompts with a Claude model; each evaluation runs one process of the SDK's CLI.
 
-    `api_key` defaults to `ANTHROPIC_API_KEY`. If `isolated`, the CLI gets an empty home and
-    configuration, no settings files, and only those of this process's variables that set the
-    language, paths, proxies and certificates; `env` adds variables. `start_timeout` limits the
-    seconds until the CLI is ready, and `max_reply_bytes` the size of each message from the model.
-    `builtin_tools` are the CLI's own tools to offer, such as `("Read", "Bash")`; they run in `cwd`,
-    by default the root of the prompt's `HostFilesystem`, or otherwise the empty home. `approval`
-    determines, by tool name, which calls of built-in tools need approval: `"arguments"`, or a
-    function of the arguments as in `Tool(approval=)`. Such runs require `approver=`, because a call
-    of the CLI cannot wait for days. With `dynamic_tools`, the tools of an opened section are added
-    to the running conversation; otherwise the evaluation starts again. `options` are further
-    `ClaudeAgentOptions`. For tests, `transport` replaces the process: a function from these options
-    to the SDK's `Transport`.
+    `api_key` defaults to `ANTHROPIC_API_KEY`. If `isolated` is set, the CLI gets an empty home
+    directory and configuration, no settings files, and only those of this process's variables that
+    set the language, paths, proxies and certificates; `env` adds variables. `start_timeout` limits
+    the seconds until the CLI is ready, and `max_reply_bytes` limits the size of each message from
+    the model. `builtin_tools` names the CLI's own tools to offer, such as `("Read", "Bash")`. They
+    run in `cwd`, by default the root of the prompt's `HostFilesystem`, or otherwise the empty home.
+    `approval` determines, by tool name, which calls to built-in tools need approval: `"arguments"`,
+    or a function that receives the arguments, as in `Tool(approval=)`. Such runs require
+    `approver=`, because the CLI cannot keep a call waiting for days. With `dynamic_tools`, the
+    tools in an opened section are added to the running conversation; otherwise the evaluation
+    restarts. `options` are further `ClaudeAgentOptions`. For tests, `transport` replaces the
+    process: it gets these options and returns the SDK's `Transport`.
 
-    When the user sends a message, the prompt becomes the system prompt, unless `options` has one.
-    To continue a conversation, the adapter writes it as a session that the CLI resumes, with all
-    texts, calls and results, but without reasoning.
+    If the user sends a message, the prompt becomes the system prompt, unless `options` contains
+    one. To continue a conversation, the adapter writes it as a session that the CLI resumes, with
+    all texts, calls and results, but without reasoning.
 
-    Raises `ImportError` without the `claude-agent-sdk` extra.
+    Raises `ImportError` if the `claude-agent-sdk` extra is not installed.
     """
 
     name = PROVIDER
@@ -165,7 +165,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         return _CLIConnection(self, rendered)
 
     def options(self, further: JsonObject, stderr: StderrTail) -> AnySDK:
-        """Returns the SDK's options for one evaluation; `further` are the options of its prompt."""
+        """Returns the SDK's options for one evaluation; `further` adds the prompt's own options."""
         values: JsonObject = {
             "model": self.model,
             "tools": list(self.builtin_tools),
@@ -175,7 +175,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             ],
             "permission_mode": "dontAsk",
             "system_prompt": _SYSTEM_PROMPT,
-            "include_partial_messages": True,  # these show when a message of the model is complete
+            "include_partial_messages": True,  # these reveal when a model message is complete
             "verbatim_prompts": True,
             "max_buffer_size": self._max_reply_bytes,
             **further,
@@ -190,7 +190,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
 
     @property
     def has_system_prompt(self) -> bool:
-        """Whether the adapter's options have a system prompt, which replaces the prompt's own."""
+        """Whether the adapter's options contain a system prompt, which replaces our prompt."""
         return "system_prompt" in self._options
 
     @property
@@ -199,7 +199,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         return self._env.get(_KEY) or os.environ.get(_KEY)
 
     def redactor(self) -> Redactor:
-        """Returns a redactor of the key and of values in `env` whose names suggest credentials."""
+        """Returns a redactor for the key and for `env` values whose names suggest credentials."""
         return Redactor().extend([self.api_key, *credentials_in(self._env)])
 
     def stderr_tail(self) -> StderrTail:
@@ -216,15 +216,15 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             "CLAUDE_CONFIG_DIR": f"{home}/.claude",
             "CLAUDE_CODE_ENTRYPOINT": "sdk-py",
         }
-        # the CLI's temporary files are deleted with the home
+        # The CLI's temporary files are deleted with the home directory.
         env["TMPDIR"] = f"{self._env.get('HOME', home)}/.claude"
         return env | {name: value for name, value in self._env.items() if name != _KEY}
 
 
 class _CLIConnection(Connection):
-    """The CLI process of one evaluation, in its own event loop.
+    """One evaluation's CLI process, in its own event loop.
 
-    The process does not use the caller's event loop, because callers can have none or several.
+    The process does not use the caller's event loop, because a caller can have no loop or several.
     """
 
     def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: AnyRenderedPrompt) -> None:
@@ -263,7 +263,7 @@ class _CLIConnection(Connection):
         self._client: AnySDK = None
         self._connecting: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
-        # the CLI's messages, a `None` for each call that it makes, and finally an exception
+        # The CLI's messages, a `None` for each call that it makes, and finally an exception.
         self._messages: asyncio.Queue[AnySDK] = asyncio.Queue()
         self._transcript: Sequence[Message] = ()
         self._content: ContentStore | None = None
@@ -287,7 +287,7 @@ class _CLIConnection(Connection):
         await asyncio.shield(asyncio.to_thread(self.close))
 
     def _open(self) -> asyncio.AbstractEventLoop:
-        """Returns the event loop that the CLI runs in."""
+        """Returns the event loop in which the CLI runs."""
         if self._loop is None:
             adapter = self._adapter
             self._home = self._cleanup.enter_context(
@@ -337,7 +337,7 @@ class _CLIConnection(Connection):
         return error_from_request(PROVIDER, "client_error", reason, remedy)
 
     def _run_builtin(self, params: JsonParams, *, context: ToolContext) -> ToolResult[object]:
-        """Handles the CLI's own tools for the inner loop: waits while the CLI runs the call."""
+        """Handles the CLI's own tools for the inner loop; waits while the CLI runs a call."""
         result = self._builtin_result(context.call_id, params, context.deadline)
         return run_on(self._open(), result)
 
@@ -346,8 +346,8 @@ class _CLIConnection(Connection):
     ) -> ToolResult[object]:
         if self._client is None:  # the run was suspended for approval after this call
             return ToolResult(message="Not run: its CLI has ended. Call it again.", success=False)
-        # the CLI runs a turn's calls one after another, and may still need the result of an earlier
-        # one
+        # The CLI runs a turn's calls one after another, and may still need the result of an earlier
+        # one.
         self._send_answers()
         try:
             async with asyncio.timeout(self._adapter.seconds_left(deadline)):
@@ -356,7 +356,7 @@ class _CLIConnection(Connection):
                 answer = await asyncio.shield(self._bridge.find_call(call_id).answer)
         except TimeoutError:
             return ToolResult(message="The deadline passed.", success=False)
-        # A tool of the CLI can read everything that this user can, including the key in this
+        # The CLI's tools can read everything that this user can, including the key in this
         # process's environment.
         return ToolResult(message=self._adapter.redactor()(answer.content), success=answer.success)
 
@@ -377,7 +377,7 @@ class _CLIConnection(Connection):
         options = adapter.options(further, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)
-        # the SDK shields its clean-up, so cancelling would wait for a process that hangs
+        # The SDK shields its clean-up, so cancelling would wait for a hanging process.
         self._connecting = asyncio.create_task(self._client.connect())
         await asyncio.wait([self._connecting], timeout=adapter.start_timeout)
         if not self._connecting.done():
@@ -393,7 +393,7 @@ class _CLIConnection(Connection):
         self._reader = asyncio.create_task(self._read())
 
     def _write_files(self, transcript: Sequence[Message]) -> JsonObject:
-        """Writes instructions and earlier messages to files; returns the options with their paths.
+        """Writes instructions and earlier messages to files; returns options with the paths.
 
         Instructions are passed in a file because the size of a process argument is limited.
         """
@@ -418,18 +418,18 @@ class _CLIConnection(Connection):
         return options
 
     def _workspace(self) -> str | None:
-        """Returns the directory of the prompt's files, if the CLI can access it too."""
+        """Returns the directory that contains the prompt's files, if the CLI can access it too."""
         prompt = self._rendered.prompt
         if prompt is None or not self._adapter.builtin_tools:
             return None
         try:
             files = prompt.resources.get(Filesystem)
-        except ResourceError:  # the prompt has no filesystem, or one for each tool call
+        except ResourceError:  # the prompt has no filesystem, or one per tool call
             return None
         return str(files.root) if isinstance(files, HostFilesystem) else None
 
     async def _send(self) -> None:
-        """Sends the CLI the messages that the inner loop has added to the transcript.
+        """Sends the CLI any messages that the inner loop has added to the transcript.
 
         New tools are sent first, because the CLI can continue as soon as it has a result. The CLI
         keeps removed tools, so the inner loop rejects calls to them.
@@ -458,7 +458,7 @@ class _CLIConnection(Connection):
             if entry["name"] == server
             for tool in entry.get("tools", ())
         }
-        # the documentation does not guarantee that the CLI reads the list again
+        # The documentation does not guarantee that the CLI reads the list again.
         if not {tool.name for tool in added.tools} <= listed:
             reason = "the CLI did not take the tools of a section"
             raise error_from_request(PROVIDER, "client_error", reason, "use dynamic_tools=False")
@@ -471,12 +471,12 @@ class _CLIConnection(Connection):
         self._sent = len(self._transcript)
 
     def _encode_media(self, media: Media) -> JsonObject:
-        """Returns an image or a document as a content block of a message."""
+        """Encodes an image or a document as a content block in a message."""
         return encode_claude_media(media, self._base64(media))
 
     def _encode_result(self, media: Media) -> JsonObject:
-        """Returns an image or a text from a tool as MCP content."""
-        # the CLI tells the model only that a PDF was saved
+        """Encodes an image or a text from a tool as MCP content."""
+        # The CLI tells the model only that a PDF was saved.
         self._check(self._adapter.media.problem_in_result(media), media)
         data = self._base64(media)
         if isinstance(media, Image):
@@ -484,7 +484,7 @@ class _CLIConnection(Connection):
         return {"type": "text", "text": a2b_base64(data).decode()}
 
     def _base64(self, media: Media) -> str:
-        """Returns the base64 of `media`, or `""` for a URL; raises `PromptEvaluationError`."""
+        """Returns `media` as base64, or `""` for a URL; can raise `PromptEvaluationError`."""
         self._check(self._adapter.media.problem(media), media)
         if media.url or self._content is None:
             return ""
@@ -526,7 +526,7 @@ class _CLIConnection(Connection):
             self._messages.put_nowait(end)
 
     def _resolve_calls(self, message: AnySDK) -> None:
-        """Sets the results of calls to built-in tools, and rejects calls from subagents."""
+        """Sets the results of built-in tool calls, and rejects calls from subagents."""
         sdk = self._adapter.sdk
         match message:
             case sdk.UserMessage(content=list() as blocks):
@@ -543,16 +543,16 @@ class _CLIConnection(Connection):
                 pass
 
     async def _end(self) -> None:
-        """Stops the CLI, and kills the processes that its tools have left running.
+        """Stops the CLI and kills any processes that its tools left running.
 
-        An idle CLI has up to two seconds to stop by itself. If a request is in progress, the CLI is
-        killed immediately.
+        An idle CLI has up to two seconds to stop on its own. If a request is in progress, the CLI
+        is killed immediately.
         """
         if self._client is None:
             return
         process = self._process
         if process is not None:
-            # without `/proc`, descendants are found only while their parents are running
+            # Without `/proc`, descendants are found only while their parents are running.
             process.find()
         ending = asyncio.create_task(self._disconnect())
         if process is None or not self._asking:
@@ -571,7 +571,7 @@ class _CLIConnection(Connection):
             if self._connecting is not None:
                 await asyncio.wait([self._connecting])
             await self._client.disconnect()
-        except Exception as error:  # the evaluation has its result, or a more important failure
+        except Exception as error:  # the evaluation already has a result or a worse failure
             text = self._adapter.redactor()(str(error))
             _log.warning("Stopping the CLI failed", extra={"error": text})
         finally:
@@ -580,7 +580,7 @@ class _CLIConnection(Connection):
 
 
 def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Logs exceptions in the SDK's tasks, such as writers to a stopped CLI, which nobody awaits."""
+    """Logs exceptions in SDK tasks that nobody awaits, such as writers to a stopped CLI."""
     _log.debug("A task of the SDK failed: %s", context.get("exception") or context["message"])
 
 
@@ -594,7 +594,7 @@ async def _user(blocks: list[JsonObject]) -> AsyncIterator[JsonObject]:
 
 
 def _text(content: AnyJson) -> str:
-    """Returns the text of a tool result, which is a string or a list of blocks."""
+    """Returns the text of a tool result, which can be a string or a list of blocks."""
     if isinstance(content, str):
         return content
     return "\n".join(str(part.get("text", "")) for part in content or ())

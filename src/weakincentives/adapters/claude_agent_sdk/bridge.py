@@ -1,7 +1,7 @@
 """The bridge offers a prompt's tools to the CLI as in-process MCP servers and tracks its calls.
 
 This module does not run any tools. When the CLI calls a tool, the call waits until the inner loop
-has run it and passes on the result.
+has run it, and then returns the result.
 """
 
 import asyncio
@@ -24,20 +24,21 @@ __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 _SERVER = "wink"
 _CALL_ID = "claudecode/toolUseId"
 _SPARE_SERVERS = 4
-# the longest result that the CLI sends to the model; it shortens a longer one to 2 kB and a path
+# The longest result that the CLI sends to the model; it shortens longer ones to 2 kB and a path.
 MAX_RESULT_CHARS = 500_000
 _META = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # the CLI's default is 50 kB
 
-# Any: the `mcp` package and its objects; it is often not installed where types are checked.
+# Any: the `mcp` package and its objects; the package is often not installed where types are
+# checked.
 type AnyMCP = Any
 
 
 @dataclass(slots=True)
 class CLICall:
-    """A call of the CLI, with its result and the permission that a built-in tool needs.
+    """A call by the CLI, with its result and the permission that a built-in tool needs.
 
-    `written` are a built-in tool's arguments as the model wrote them, and `media` are the media in
-    its result as MCP content. `is_waiting` is true once the CLI has made the call.
+    For a built-in tool, `written` contains the arguments as the model wrote them. `media` contains
+    the media in the result, as MCP content. `is_waiting` is true once the CLI has made the call.
     """
 
     answer: asyncio.Future[ToolMessage]
@@ -48,13 +49,12 @@ class CLICall:
 
 
 class Bridge:
-    """The tools of one evaluation by server, and the CLI's calls in progress.
+    """One evaluation's tools, by server, and the CLI's calls in progress.
 
-    The first server has the initial tools of the conversation. If `dynamic`, spare servers take the
-    tools that are added later: the CLI reads a server's list again only when the server is switched
-    off and on, which must not interrupt a call to it. `builtin_tools` run in the CLI itself, and
-    the inner loop knows them by their lower-case names. `on_call` is called whenever the CLI makes
-    a call.
+    The first server has the conversation's initial tools. If `dynamic` is set, tools that are added
+    later go to spare servers: the CLI reads a server's list again only when the server is switched
+    off and on, which must not interrupt a call to it. `builtin_tools` run in the CLI itself; the
+    inner loop uses their lower-case names. `on_call` is called whenever the CLI makes a call.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Bridge:
         }
 
     def add(self, tools: Iterable[ToolSpec]) -> str:
-        """Adds `tools` to a spare server, and returns the server's name."""
+        """Adds `tools` to a spare server and returns the server's name."""
         name = next(self._next_spare_server)
         self._tools[name].update({tool.name: tool for tool in tools})
         return name
 
     def find_tool(self, name: str) -> str | None:
-        """Returns the tool name in the CLI's `mcp__server__name`, or `None` for another tool."""
+        """Returns the tool's name from `mcp__server__name`, or `None` for any other tool."""
         head, _, rest = name.partition("__")
         server, _, tool = rest.partition("__")
         return tool if head == "mcp" and tool in self._tools.get(server, ()) else None
 
     def read_call(self, call_id: str, name: str, arguments: AnyJson) -> ToolCall:
-        """Converts the model's call for the inner loop: the tool's name and JSON arguments."""
+        """Converts the model's call for the inner loop, with our tool name and JSON arguments."""
         match arguments:
-            case {"__unparsedToolInput": {"raw": str() as text}}:  # the CLI's form of invalid JSON
+            case {"__unparsedToolInput": {"raw": str() as text}}:  # how the CLI passes invalid JSON
                 pass
             case _:
                 text = json.dumps(arguments, ensure_ascii=False)
@@ -106,27 +106,27 @@ class Bridge:
         return ToolCall(call_id, self.find_tool(name) or name, text)
 
     def encode_call(self, call: ToolCall) -> JsonObject:
-        """Returns the name and input of an earlier, valid call as the model would write them."""
+        """Returns the name and input of an earlier valid call, as the model would write them."""
         arguments: AnyJson = json.loads(call.arguments)
         if call.name in self.builtin_names:
             return {"name": self.builtin_names[call.name], "input": arguments}
         return {"name": f"mcp__{_SERVER}__{call.name}", "input": arguments}
 
     def answer(self, message: ToolMessage, media: Sequence[JsonObject] = ()) -> None:
-        """Sets the result of a call, with `media` as MCP content; ignores its later results."""
+        """Sets a call's result, with `media` as MCP content; ignores any later results."""
         call = self.find_call(message.call_id)
         if not call.answer.done():
             call.media = media
             call.answer.set_result(message)
 
     def allow(self, call_id: str, arguments: JsonParams) -> None:
-        """Allows the CLI to run a call of a built-in tool with these arguments."""
+        """Allows the CLI to run a built-in tool's call with these arguments."""
         allowed = self.find_call(call_id).allowed
         if not allowed.done():
             allowed.set_result(arguments)
 
     async def decision(self, call_id: str) -> JsonParams | str:
-        """Returns the arguments that the CLI can run a call with, or the reason why it cannot.
+        """Returns the arguments with which the CLI can run a call, or the reason why it cannot.
 
         Waits until the inner loop has allowed the call or set its result.
         """
@@ -135,14 +135,14 @@ class Bridge:
         return call.allowed.result() if call.allowed.done() else call.answer.result().content
 
     def replacement(self, call_id: str) -> JsonParams | None:
-        """Returns the arguments that a call was allowed with, if they differ from the model's."""
+        """Returns the arguments with which a call was allowed, if they differ from the model's."""
         call = self.find_call(call_id)
         if not call.allowed.done() or call.allowed.result() == call.written:
             return None
         return call.allowed.result()
 
     def find_call(self, call_id: str) -> CLICall:
-        """Returns the call with this id, creating it if it is not known yet."""
+        """Returns the call with this id, creating it if necessary."""
         if call_id not in self._calls:
             loop = asyncio.get_running_loop()
             self._calls[call_id] = CLICall(loop.create_future(), loop.create_future())
@@ -158,7 +158,7 @@ class Bridge:
         return call
 
     def end(self) -> None:
-        """Fails all waiting and later calls, because the CLI has stopped."""
+        """Fails all waiting calls and any later ones, because the CLI has stopped."""
         self._ended = True
         for call_id in self._calls:
             self.answer(ToolMessage(call_id, "Not run: the CLI ended.", success=False))

@@ -1,4 +1,4 @@
-"""Approval of the CLI's own tools: the CLI asks before each call, and the inner loop decides.
+"""Approval for the CLI's own tools: the CLI asks before each call, and the inner loop decides.
 
 By default, the CLI runs some calls, such as `ls`, without asking. A hook makes it ask about every
 call, and the SDK's permission callback answers once the inner loop has decided.
@@ -17,14 +17,14 @@ from .turns import OUTPUT_TOOL, AnySDK
 
 __all__ = ["approval_options", "check_builtin_approval", "selector"]
 
-# options of the SDK that also decide about calls
+# SDK options that also decide which calls are allowed.
 _DECIDING = "allowed_tools can_use_tool hooks permission_mode permission_prompt_tool_name"
 
 
 def check_builtin_approval(
     approval: Mapping[str, Approval], builtin_tools: Sequence[str], options: Mapping[str, object]
 ) -> None:
-    """Raises `ValueError` for tools that are not offered, effects, or conflicting `options`.
+    """Raises `ValueError` for tools not offered, for `"effects"`, and for conflicting `options`.
 
     Raises `PromptValidationError` for a value that is not an `Approval`.
     """
@@ -44,7 +44,7 @@ def check_builtin_approval(
 
 
 def selector(approval: Approval | None) -> Approval | None:
-    """Returns the approval of a built-in tool, which never selects a call for its effects."""
+    """Wraps a built-in tool's approval, so that selecting `"effects"` raises `TypeError`."""
     if not callable(approval):
         return approval
 
@@ -60,9 +60,9 @@ def selector(approval: Approval | None) -> Approval | None:
 
 
 def approval_options(sdk: AnySDK, bridge: Bridge, names: Sequence[str]) -> JsonObject:
-    """Returns the SDK's options that make calls of the built-in tools in `names` wait for approval.
+    """Returns SDK options that make calls to the built-in tools in `names` wait for approval.
 
-    Subagents cannot call these tools, because the inner loop does not know their calls.
+    Subagents cannot call these tools, because the inner loop does not see a subagent's calls.
     """
 
     async def ask(call: JsonObject, *_: object) -> JsonObject:

@@ -1,8 +1,8 @@
-"""The CLI's process: its variables, its start, and its end with all processes that it started.
+"""The CLI's process: its variables, its start, and its end, with all its child processes.
 
-The SDK passes all of this process's variables to the CLI, and stops only the CLI itself. The SDK
-starts processes through the event loop, so `CLIProcess.loop` creates an event loop that starts the
-CLI by the rules of this module.
+The SDK passes all of this process's variables to the CLI, and stops only the CLI itself. Because
+the SDK starts processes through the event loop, `CLIProcess.loop` creates an event loop that starts
+the CLI according to this module's rules.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ __all__ = ["CLIProcess"]
 _log = logging.getLogger(__name__)
 
 _MARK = "WINK_RUN"
-_KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # the CLI reads its key from here, once
+_KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # the CLI reads its key from this, once
 _INHERITED = (
     "LANG LANGUAGE LOGNAME PATH SHELL TERM TZ USER"
     " ALL_PROXY HTTP_PROXY HTTPS_PROXY NO_PROXY all_proxy http_proxy https_proxy no_proxy"
@@ -36,16 +36,16 @@ _LAST_LINES = 10
 _MAX_LAST_WORDS = 300
 
 
-# Any: arguments and results of asyncio's `subprocess_exec`, which are passed through
+# Any: the arguments and results of asyncio's `subprocess_exec`, which are passed through.
 type AnyAsyncio = Any
 
 
 class CLIProcess:
     """One process of the CLI, from its start to its end.
 
-    `env` contains the CLI's own variables. Of this process's other variables, an isolated CLI gets
-    only those for the language, paths, proxies and certificates. The CLI reads `key` from a pipe,
-    because its tools could read a variable.
+    `env` contains the CLI's own variables. From this process's other variables, an isolated CLI
+    gets only those for the language, paths, proxies and certificates. The CLI reads `key` from a
+    pipe, because its tools could read a variable.
     """
 
     def __init__(self, env: Mapping[str, str], *, key: str | None, isolated: bool) -> None:
@@ -62,11 +62,11 @@ class CLIProcess:
 
     @property
     def started(self) -> bool:
-        """Whether the CLI was started in the event loop."""
+        """Whether the CLI has been started in the event loop."""
         return self._transport is not None
 
     async def start(self, start: Callable[..., AnyAsyncio], options: AnyAsyncio) -> AnyAsyncio:
-        """Calls `start` for the CLI, with our variables and key added to the SDK's `options`."""
+        """Calls `start` for the CLI, adding our variables and the key to the SDK's `options`."""
         options |= {"env": self._variables(options["env"]), "start_new_session": True}
         if self._key is None:
             self._transport, protocol = await start(**options)
@@ -83,7 +83,7 @@ class CLIProcess:
         return self._transport, protocol
 
     def _variables(self, merged: Mapping[str, str]) -> dict[str, str]:
-        """Returns the CLI's variables; `merged` has the SDK's and all variables of this process."""
+        """Returns the CLI's variables; `merged` contains the SDK's and all of this process's."""
 
         def passes(name: str, value: str) -> bool:
             inherited = name in _INHERITED.split() or name.startswith("LC_")
@@ -97,11 +97,11 @@ class CLIProcess:
         return variables | {_MARK: self._mark}
 
     def find(self) -> set[int]:
-        """Returns the ids of the CLI and of the processes that descend from it.
+        """Returns the process ids of the CLI and its descendants.
 
-        All of them inherit a mark in their environment. Where `/proc` shows no environments, as on
-        macOS, the search follows parent ids. There it finds a process whose parent has ended only
-        if an earlier call found it.
+        All of them inherit a mark in their environment. If `/proc` does not reveal environments, as
+        on macOS, the search follows parent ids. It then finds a process whose parent has ended only
+        if an earlier call found that process.
         """
         parents = dict(_parents())
         mark = f"{_MARK}={self._mark}".encode()
@@ -114,9 +114,9 @@ class CLIProcess:
         return pids
 
     def kill(self) -> bool:
-        """Kills the processes that `find` returns, and returns whether there were any.
+        """Kills the processes that `find` returns; returns whether there were any.
 
-        A process can start others in the meantime, so call this until it returns `False`.
+        A process can start others in the meantime, so call this method until it returns `False`.
         """
         pids = self.find()
         for pid in pids:
@@ -131,7 +131,7 @@ class CLIProcess:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that starts its first process with `CLIProcess.start`."""
+    """An event loop that uses `CLIProcess.start` to start its first process."""
 
     def __init__(self, process: CLIProcess) -> None:
         super().__init__()

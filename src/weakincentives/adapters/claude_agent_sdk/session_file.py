@@ -1,9 +1,8 @@
-"""An earlier conversation in the form of a CLI session, which the CLI resumes.
+"""Writes an earlier conversation as a session that the CLI can resume.
 
-The CLI keeps its sessions in files, one JSON line for each message, and resumes the file at a given
-path. The file contains texts, calls and results. It does not contain reasoning, whose signature is
-valid only after exactly the messages that the model saw, and the CLI adds words of its own to
-these.
+The CLI stores sessions in files with one line of JSON for each message, and can resume the file at
+a given path. The file contains texts, calls and results, but no reasoning: its signature is valid
+only after exactly the messages that the model saw, and the CLI adds its own text to these.
 """
 
 import json
@@ -26,14 +25,14 @@ from ..valid_messages import GO_ON, ValidMessages
 __all__ = ["EncodeMedia", "count_earlier", "encode_new", "media_message", "write_session"]
 
 type EncodeMedia = Callable[[Media], JsonObject]
-"""Returns an image or a document as a content block, or raises `PromptEvaluationError`."""
+"""Encodes an image or a document as a content block, or raises `PromptEvaluationError`."""
 
 _NO_ID = "(?!)"  # matches nothing
 _STARTED = "2026-01-01T00:00:00.000Z"  # the CLI requires a time, but does not send it to the model
 
 
 def count_earlier(transcript: Sequence[Message]) -> int:
-    """Returns the number of messages up to the model's last one and the results of its calls."""
+    """Counts the messages up to the model's last one, including the results of its calls."""
     for index in range(len(transcript) - 1, -1, -1):
         if isinstance(transcript[index], AssistantMessage | ToolMessage):
             return index + 1
@@ -41,7 +40,7 @@ def count_earlier(transcript: Sequence[Message]) -> int:
 
 
 def media_message(instructions: Instructions) -> list[Message]:
-    """Returns a user message with the media of instructions, which can only contain text."""
+    """Returns the media in `instructions` as a user message; CLI instructions can only be text."""
     parts = _with_markers(instructions)
     return [UserMessage(parts)] if parts else []
 
@@ -49,8 +48,8 @@ def media_message(instructions: Instructions) -> list[Message]:
 def encode_new(messages: Sequence[Message], encode_media: EncodeMedia) -> str | list[JsonObject]:
     """Returns the content of a user message: changed instructions and the user's texts.
 
-    The CLI marks words that are not the user's in its own way, which Claude models know. It sends a
-    request only for a message, so there is always one.
+    The CLI has its own way, which Claude models know, to mark text that is not the user's. It sends
+    a request only if there is a message, so this function always returns one.
     """
     blocks = [block for message in messages for block in _blocks_of(message, encode_media)]
     return _content_of(blocks or [_text_block(_remind(GO_ON))])
@@ -62,7 +61,7 @@ def write_session(
     encode_call: Callable[[ToolCall], JsonObject],
     encode_media: EncodeMedia,
 ) -> None:
-    """Writes messages to a file that the CLI can resume; `encode_call` returns name and input."""
+    """Writes messages to a file that the CLI can resume; `encode_call` encodes a call."""
     session, parent = path.stem, None
     lines: list[str] = []
     for message in _encode(messages, encode_call, encode_media):
@@ -85,9 +84,10 @@ def _encode(
     encode_call: Callable[[ToolCall], JsonObject],
     encode_media: EncodeMedia,
 ) -> list[JsonObject]:
-    """Returns messages in the format of the Messages API."""
+    """Encodes messages in the format of the Messages API."""
     encoded: list[JsonObject] = []
-    # With new ids, because the CLI would mistake a later call with the same id for an answered one.
+    # Assign new ids, because the CLI would mistake a later call with the same id for an answered
+    # one.
     for message in ValidMessages(call_ids=_NO_ID).read(messages, to_be_sent=False):
         match message:
             case AssistantMessage(text=text, tool_calls=calls):
@@ -112,7 +112,7 @@ def _encode(
 
 
 def _blocks_of(message: Message, encode_media: EncodeMedia) -> list[JsonObject]:
-    """Returns the user's message, or the changes of the instructions, as content blocks."""
+    """Returns the user's message, or changes to the instructions, as content blocks."""
     match message:
         case UserMessage(str() as content):
             parts: Sequence[Part] = [content]
@@ -138,7 +138,7 @@ def _text_block(text: str) -> JsonObject:
 
 
 def _content_of(blocks: list[JsonObject]) -> str | list[JsonObject]:
-    """Returns blocks as message content; a single text becomes a string."""
+    """Converts blocks to message content; a single text becomes a string."""
     match blocks:
         case [{"type": "text", "text": str() as text}]:
             return text

@@ -1,4 +1,4 @@
-"""Reads the CLI's messages: the parts of the model's messages, and an evaluation's result."""
+"""Reads the CLI's messages: parts of the model's messages, and an evaluation's result."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .bridge import Bridge
 
 __all__ = ["OUTPUT_TOOL", "PROVIDER", "AnySDK", "TurnReader"]
 
-# Any: the SDK's module and its objects; it is often not installed where types are checked.
+# Any: the SDK's module and its objects; the SDK is often not installed where types are checked.
 type AnySDK = Any
 
 PROVIDER = "claude_agent_sdk"
@@ -30,8 +30,8 @@ _TOTAL_COUNTS = "inputTokens cacheCreationInputTokens cacheReadInputTokens outpu
 class TurnReader:
     """Builds the model's messages for the inner loop from the CLI's messages.
 
-    The inner loop gets the messages with tool calls, and the final one. Other messages, such as an
-    answer that the CLI asks the model to continue, only contribute to the usage.
+    The inner loop gets the messages with tool calls and the final message. Other messages, such as
+    an answer that the CLI asks the model to continue, only contribute to the usage.
     """
 
     def __init__(self, sdk: AnySDK, bridge: Bridge) -> None:
@@ -43,7 +43,7 @@ class TurnReader:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the parts of the previous message; the next part starts a new one."""
+        """Discards the previous message's parts; the next part starts a new message."""
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._usage: JsonObject = {}
@@ -51,7 +51,7 @@ class TurnReader:
         self._streaming = self._complete = False
 
     def read(self, message: AnySDK) -> AssistantMessage | None:
-        """Returns the model's message if `message` from the CLI completes it, otherwise `None`.
+        """Returns the model's message if the CLI's `message` completes it, otherwise `None`.
 
         A `message` of `None` means that the CLI has made a call. Raises `PromptEvaluationError` for
         a result without an answer.
@@ -74,8 +74,8 @@ class TurnReader:
             case sdk.ResultMessage():
                 return self._read_result(message)
             case None | sdk.UserMessage():
-                # a reply that was not streamed has no stop event, but its calls arrive when it is
-                # complete
+                # A reply that was not streamed has no stop event, but its calls arrive once it is
+                # complete.
                 self._complete = True
             case _:
                 pass
@@ -137,7 +137,7 @@ class TurnReader:
         text = (result.result or "") if output is None else json.dumps(output, ensure_ascii=False)
         usage = TokenUsage(*(max(0, count - reported) for count, reported in pairs))
         last = _usage(self._usage, _TURN_COUNTS)
-        usage = replace(  # the total does not include these
+        usage = replace(  # the total excludes these
             usage,
             reasoning_tokens=last.reasoning_tokens,
             cache_write_1h_tokens=last.cache_write_1h_tokens,
@@ -145,7 +145,7 @@ class TurnReader:
         return AssistantMessage(text=text, finish=finish, usage=usage, model=self._model)
 
     def _failure(self, result: AnySDK) -> PromptEvaluationError:
-        """Returns the error for a failed result, whose `subtype` is usually "success"."""
+        """Returns the error for a failed result, even though its `subtype` is usually "success"."""
         message = str(result.result or "; ".join(result.errors or ()) or result.subtype)
         status: int | None = result.api_error_status
         if result.subtype == "error_max_structured_output_retries":
@@ -179,7 +179,7 @@ def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
 
 
 def _retry_after(retry: Mapping[str, AnyJson]) -> str | None:
-    """Returns the provider's requested delay in seconds, if it is longer than the CLI's own."""
+    """Returns the provider's requested delay in seconds if it is longer than the CLI's own."""
     match retry:
         case {
             "error_status": 429,

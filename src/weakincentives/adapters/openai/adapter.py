@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIAdapter"]
 
-# codecs, and paths relative to the client's base URL
+# Codecs, and paths relative to the client's base URL.
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
@@ -28,7 +28,7 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
 _OPENAI = ServerProfile(strict="each", user_after_tool=True)
 
 
-# Any: values from a caller without a type checker
+# Any: values from a caller that does not use a type checker.
 def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
     """Returns the API to use; raises for an unknown API or an invalid profile."""
     if not isinstance(profile, ServerProfile | None):
@@ -41,19 +41,19 @@ def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
 
 
 class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
-    """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
+    """Evaluates prompts with OpenAI's API or on a compatible server at `base_url`.
 
-    `profile` describes the server's address and how it differs from other servers; the module
-    `weakincentives.adapters.profiles` has predefined profiles. `api` is `"responses"` or `"chat"`
-    (Chat Completions, which most compatible servers implement), by default the profile's. `api_key`
-    defaults to the profile's variable, or to `OPENAI_API_KEY`. `timeout` is in seconds for one
-    request; the SDK does the retries, at most `max_retries`. Clients that you pass as `client` and
-    `async_client` keep their own key, timeout, retries and base URL. `max_reply_bytes` limits a
-    reply after decompression. `options` are added to every request, such as
+    `profile` describes the server's address and how the server differs from others; the module
+    `weakincentives.adapters.profiles` contains predefined profiles. `api` is `"responses"` or
+    `"chat"` (Chat Completions, which most compatible servers implement), by default the profile's.
+    `api_key` defaults to the profile's variable, or to `OPENAI_API_KEY`. `timeout` is the limit for
+    one request, in seconds; the SDK retries at most `max_retries` times. Clients that you pass as
+    `client` and `async_client` keep their own key, timeout, retries and base URL. `max_reply_bytes`
+    limits a reply after decompression. `options` are added to every request, such as
     `{"temperature": 0}`. The other arguments are the same as for `CodecOptions` and `LoopAdapter`.
 
-    Raises `ImportError` without the `openai` extra, and `ValueError` if the profile's server needs
-    a base URL or a key and it is missing.
+    Raises `ImportError` if the `openai` extra is not installed, and `ValueError` if the profile's
+    server needs a base URL or a key that is missing.
     """
 
     name = "openai"
@@ -85,8 +85,8 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         codec, self.path = _APIS[api]
         ready: AnySDK = client or async_client
         if not ready:
-            # read early, like `origin`, because the variables may change before the client is
-            # created
+            # Read early, like `origin`, because the variables may change before the client is
+            # created.
             base_url, api_key = (profile or _OPENAI).connection(base_url, api_key)
         origin = read_origin(ready.base_url if ready else base_url, "api.openai.com")
         profile = profile or (ServerProfile() if origin else _OPENAI)
@@ -95,7 +95,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             model=model,
             prompt_role=prompt_role,
             instructions_role=instructions_role,
-            # many chat templates of open models accept a system message only at the beginning
+            # Many chat templates for open models accept a system message only at the beginning.
             changes_role="user" if origin and api == "chat" else None,
             origin=origin,
             structured_output=structured_output or profile.structured_output,
@@ -127,7 +127,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         return openai
 
     def is_key_missing(self, error: Exception) -> bool:
-        # the SDK's other errors are translated before this is called
+        # The SDK's other errors are converted before this method is called.
         return isinstance(error, self.sdk().OpenAIError)
 
     def translate(self, error: Exception) -> PromptEvaluationError:

@@ -1,4 +1,4 @@
-"""The Responses codec, for OpenAI's own API, which can add tools in the conversation."""
+"""The Responses codec, for OpenAI's own API, which can add tools during the conversation."""
 
 from collections.abc import Collection, Mapping
 from typing import ClassVar
@@ -31,7 +31,7 @@ _TEXTS = (  # file types whose text the API extracts
 )
 
 
-# items that a client must answer, from tools that `options` may have added
+# Items that a client must answer, from tools that `options` may have added.
 _ASKING = {
     *("custom_tool_call", "mcp_approval_request", "computer_call", "local_shell_call"),
     *("shell_call", "apply_patch_call"),
@@ -39,13 +39,13 @@ _ASKING = {
 
 
 class ResponsesCodec(Codec):
-    """One conversation as Responses items; all output items, even reasoning, are sent back."""
+    """One conversation as Responses items; all output items, including reasoning, are sent back."""
 
     wire_format = "responses"
     instructions_role = "developer"
     stream_options: ClassVar[JsonObject] = {"stream": True}
-    # developers.openai.com/api/docs/guides/file-inputs: all files together below 50 MB; the limit
-    # for a single image is UNVERIFIED
+    # developers.openai.com/api/docs/guides/file-inputs: all files together must be smaller than 50
+    # MB; the limit for a single image is UNVERIFIED
     media = MediaSupport(
         types=dict.fromkeys(
             (*IMAGE_TYPES, "application/pdf", "text/*", *_TEXTS), MAX_CONTENT_BYTES
@@ -66,7 +66,7 @@ class ResponsesCodec(Codec):
                 return ""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns the reply in the last event; if it has no items, with those of earlier events."""
+        """Returns the reply in the last event, with items from earlier events if it has none."""
         items: list[AnyJson] = []
         event: AnyJson = None  # `match` would narrow it to a mapping of objects
         for event in events:
@@ -124,7 +124,7 @@ class ResponsesCodec(Codec):
                     remedy = "leave the tool that it belongs to out of options"
                     raise error_from_request(self.provider, "client_error", message, remedy)
                 case {"type": _}:
-                    pass  # reasoning and items of built-in tools are sent back unchanged
+                    pass  # reasoning and built-in tool items are sent back unchanged
                 case _:
                     raise error_from_reply(self.provider, "an output item has no type")
         return AssistantMessage(
@@ -147,7 +147,7 @@ class ResponsesCodec(Codec):
                 return "tool_calls" if calls else "stop"
 
     def _read_parts(self, parts: AnyJson, texts: list[str], refusals: list[str]) -> None:
-        """Adds the texts of a message to `texts`, and refusals to `refusals`."""
+        """Adds a message's texts to `texts`, and its refusals to `refusals`."""
         if not isinstance(parts, list):
             raise error_from_reply(self.provider, "the content of a message is not a list")
         for part in parts:
@@ -180,7 +180,7 @@ class ResponsesCodec(Codec):
                 case {"type": "function_call"} if call := next(calls, None):
                     items.append({**item, **_encode_call(call)})
                 case {"type": "message"} if _is_blank(item):
-                    while items and items[-1].get("type") == "reasoning":  # the blank message's own
+                    while items and items[-1].get("type") == "reasoning":  # of the blank message
                         del items[-1]
                 case {"type": "message", "content": list() as parts}:
                     items.append({**item, "content": list(filter(None, map(_valid_part, parts)))})
@@ -194,11 +194,11 @@ class ResponsesCodec(Codec):
         return items + [{"type": "function_call", **_encode_call(call)} for call in calls]
 
     def _with_valid_ids(self, items: list[JsonObject]) -> list[JsonObject]:
-        """Returns items without ids that the request already contains or the server cannot know.
+        """Removes item ids that the request already contains or that the server cannot know.
 
         Reasoning must have an id. If the server does not store items, reasoning also needs its
-        encrypted content. Reasoning without that content is dropped, and later items lose their
-        ids, because they refer to it.
+        encrypted content. Reasoning without that content is dropped, and later items lose their ids
+        because they refer to it.
         """
         stateless = self.options.extra.get("store") is False
         valid: list[JsonObject] = []
@@ -228,7 +228,7 @@ class ResponsesCodec(Codec):
             return {"type": "input_image", "image_url": self.data_url(media), "detail": "auto"}
         if media.url:
             return {"type": "input_file", "file_url": media.url}
-        # the API requires a name for data
+        # The API requires a name for data.
         name = media.name or "document"
         return {"type": "input_file", "filename": name, "file_data": self.data_url(media)}
 
@@ -242,7 +242,8 @@ class ResponsesCodec(Codec):
     def remove_tools(self, names: Collection[str]) -> None:
         super().remove_tools(names)
         for item in self.items:
-            # removing a tool changes the item that added it, and the cached prefix ends there
+            # Removing a tool changes the item that added it, and the cached prefix ends at that
+            # item.
             if item.get("type") == _ADDED_TOOLS:
                 item["tools"] = [tool for tool in item["tools"] if tool["name"] not in names]
         self.items[:] = [
@@ -255,7 +256,7 @@ def _encode_call(call: ToolCall) -> JsonObject:
 
 
 def _valid_part(part: AnyJson) -> JsonObject | None:
-    """Returns a part of a message in the API's form, or `None` if `decode` does not read it."""
+    """Returns a message part in the API's form, or `None` if `decode` does not read it."""
     match part:
         case {"type": "output_text" | "text", "text": str()}:
             return {**part, "type": "output_text"}
@@ -266,7 +267,7 @@ def _valid_part(part: AnyJson) -> JsonObject | None:
 
 
 def _is_blank(item: AnyJson) -> bool:
-    """Returns whether a model's message contains only blank text."""
+    """Returns whether one of the model's messages contains only blank text."""
     parts = [part for part in item.get("content") or () if isinstance(part, dict)]
     texts = [part.get("text") or part.get("refusal") for part in parts]
     return not "".join([text for text in texts if isinstance(text, str)]).strip()

@@ -1,4 +1,4 @@
-"""Durable agents: a prompt, the loop that runs it, and the version that its runs depend on."""
+"""Durable agents: a prompt, the loop that runs it, and the version that its runs require."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ...runtime.session import Session
 
 __all__ = ["AnyAgent", "DurableAgent", "combined_version", "durable"]
 
-# Part of an agent's version, so that code with another log format does not continue its runs.
+# Part of an agent's version, so that code with a different log format does not continue its runs.
 _LOG_FORMAT = 7
 
 
@@ -30,7 +30,7 @@ class DurableAgent[Out]:
 
     @property
     def version(self) -> str:
-        """Changes with texts, tools and the log format; older versions' runs cannot continue."""
+        """Changes with texts, tools and the log format; runs of other versions cannot continue."""
         return _digest(
             _LOG_FORMAT,
             self.prompt().descriptor.hash,
@@ -39,7 +39,7 @@ class DurableAgent[Out]:
 
     @property
     def tools(self) -> tuple[AnyTool, ...]:
-        """All tools of the prompt, open or not."""
+        """All the prompt's tools, including those in closed sections."""
         return tuple(
             [tool for node in self.prompt().template.registry.sections for tool in node.tools]
         )
@@ -62,9 +62,9 @@ def durable[Out](
     """Returns an agent whose runs survive a crash.
 
     `prompt` creates the prompt of each run, for example `template.bind`. `session` creates its
-    session, with the reducers that the application registers. Session state can be of the given
-    `types` and of the types that have reducers. Raises `TypeError` for an adapter whose runs cannot
-    be logged.
+    session and registers the application's reducers. Session state can contain values of the given
+    `types` and of types that have reducers. Raises `TypeError` for an adapter whose runs cannot be
+    logged.
     """
     adapter = main_loop.adapter
     if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:
@@ -83,7 +83,7 @@ def combined_version(agents: Mapping[str, AnyAgent]) -> str:
 
 
 def _approval(tool: AnyTool) -> list[str]:
-    """Returns when calls need approval, which affects the log; returns `[]` if they never do."""
+    """Returns when calls need approval, which affects the log; `[]` if they never need it."""
     match tool.approval:
         case None:
             return []

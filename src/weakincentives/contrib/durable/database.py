@@ -1,4 +1,4 @@
-"""Opens the database of durable runs by its URL, without revealing its password in errors."""
+"""Opens the database for durable runs by URL, without revealing its password in errors."""
 
 import sqlite3
 import time
@@ -25,11 +25,11 @@ __all__ = [
 _POSTGRES = ("postgresql", "postgres", "cockroachdb")  # DBOS opens all of these in the same way
 
 type Extra = Any
-"""A value of DBOS, SQLAlchemy or psycopg, which may not be installed for type checkers."""
+"""A value from DBOS, SQLAlchemy or psycopg, which may not be installed for type checkers."""
 
 
 def dbos() -> Extra:
-    """Imports and returns the package, which takes a second."""
+    """Imports and returns DBOS, which takes a second."""
     try:
         return import_module("dbos")
     except ModuleNotFoundError as error:
@@ -39,12 +39,12 @@ def dbos() -> Extra:
 
 
 def sqlalchemy() -> Extra:
-    """Imports and returns the package, which DBOS installs."""
+    """Imports and returns SQLAlchemy, which DBOS installs."""
     return import_module("sqlalchemy")
 
 
 class WaitingRunsError(WeakIncentivesError):
-    """Raised if the database of durable runs cannot be used."""
+    """Raised if the database for durable runs cannot be used."""
 
 
 def _unixepoch(_subsec: str) -> float:
@@ -52,9 +52,9 @@ def _unixepoch(_subsec: str) -> float:
 
 
 class SqliteConnection(sqlite3.Connection):
-    """Adds features that DBOS needs to SQLite before 3.42, and saves one fsync for each step."""
+    """Adds features that DBOS needs to SQLite before 3.42, and saves one fsync per step."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # Any: the arguments of sqlite3.connect
+    def __init__(self, *args: Any, **options: Any) -> None:  # Any: sqlite3.connect's arguments
         super().__init__(*args, **options)
         if sqlite3.sqlite_version_info < (3, 42):
             self.create_function("unixepoch", 1, _unixepoch)
@@ -68,7 +68,7 @@ def database_errors(
     remedy: str = "check its URL, that a worker has opened it, and that its workers have the same "
     "version of DBOS",
 ) -> Generator[None]:
-    """Raises `WaitingRunsError` for SQLAlchemy's errors."""
+    """Converts SQLAlchemy's errors to `WaitingRunsError`."""
     try:
         yield
     except sqlalchemy().exc.SQLAlchemyError as error:
@@ -77,7 +77,7 @@ def database_errors(
 
 
 def parse_url(database_url: str) -> Extra:
-    """Returns SQLAlchemy's URL of an SQLite or PostgreSQL database.
+    """Returns SQLAlchemy's URL object for an SQLite or PostgreSQL database.
 
     Raises `WaitingRunsError` for any other text, without quoting it, because it may contain a
     password.

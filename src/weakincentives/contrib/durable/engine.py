@@ -50,8 +50,8 @@ class DurableRun:
         self._agent = agent
         self._handle = handle
 
-    def result(self) -> Execution[Any]:  # Any: the output type that the run's agent declares
-        """Waits for the end of the run, including for approvals, and returns the execution.
+    def result(self) -> Execution[Any]:  # Any: the agent's declared output type
+        """Waits for the run to end, including any approvals, and returns the execution.
 
         Raises the `PromptEvaluationError` that ended the run, `ValueError` if the run was deleted,
         and DBOS's own errors.
@@ -60,21 +60,21 @@ class DurableRun:
 
     @property
     def status(self) -> Literal["running", "waiting", "ended"]:
-        """Whether the run is running or queued, is waiting for approval, or has ended."""
+        """The run's status: running (or queued), waiting for approval, or ended."""
         status = last_status(dbos().DBOS, self.run_id)
         if status is None:
             return "waiting"
         return "running" if status.status in UNFINISHED else "ended"
 
     def session(self) -> Session:
-        """Waits for the end of the run and returns its session, even if the run failed."""
+        """Waits for the run to end and returns its session, even if the run failed."""
         session = self._agent.session(self.run_id)
         snapshot = self._end()["session"]
         session.restore(session.parse_snapshot(snapshot, types=self._agent.types))
         return session
 
     def _end(self, **options: float) -> Record:
-        """Waits for the result of the run's last part."""
+        """Waits for the run's last part and returns its result."""
         last_status(dbos().DBOS, self.run_id)  # otherwise DBOS would wait forever for a deleted run
         result: Record = self._handle.get_result(**options)
         while "wait_id" in result:
@@ -84,7 +84,7 @@ class DurableRun:
 
 
 class DurableRuns(WaitingRuns):
-    """Starts and finds runs, and decides about suspended runs; created by `install`."""
+    """Starts and finds runs, and makes decisions on suspended runs; created by `install`."""
 
     def __init__(
         self,
@@ -140,8 +140,8 @@ class DurableRuns(WaitingRuns):
         `params` are bound to the prompt. `message`, `conversation` and `on_change` are the same as
         for `MainLoop.execute`. A `run_id` identifies one run: starting it a second time returns the
         same run, and logs a warning if that run is waiting for another version of the code. Raises
-        `KeyError` for an agent that is not installed, and `ValueError` for a `run_id` that belongs
-        to another agent's run, that is reserved for suspended runs, or that has unprintable
+        `KeyError` for an agent that is not installed. Raises `ValueError` for a `run_id` that
+        belongs to another agent's run, is reserved for suspended runs, or contains unprintable
         characters.
         """
         engine, durable_agent = dbos().DBOS, self._agents[agent]
@@ -169,8 +169,8 @@ class DurableRuns(WaitingRuns):
     def find(self, agent: str, run_id: str) -> DurableRun:
         """Returns the run with this id; raises DBOS's error for an unknown id.
 
-        Raises `ValueError` for a run of another agent, and for any other workflow. Logs a warning
-        if the run is unfinished and is waiting for another version of the code.
+        Raises `ValueError` if the id belongs to another agent's run or to an unrelated workflow.
+        Logs a warning if the run is unfinished and waiting for another version of the code.
         """
         engine = dbos().DBOS
         run = DurableRun(self._agents[agent], engine.retrieve_workflow(run_id))
@@ -200,13 +200,13 @@ def install(
 ) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 
-    `progress` is called with the run id and each event of every run that this process executes, and
-    makes these runs stream their answers. After a crash, the next process continues with the first
-    step that was not stored.
+    `progress` is called with the run id and each event of every run that this process executes; if
+    it is given, these runs stream their answers. After a crash, the next process continues with the
+    first step that was not stored.
 
-    `datasource` is a `SQLAlchemyDatasource` of the application's database, to which transactional
-    tools write with `datasource.sql_session()`. Raises `ValueError` if an agent has such a tool
-    without a datasource.
+    `datasource` is a `SQLAlchemyDatasource` for the application's database, to which transactional
+    tools write with `datasource.sql_session()`. Raises `ValueError` if an agent has such a tool but
+    there is no datasource.
     """
     for name, agent in agents.items():
         for tool in agent.tools:
@@ -233,13 +233,13 @@ def install(
                     # repeated, because a crash may have interrupted `cancel`
                     _outside_of_workflow(partial(dbos().DBOS.cancel_workflow, run_id))
                     raise dbos().error.DBOSWorkflowCancelledError(run_id) from None
-                # an older worker that was frozen before it started has started: continue in a newer
-                # attempt
+                # If this worker still owns the run, an older worker that was frozen has only now
+                # started its attempt: continue in a newer one.
                 if not import_module("dbos._datasource")._still_owns(run_id):
                     # DBOS then waits for the other attempt's result
                     raise dbos().error.DBOSWorkflowConflictIDError(run_id) from None
             except (SystemExit, KeyboardInterrupt, GeneratorExit) as stop:
-                # otherwise DBOS would leave the run unfinished
+                # Otherwise DBOS would leave the run unfinished.
                 message = f"a handler of run {first_id!r} raised {type(stop).__name__}: {stop}"
                 raise RuntimeError(message) from stop
         if "suspension" in result:

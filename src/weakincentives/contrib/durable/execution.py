@@ -75,7 +75,7 @@ class _Part[Out](NamedTuple):
     first_id: str  # the id of the run's first part
 
     def end(self, error: RunSuspended | PromptEvaluationError | None = None) -> Record:
-        """Returns the result, even for a run that is suspended or has failed."""
+        """Returns the part's result, even if the run is suspended or has failed."""
         if isinstance(error, RunSuspended):
             deadline, resumed = self.deadline, self.resumed
             return {
@@ -117,8 +117,8 @@ def execute_run[Out](
     """Executes a run, or the rest of a suspended run, and returns its result as JSON.
 
     `run_input` comes from `to_input`, or from `to_resumed` for a suspended run. The run continues
-    after the entries that `table` has. `progress`, if given, is called with each event, and makes
-    the answers stream. If the run is suspended, the result contains its `suspension`.
+    after the entries that `table` contains. If `progress` is given, it is called with each event,
+    and answers are streamed. If the run is suspended, the result contains its `suspension`.
     """
     part = _begin(agent, run_input, table, run_id, streamed=progress is not None)
     try:
@@ -139,7 +139,7 @@ async def execute_run_async[Out](
     *,
     progress: Callable[[StreamEvent[Out]], object] | None = None,
 ) -> Record:
-    """Like `execute_run`, without blocking the event loop."""
+    """Like `execute_run`, but does not block the event loop."""
     streamed = progress is not None
     part = await asyncio.to_thread(_begin, agent, run_input, table, run_id, streamed=streamed)
     try:
@@ -201,7 +201,7 @@ def _begin[Out](
 
 
 def _bound_prompt[Out](agent: DurableAgent[Out], run_input: Record) -> Prompt[Out]:
-    # a copy, because the function may return one prompt for several runs
+    # Copy the prompt, because the function may return the same one for several runs.
     prompt, params = agent.prompt().for_run(), run_input["params"]
     types = types_by_name(params, prompt.template.registry.params_types)
     prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
@@ -237,7 +237,7 @@ def to_resumed(run_input: Record, waiting: Record, decisions: Mapping[str, Decis
 
 
 def rest_of(run_input: Record, waiting: Record, decisions: Mapping[str, Decision]) -> Record:
-    """Returns the same input as `to_resumed`, for decisions that fit the run."""
+    """Returns the same input as `to_resumed`, for decisions that are known to match the run."""
     decided = serde.dump_lossless(dict[str, Decision], dict(decisions))
     return {
         **run_input,
@@ -255,10 +255,10 @@ def to_input(
     conversation: Conversation | None = None,
     on_change: OnChange = "append",
 ) -> Record:
-    """Returns the input of a run as JSON.
+    """Returns a run's input as JSON.
 
-    Raises `ContentError` for a message whose media contain their bytes; put them into the store of
-    the agent's sessions instead.
+    Raises `ContentError` for a message whose media contain their own bytes; put the bytes into the
+    content store of the agent's sessions instead.
     """
     return {
         "params": {
@@ -315,7 +315,7 @@ def _message_to_json(message: str | Sequence[Part]) -> serde.Json:
 
 
 def _error_to_json(error: PromptEvaluationError) -> Record:
-    """Returns an error as JSON, with the most specific of the types in `_ERRORS`."""
+    """Returns an error as JSON, with its most specific type from `_ERRORS`."""
     return {
         "is": next(name for name, kind in _ERRORS.items() if isinstance(error, kind)),
         **{name: getattr(error, name) for name in _ARGUMENTS},

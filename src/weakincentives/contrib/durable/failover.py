@@ -2,8 +2,8 @@
 
 A lock is a byte of a file next to the SQLite database, or an advisory lock in PostgreSQL. The
 operating system or the server releases it when the process dies. A `WorkerFailover` requeues the
-runs of dead and frozen workers, and also the runs that its own worker has claimed without being
-told.
+runs of dead and frozen workers. It also requeues runs that DBOS claimed for its own worker but
+never started.
 """
 
 import atexit
@@ -26,14 +26,15 @@ __all__ = ["WorkerFailover", "lock_executor", "release"]
 
 _log = logging.getLogger(__name__)
 
-# Consecutive checks without a lock; by then, a worker that only lost its connection has it again.
+# Consecutive checks without a lock; by then, a worker that only lost its connection has a new one.
 _CHECKS = 3
 
-# The server notices a death with a delay, and a checking `WorkerFailover` has the lock briefly.
+# The server notices a dead worker only after a delay, and a `WorkerFailover` takes the lock briefly
+# to check.
 _TIMEOUT_SECONDS = 2.0
 
 
-# includes the process id, because a forked process does not have its parent's locks
+# Includes the process id, because a forked process does not inherit its parent's locks.
 type _Key = tuple[int, str, str]
 
 type _Release = Callable[[], None]
@@ -43,7 +44,7 @@ _locked_by_failover: set[_Key] = set()  # locked on a separate connection
 
 
 class _AdvisoryLocks:
-    """A connection to PostgreSQL that locks executor ids until it closes.
+    """A PostgreSQL connection that locks executor ids until it is closed.
 
     The server closes the connection, and releases its locks, after `silent` seconds without
     activity, unless `silent` is 0. The next use opens a new connection.
@@ -62,7 +63,7 @@ class _AdvisoryLocks:
         return connection
 
     def lock(self, executor_id: str, seconds: float = 0) -> bool:
-        """Tries to lock an id for some `seconds`, and returns whether it succeeded."""
+        """Tries to lock an id for up to `seconds`; returns whether it succeeded."""
         until = time.monotonic() + seconds
         while not self._ask("pg_try_advisory_lock", executor_id):
             if time.monotonic() >= until:
@@ -71,7 +72,7 @@ class _AdvisoryLocks:
         return True
 
     def unlock(self, executor_id: str) -> None:
-        """Unlocks an id once."""
+        """Releases one lock on an id."""
         self._ask("pg_advisory_unlock", executor_id)
 
     def close(self) -> None:
@@ -86,9 +87,9 @@ class _AdvisoryLocks:
 
 
 def lock_executor(database_url: str, executor_id: str) -> None:
-    """Locks `executor_id` until this process ends; raises `RuntimeError` if another one has it.
+    """Locks `executor_id` until this process ends; raises `RuntimeError` if another one holds it.
 
-    Does nothing for an in-memory database, and for SQLite on Windows.
+    Does nothing for an in-memory database or for SQLite on Windows.
     """
     key = _lock_key(database_url, executor_id)
     if key in _releases or key in _locked_by_failover:
@@ -150,12 +151,12 @@ def _refusal(executor_id: str) -> RuntimeError:
 
 
 class WorkerFailover:
-    """Marks this worker as alive while entered, and recovers the runs of dead workers.
+    """Marks this worker as alive inside a `with` block, and recovers the runs of dead workers.
 
     Enter it before `DBOS.launch()`. It checks the other workers every `every` seconds. The server
-    releases the lock of a worker that is silent for `silent` seconds. This must be longer than
-    DBOS's `sys_db_idle_transaction_timeout_sec`, so that by then the worker does not lock any rows
-    either. Raises `RuntimeError` if another worker with this id is alive.
+    releases the lock of a worker that is silent for `silent` seconds. `silent` must be longer than
+    DBOS's `sys_db_idle_transaction_timeout_sec`, so that the worker no longer locks any rows by
+    then. Raises `RuntimeError` if another worker with this id is alive.
     """
 
     def __init__(
@@ -164,12 +165,12 @@ class WorkerFailover:
         self._key, self._executor_id = _lock_key(database_url, executor_id), executor_id
         self._every = every
         self._absent: Counter[str] = Counter()  # consecutive checks without a lock, by executor id
-        self._lost: Counter[str] = Counter()  # consecutive checks of own runs that are not running
+        self._lost: Counter[str] = Counter()  # consecutive checks in which a run was idle
         self._over = Event()
         self._thread = Thread(target=self._watch, name="failover", daemon=True)
         self._locks = _AdvisoryLocks(database_url, silent=silent)
         release(database_url, executor_id)  # a frozen worker would keep the lock from `config`
-        if not self._locks.lock(executor_id, _CHECKS * every):  # a peer may have it briefly
+        if not self._locks.lock(executor_id, _CHECKS * every):  # a peer may hold it briefly
             self._locks.close()
             raise RuntimeError(
                 f"executor_id must be unique, but another running worker has {executor_id!r}; "
@@ -191,7 +192,7 @@ class WorkerFailover:
         while not self._over.wait(self._every):
             try:
                 self._check_workers()
-            # the database is unavailable, or DBOS is still launching; there will be another check
+            # The database is unavailable, or DBOS is still launching; the next check will retry.
             except Exception:
                 _log.warning(
                     "Checking other workers failed",
@@ -202,7 +203,7 @@ class WorkerFailover:
                     self._locks.lock(self._executor_id)
 
     def _check_workers(self) -> None:
-        self._locks.lock(self._executor_id)  # a checking peer may have had the lock
+        self._locks.lock(self._executor_id)  # a checking peer may have held the lock
         engine = dbos().DBOS
         version = engine.application_version  # runs of other versions need their own workers
         pending = engine.list_workflows(
@@ -216,7 +217,7 @@ class WorkerFailover:
                 absent[other] = self._absent[other] + 1
                 if absent[other] >= _CHECKS:
                     _log.warning("Taking over runs", extra={"executor_id": other})
-                    # the public function loses the number of tries and the deadline
+                    # The public function loses the retry count and the deadline.
                     engine._recover_pending_workflows([other])
             finally:
                 self._locks.unlock(other)
@@ -230,7 +231,7 @@ class WorkerFailover:
         connection breaks in between, DBOS forgets the runs until its next launch.
         """
         instance = import_module("dbos._dbos")._get_dbos_instance()
-        if not instance._executor._work_queue.empty():  # some wait for a thread
+        if not instance._executor._work_queue.empty():  # some runs are waiting for a thread
             return
         active = {*instance._active_workflows_set.activeList()}
         self._lost = Counter(

@@ -24,7 +24,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('weakincentives tables', 
 # A frozen worker must not lock rows for long; applies until the transaction ends.
 _SHORT = "set_config('idle_in_transaction_session_timeout', '5000', true)"
 
-# collation `C`, so that paths are compared byte by byte
+# Uses the collation `C`, so that paths are compared byte by byte.
 _CREATE = (
     """CREATE TABLE weakincentives_runs (
     run_id TEXT PRIMARY KEY, version TEXT NOT NULL, attempt INTEGER NOT NULL,
@@ -60,7 +60,7 @@ _STORED = """SELECT 1 FROM weakincentives_log WHERE run_id = :run_id AND path = 
 # SQLAlchemy's code for a transaction that was not rolled back after its connection broke.
 _BROKEN = "8s2b"
 
-_open: ContextVar[Extra] = ContextVar("open transaction")  # of a tool and its nested runs
+_open: ContextVar[Extra] = ContextVar("open transaction")  # for a tool and its nested runs
 
 
 class SqlLogTable:
@@ -91,7 +91,7 @@ class SqlLogTable:
             self._engine.dispose()
 
     def exists(self) -> bool:
-        """Returns whether the tables exist, without creating them or waiting for the database."""
+        """Returns whether the tables exist, without creating them or retrying."""
         return self._engine is not None and _has_table(self._engine)
 
     @property
@@ -107,7 +107,7 @@ class SqlLogTable:
         return self._engine
 
     def create(self) -> None:
-        """Creates the tables if they do not exist, without waiting for the database."""
+        """Creates the tables if they do not exist, without retrying."""
         if _has_table(self._engine):
             return
         if not self._creates:
@@ -183,7 +183,7 @@ class SqlLogTable:
             if _is_sqlite(connection) and not connection.connection.dbapi_connection.in_transaction:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             if next(tries) and _execute(connection, _STORED, **place._asdict()).first():
-                return  # the connection broke after the first try had committed
+                return  # the first try had committed before the connection broke
             token = _open.set(session)
             try:
                 write(session)
@@ -198,7 +198,7 @@ class SqlLogTable:
         self._again(lambda: source.run_tx_step(options, work))
 
     def cancel(self, run_id: str) -> None:
-        """Stops the run's attempt at its next entry, and prevents further attempts."""
+        """Stops the run's current attempt at its next entry, and prevents further attempts."""
         self._transact(lambda connection: _execute(connection, _CANCEL, run_id=run_id))
 
     def delete(self, run_ids: Sequence[str]) -> None:
@@ -212,11 +212,11 @@ class SqlLogTable:
         self._transact(work)
 
     def rows(self, run_id: str) -> Sequence[Row]:
-        """Returns the stored rows of a run."""
+        """Returns a run's stored rows."""
         return self._transact(lambda connection: _rows(connection, run_id))
 
     def attempts(self, run_ids: Sequence[str]) -> Mapping[str, int]:
-        """Returns the number of attempts of each of these runs."""
+        """Returns the number of attempts for each of these runs."""
         expanded = sqlalchemy().bindparam("run_ids", expanding=True)
         statement = sqlalchemy().text(_ATTEMPTS).bindparams(expanded)
 
@@ -238,7 +238,7 @@ class SqlLogTable:
             try:
                 return work()
             except errors.SQLAlchemyError as error:
-                broken = error.code == _BROKEN  # in a handler, which fails with this error
+                broken = error.code == _BROKEN  # a handler failed with this error
                 if not (broken or isinstance(error, errors.TimeoutError) or retriable(error)):
                     raise
                 _log.warning(
@@ -249,7 +249,7 @@ class SqlLogTable:
 
 
 def _is_sqlite(engine: Extra) -> bool:
-    """Returns whether an engine or a connection is for SQLite."""
+    """Returns whether an engine or connection uses SQLite."""
     is_sqlite: bool = engine.dialect.name == "sqlite"
     return is_sqlite
 
@@ -273,11 +273,11 @@ def _append(
     statement = _NEWEST_IN_SQLITE if _is_sqlite(connection) else _NEWEST.format(short=_SHORT)
     newest = _execute(connection, statement, run_id=run_id).first()
     if newest is None or newest.cancelled or newest.attempt != attempt:
-        # the run was cancelled and then deleted
+        # If there is no attempt, the run was cancelled and then deleted.
         raise StoppedAttempt(run_id, cancelled=newest is None or bool(newest.cancelled))
     path, position, _ = rows[0]
     if first and path:
-        # a nested run's path begins with this path and a colon, which sorts before the semicolon
+        # A nested run's path starts with this path and a colon, which sorts before a semicolon.
         end = path if position else f"{path[:-1]};"
         _execute(connection, _REPLACE, run_id=run_id, path=path, position=position, end=end)
     for row in rows:  # one by one, because psycopg's pipeline turns off the server's timeout

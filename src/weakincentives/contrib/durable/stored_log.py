@@ -1,8 +1,8 @@
 """`StoredLog` stores the log of a durable run in a table, so that another attempt can continue.
 
-The table has a row for each entry, with the key (run, path, position). The attempts of a run are
-numbered, and an older attempt stops at its next append. The rows of the root run also contain the
-changes of the session since the previous row.
+The table contains a row for each entry, with the key (run, path, position). A run's attempts are
+numbered, and an older attempt stops at its next append. The root run's rows also contain the
+session's changes since the previous row.
 """
 
 import re
@@ -34,7 +34,7 @@ __all__ = [
     "check_version",
 ]
 
-_PLACE = re.compile(r"(\d+/[^/]*)/(\d+):")  # of a nested run, in a path
+_PLACE = re.compile(r"(\d+/[^/]*)/(\d+):")  # a nested run's place in a path
 
 
 class StoppedAttempt(BaseException):
@@ -75,18 +75,18 @@ class NewAttempt(NamedTuple):
 
 
 class LogTable(Protocol):
-    """A table for the logs of durable runs. Threads can call it concurrently."""
+    """A table that stores the logs of durable runs. Threads can call it concurrently."""
 
     def begin(self, run_id: str, version: str) -> NewAttempt:
         """Starts a new attempt, after which older attempts can no longer store rows.
 
-        Raises `ChangedRunError` for a run that another version of the code started, and
-        `StoppedAttempt` for a cancelled run.
+        Raises `ChangedRunError` if another version of the code started the run, and
+        `StoppedAttempt` if the run was cancelled.
         """
         ...
 
     def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
-        """Stores all rows of one path or none, replacing the path's rows from that position on.
+        """Stores all `rows` or none, replacing their path's rows from the first position on.
 
         If the `first` rows of a nested run start at position 0, the nested run is starting again,
         so the rows of its own nested runs are removed too. Raises `StoppedAttempt` if the attempt
@@ -106,7 +106,7 @@ class LogTable(Protocol):
 
 
 class MemoryLogTable:
-    """A table in memory, for example for tests; `rows` has the rows of each run."""
+    """A table in memory, for example for tests; `rows` contains the rows of each run."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
@@ -164,7 +164,7 @@ class _Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """An entry of a run; `state` has the session's changes since the previous entry.
+    """An entry in a run's log; `state` contains the session's changes since the previous entry.
 
     `head` is set for a nested run.
     """
@@ -176,13 +176,14 @@ class _Line:
 
 type _Unstored = tuple[Sequence[Row], bool]
 
-# The entries of runs nested in a transactional call, stored at its end: nothing is committed before
-# that, and the run's row, which another attempt needs, is not locked.
+# The entries of runs nested in a transactional call. They are stored only when the call ends:
+# nothing is committed before then, and the run's row, which another attempt needs, stays unlocked
+# until then.
 _unstored: ContextVar[list[_Unstored] | None] = ContextVar("entries of a transaction", default=None)
 
 
 class StoredLog:
-    """The log sink of one attempt of a run, which stores entries in a table."""
+    """The log sink for one attempt at a run; stores entries in a table."""
 
     def __init__(
         self,
@@ -272,7 +273,7 @@ def _parsed(rows: Iterable[Row]) -> list[tuple[Row, _Line]]:
 
 
 def _apply(session: Session, changes: Changes, types: Collection[type[object]]) -> None:
-    """Applies a line's changes to the session."""
+    """Applies a line's state changes to the session."""
     for change, kind, values in parse_changes(changes, types):
         if change == "set":
             session[kind].seed(*values)
@@ -294,13 +295,13 @@ def _with_rows(log: LoggedRun, path: str, lines: Iterable[tuple[Row, _Line]]) ->
     entries = log.entries[: min(own, default=len(log.entries))]
     inside = dict(log.inside)
     for key, by_number in deeper.items():
-        before = inside.get(key)  # from the part before the suspension
+        before = inside.get(key)  # from before the suspension
         runs = [*before.runs] if before else []
         head: _Head | None = None
         for number, rows in sorted(by_number.items()):
             run_path = f"{path}{key}/{number}:"
             head = next((line.head for row, line in rows if row.path == run_path), None) or head
-            # a nested run that started at the same time may not have a row yet
+            # A nested run that started at the same time may not have a row yet.
             while head is not None and number > len(runs):
                 runs.append(NestedRun(ns=head.ns, key=head.key, log=LoggedRun()))
             if number <= len(runs):

@@ -1,8 +1,8 @@
-"""Lists, cancels and deletes the durable runs of a database, and decides about suspended ones.
+"""Lists, cancels and deletes the durable runs in a database, and decides on suspended ones.
 
 A suspended run is a DBOS row on a queue that no worker serves, so it does not occupy a worker. A
-decision puts the rest of the run on the run's own queue. This requires only the database, not the
-prompt.
+decision puts the rest of the run on the run's own queue. All of this requires only the database,
+not the prompt.
 """
 
 import logging
@@ -56,25 +56,25 @@ _WAITING = "weakincentives.waiting"  # the queue and the workflow of suspended r
 _ROW = ":waiting"
 
 ANY_WORKER = "_dbos_internal_queue"
-"""DBOS's own queue for runs that it recovers; every process serves it."""
+"""DBOS's own queue for recovered runs; every process serves it."""
 
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
-"""DBOS's states of a part that is running or queued."""
+"""DBOS's states for a part that is running or queued."""
 
 _PART = re.compile(r".+:wait-\d+", re.DOTALL)
 
-_PAGE = 100  # number of runs that are read or deleted together
+_PAGE = 100  # the number of runs that are read or deleted together
 
 _LATER = 3600.0  # seconds until a part starts if a crash interrupted its cancellation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRun:
-    """A suspended run that needs decisions on the calls in `pending`.
+    """A suspended run that requires decisions on the calls in `pending`.
 
     `wait_id` identifies this suspension; if the run is suspended again, it gets another one.
-    `suspension` is `None` for a run that this version cannot read, such as a run of 0.2, which must
-    be finished by its own version.
+    `suspension` is `None` for a run that this version cannot read. For example, version 0.2 must
+    finish its own runs.
     """
 
     run_id: str
@@ -93,8 +93,8 @@ class StoredRun:
     """A durable run in the database, in any state.
 
     `started` is the time when the run was started or queued. `attempts` is the number of times that
-    a worker took it up, or `None` if the log of runs is in another database. `pending` is the
-    number of calls that need a decision.
+    a worker took it up, or `None` if the logs are in another database. `pending` is the number of
+    calls that require a decision.
     """
 
     run_id: str
@@ -106,9 +106,9 @@ class StoredRun:
 
 
 class WaitingRuns:
-    """Manages the runs in one database, including suspended ones.
+    """Manages the runs in one database, including suspended runs.
 
-    `engine` is `DBOS` or a `DBOSClient`, and `table` contains the logs of the runs.
+    `engine` is `DBOS` or a `DBOSClient`, and `table` contains the runs' logs.
     """
 
     def __init__(self, engine: Extra, table: SqlLogTable | None = None) -> None:
@@ -129,8 +129,8 @@ class WaitingRuns:
 
         Calls without a decision stay pending: the run continues up to the first of them, is
         suspended again, and keeps the decisions on later calls. Raises `ValueError` and changes
-        nothing if the run is not suspended, if it was already decided, or if a call is not pending.
-        Raises `TypeError` for a value that is not a decision.
+        nothing if the run is not suspended, if a decision was already made, or if a call is not
+        pending. Raises `TypeError` for a value that is not a decision.
         """
         row = self._waiting(wait_id)
         _, run_input, waiting = row.input["args"]
@@ -146,9 +146,10 @@ class WaitingRuns:
     def cancel(self, run_id: str, /) -> None:
         """Cancels a run before its next request or tool call, or while it is suspended.
 
-        After that, `DurableRun.result` raises DBOS's error. A run that has ended is not changed.
-        With a `wait_id`, cancels the run only if it is still in that suspension. Raises
-        `ValueError` for an unknown id, and, like `decide`, if the run is decided at the same time.
+        After that, `DurableRun.result` raises DBOS's error. A run that has already ended is not
+        changed. If you pass a `wait_id`, the run is cancelled only if it is still in that
+        suspension. Raises `ValueError` for an unknown id or, like `decide`, if someone decides on
+        the run at the same time.
         """
         if self._rows([waiting_row(run_id)]):
             self._cancel_waiting(run_id)
@@ -195,7 +196,7 @@ class WaitingRuns:
             )
 
     def delete_ended(self, before: datetime) -> int:
-        """Deletes the runs that ended before a time, with their logs; returns their number."""
+        """Deletes the runs that ended before `before`, with their logs; returns their number."""
         found, before = dict[str, list[_Part]](), before.astimezone(UTC)
         for run_ids in self._pages(end_time=before.isoformat()):
             for run_id, own in self._parts(run_ids).items():
@@ -228,10 +229,10 @@ class WaitingRuns:
         return [*islice(chain.from_iterable(self._stored(page, status) for page in pages), limit)]
 
     def log(self, run_id: str) -> LoggedRun:
-        """Returns the log of a run so far, from its stored entries.
+        """Returns a run's log so far, from its stored entries.
 
         `weakincentives.inspection.logged_entries.records_of` converts it to events. Raises
-        `ValueError` for an unknown id, and for the id of a part.
+        `ValueError` for an unknown id or a part's id.
         """
         self._check_whole("show", run_id)
         log = LoggedRun()
@@ -249,7 +250,7 @@ class WaitingRuns:
         parts = self._parts(run_ids)
         lasts = {run_id: own[-1] for run_id, own in parts.items()}
         ids = [part.id for part in lasts.values() if part.row and part.row.status == "SUCCESS"]
-        # "ended" and "failed" differ only in the output
+        # Only the output distinguishes "ended" from "failed".
         outputs = self._rows(ids if status in (None, "ended", "failed") else [], load_output=True)
         states: dict[str, RunStatus] = {
             run_id: _status(outputs.get(part.id, part.row)) for run_id, part in lasts.items()
@@ -288,7 +289,7 @@ class WaitingRuns:
             yield [run_id for run_id in ids if waiting_row(run_id) not in waits]
 
     def _parts(self, run_ids: Collection[str]) -> dict[str, list["_Part"]]:
-        """Returns the parts of each run."""
+        """Returns each run's parts."""
         parts: dict[str, list[_Part]] = {run_id: [] for run_id in run_ids}
         for part_by_run in _part_by_run(self._engine, run_ids):
             for run_id, part in part_by_run.items():
@@ -296,7 +297,7 @@ class WaitingRuns:
         return parts
 
     def _waiting(self, wait_id: str) -> Extra:
-        """Returns the row of a run that was suspended."""
+        """Returns the DBOS row of a run that was suspended."""
         row = self._rows([waiting_row(wait_id)], load_input=True).get(waiting_row(wait_id))
         if row is None:
             raise ValueError(f"no run was suspended as {wait_id!r}; pass WaitingRun.wait_id")
@@ -307,7 +308,7 @@ class WaitingRuns:
         options = {
             "workflow_name": WORKFLOW,
             "workflow_id": wait_id,
-            "workflow_id_reuse_policy": "reject",  # so that the rest is started only once
+            "workflow_id_reuse_policy": "reject",  # ensures that the rest is started only once
             "queue_name": rest.get("queue") or ANY_WORKER,
             "app_version": row.app_version,
             "application_name": row.application_name,
@@ -327,7 +328,7 @@ class WaitingRuns:
         return _list(self._engine, **options)
 
     def _rows(self, ids: Sequence[str], **options: bool) -> Mapping[str, Extra]:
-        # an empty list would return all rows
+        # An empty list would return all rows.
         return self._list(workflow_ids=[*ids], **options) if ids else {}
 
 
@@ -339,7 +340,7 @@ def _list(engine: Extra, **options: Extra) -> Mapping[str, Extra]:
 
 
 def _check_known(action: str, run_id: str, row: Extra) -> None:
-    """Raises `ValueError` unless this row is a run's; the application has other workflows."""
+    """Raises `ValueError` unless this row is a run; the application may have other workflows."""
     if row is None or row.name != WORKFLOW:
         raise ValueError(
             f"cannot {action} run {run_id!r} because the database has no run with this id; check "
@@ -348,7 +349,7 @@ def _check_known(action: str, run_id: str, row: Extra) -> None:
 
 
 def _status(row: Extra) -> RunStatus:
-    """Returns the status of a run from the DBOS row of its last part."""
+    """Returns a run's status from the DBOS row of its last part."""
     if row is None:
         return "waiting"
     if row.status in UNFINISHED:
@@ -359,7 +360,7 @@ def _status(row: Extra) -> RunStatus:
 
 
 def _end(parts: Sequence["_Part"]) -> datetime | None:
-    """Returns when the last of these parts ended, or `None` if one is unfinished."""
+    """Returns the time when the last of these parts ended, or `None` if one is unfinished."""
     if any(part.row is None or part.row.status in UNFINISHED for part in parts):
         return None
     return max(_time(part.row.completed_at or part.row.updated_at) for part in parts)
@@ -389,7 +390,7 @@ def _waiting_run(wait_id: str, row: Extra) -> WaitingRun:
 
 
 def waiting_row(wait_id: str) -> str:
-    """Returns the id of the row of a suspended run."""
+    """Returns the row id for a suspended run."""
     return wait_id + _ROW
 
 
@@ -398,10 +399,10 @@ def _wait_id(run_id: str, waits: int) -> str:
 
 
 def last_status(engine: Extra, run_id: str) -> Extra:
-    """Returns DBOS's status of the last part of a run, or `None` if the run is suspended.
+    """Returns DBOS's status for a run's last part, or `None` if the run is suspended.
 
     The result agrees with `WaitingRuns.waiting`, because a part stores the suspension before it
-    ends. Raises `ValueError` for a deleted run.
+    ends. Raises `ValueError` if the run was deleted.
     """
     parts = [*parts_of(engine, run_id)]
     _check_known("find", run_id, parts[0].row)
@@ -409,7 +410,7 @@ def last_status(engine: Extra, run_id: str) -> Extra:
 
 
 def check_agent(engine: Extra, run_id: str, agent: str) -> None:
-    """Raises `ValueError` for a run of another agent, and for an unknown run."""
+    """Raises `ValueError` for another agent's run or an unknown run."""
     row: Extra = _list(engine, workflow_ids=[run_id], load_input=True).get(run_id)
     _check_known("find", run_id, row)
     if (other := row.input["args"][0]) != agent:
@@ -420,7 +421,7 @@ def check_agent(engine: Extra, run_id: str, agent: str) -> None:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raises `ValueError` for a reserved id, and for an id with unprintable characters."""
+    """Raises `ValueError` for a reserved id or an id with unprintable characters."""
     problem = ""
     if _PART.fullmatch(run_id.removesuffix(_ROW)):
         problem = "such ids belong to suspended runs"
@@ -431,22 +432,22 @@ def check_run_id(run_id: str) -> None:
 
 
 class _Part(NamedTuple):
-    """A part of a run: the run id or, after a suspension, a `wait_id`, and its DBOS row, if any."""
+    """A part of a run: its id, which is the run id or a `wait_id`, and its DBOS row, if any."""
 
     id: str
     row: Extra
 
 
 def parts_of(engine: Extra, run_id: str) -> Iterator[_Part]:
-    """Yields the parts of a run; each part is looked up only when it is requested."""
+    """Yields a run's parts; each part is looked up only when it is requested."""
     return (part_by_run[run_id] for part_by_run in _part_by_run(engine, [run_id]))
 
 
 def _part_by_run(engine: Extra, run_ids: Collection[str]) -> Iterator[Mapping[str, _Part]]:
-    """Yields the first parts of the runs, by run, then their second parts, and so on.
+    """Yields the runs' first parts, by run id, then their second parts, and so on.
 
-    Reads a part before it looks for the next one. A part stores the suspension before it ends, so
-    if an ended part has no next part, its run has ended.
+    Reads each part before it looks for the next one. A part stores the suspension before it ends,
+    so if a part has ended and there is no next part, the run has ended.
     """
     ids, waits = {run_id: run_id for run_id in run_ids}, 0
     while ids:
@@ -459,7 +460,7 @@ def _part_by_run(engine: Extra, run_ids: Collection[str]) -> Iterator[Mapping[st
 
 
 def keep_waiting(engine: Extra, agent: str, run_input: Record, waiting: Record) -> str:
-    """Stores that a run is suspended, from within its workflow; returns the id of its next part.
+    """Stores a run's suspension, from within its workflow; returns the id of its next part.
 
     `waiting` is the result of `execute_run`.
     """
@@ -476,12 +477,12 @@ def keep_waiting(engine: Extra, agent: str, run_input: Record, waiting: Record) 
 
 @contextmanager
 def open_waiting_runs(database_url: str, *, log_url: str | None = None) -> Generator[WaitingRuns]:
-    """Opens the runs of a database in a process that does not execute them.
+    """Opens the runs in a database from a process that does not execute them.
 
     If tools are transactional, pass the URL of the application's database as `log_url`, because it
-    contains the logs of the runs, which `cancel` and the deletions change. Raises
-    `WaitingRunsError`, here or in the first method, if the database does not exist or no worker has
-    opened it yet; never creates a database.
+    contains the runs' logs, which `cancel`, `delete` and `delete_ended` change. Raises
+    `WaitingRunsError`, here or from the first method call, if the database does not exist or no
+    worker has opened it yet. Never creates a database.
     """
     package, engine, table = dbos(), None, SqlLogTable()
     url = parse_url(database_url)
@@ -501,16 +502,16 @@ def open_waiting_runs(database_url: str, *, log_url: str | None = None) -> Gener
             )
             stack.callback(client.destroy)
             if log_url is not None:
-                table.exists()  # raises here any error that a later use would wait for
+                table.exists()  # raises now any error that a later use would retry
         yield WaitingRuns(client, table)
 
 
 def create_tables(database_url: str, *, log_url: str | None = None) -> None:
-    """Creates the tables of durable runs, or migrates them to the installed version of DBOS.
+    """Creates the tables for durable runs, or migrates them to the installed DBOS version.
 
-    Call it with a role that can create tables; the workers' role then only needs to read and write
-    rows. With transactional tools, `log_url` is the URL of the application's database. Raises
-    `WaitingRunsError` if the tables cannot be created.
+    Use a database role that can create tables; the workers' role then only needs to read and write
+    rows. If tools are transactional, pass the URL of the application's database as `log_url`.
+    Raises `WaitingRunsError` if the tables cannot be created.
     """
     package, table = dbos(), SqlLogTable()
     parse_url(database_url)

@@ -1,4 +1,4 @@
-"""The client of one running MCP server, based on the SDK: its start, listing, calls and errors.
+"""The client for one running MCP server, based on the SDK: starts it, lists and calls its tools.
 
 Importing the SDK takes 0.7 s, so this module is imported only at the first tool call.
 """
@@ -44,7 +44,7 @@ __all__ = ["OpenServer", "open_server"]
 
 _MAX_PAGES = 100
 _LOGGERS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.stdio")
-# the beginnings of the SDK's messages for a lost connection
+# The prefixes of the SDK's messages for a lost connection.
 _LOST = ("Connection closed", "SSE stream ")
 
 
@@ -55,8 +55,8 @@ async def open_server(
     """Starts or connects to the server in `lock`; the server is stopped at the end of the block.
 
     Enter and leave the block in the same task. `notify` receives the server's log messages, and the
-    differences between its tools and `lock`. The server is told that it can ask the user only if
-    `ask` is given. Raises `ServerError` if the server cannot be reached or the connection is lost.
+    differences between its tools and `lock`. If `ask` is given, the server is told that it can ask
+    the user. Raises `ServerError` if the server cannot be reached or the connection is lost.
     """
     server = OpenServer(lock, notify, ask)
     try:
@@ -75,14 +75,14 @@ async def open_server(
 
 
 class OpenServer:
-    """A running server: its current tools and its results."""
+    """A running server: lists its current tools and calls them."""
 
     def __init__(self, lock: ServerLock, notify: Notify, ask: Ask | None) -> None:
         self._reviewed = lock
         self._notify = notify
         self._name = lock.name
         self._state = TransportState()
-        self._changes = self._listed_changes = 0  # number of notices that the tools changed
+        self._changes = self._listed_changes = 0  # how many notices of changed tools have arrived
         self._differences: dict[str | None, ToolDifference] = {}
         filled, environment, self.redact = _filled(lock)
         self.lock = lock
@@ -93,7 +93,8 @@ class OpenServer:
             logging_callback=self._log,
             message_handler=self._listen,
             log_level="info",
-            # Without a callback, the client declares no support for elicitation and rejects it.
+            # Without a callback, the client does not declare support for elicitation, and rejects
+            # it.
             elicitation_callback=None if ask is None else partial(self._elicit, ask),
         )
 
@@ -105,9 +106,9 @@ class OpenServer:
     async def call(
         self, tool: str, arguments: Mapping[str, Json], notify: Notify
     ) -> ToolResult[Json]:
-        """Returns the server's result, or a failure if the tool differs from its lock.
+        """Calls a tool and returns its result, or a failure if the tool differs from its lock.
 
-        Raises `ServerError` without a result.
+        Raises `ServerError` if there is no result.
         """
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -124,7 +125,7 @@ class OpenServer:
             return to_tool_result(result)
 
     async def refresh(self) -> None:
-        """Lists the tools, and publishes their differences from the lock."""
+        """Lists the tools and publishes their differences from the lock."""
         changes = self._changes
         self.lock = await self._list()
         self._listed_changes = changes  # set last, so that concurrent calls list the tools too
@@ -168,17 +169,17 @@ class OpenServer:
             if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
                 raise ServerEndedError(name, sent=sent) from None
             if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
-                raise ServerEndedError(name, sent=False) from None  # the server was restarted
+                raise ServerEndedError(name, sent=False) from None  # the server restarted
             problem = f"MCP server {name!r} refused the call: {error.message}."
             raise ServerError(self.redact(problem)) from None
-        # content that does not match its schema, or a request for user input
+        # The content does not match its schema, or the server requested user input.
         except (RuntimeError, ValueError) as error:
             reason = message_of(error).partition("\n")[0]
             problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
             raise ServerError(self.redact(problem)) from None
 
     async def _list(self) -> ServerLock:
-        """Returns the server's current tools as a lock; raises `ServerError` if they never end."""
+        """Returns the current tools as a lock; raises `ServerError` if the list never ends."""
         tools: list[ToolLock] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -216,7 +217,7 @@ class OpenServer:
     async def _elicit(
         self, ask: Ask, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult:
-        """Answers the server's question to the user; only valid forms are passed to `ask`."""
+        """Answers a question that the server asks the user; passes only valid forms to `ask`."""
         server, message = self._name, self._shown(params.message)
         event = MCPElicitationAnswered(server=server, message=message, action="decline")
         match params:
@@ -248,7 +249,7 @@ def _refusal(server: str, difference: ToolDifference) -> str:
 
 
 def _filled(lock: ServerLock) -> tuple[ServerLock, dict[str, str], Redactor]:
-    """Returns a lock with variables filled in, the variables of `env`, and a redactor.
+    """Returns the lock with variables filled in, the variables named in `env`, and a redactor.
 
     The redactor masks credentials; every variable that `${NAME}` refers to is treated as one.
     """
@@ -292,7 +293,7 @@ def _transport(
 
 @contextmanager
 def _masked_logs(redact: Redactor) -> Generator[None]:
-    """Masks credentials in logs of the SDK and its HTTP client, such as in a server's address."""
+    """Masks credentials in the logs of the SDK and its HTTP client, for example in a URL."""
 
     def mask(record: LogRecord) -> bool:
         text = record.getMessage()
@@ -314,7 +315,7 @@ def _masked_logs(redact: Redactor) -> Generator[None]:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Returns the first error in exception groups, which tasks raise."""
+    """Returns the first error inside nested exception groups, which task groups raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -54,11 +54,11 @@ class Connection:
     """Calls the tools of one server for a prompt; `close` stops the server.
 
     The first call starts the server, and the first call after the server has stopped starts it
-    again. A server that does not answer in time, or whose call is cancelled, is stopped, so that it
-    cannot continue unnoticed.
+    again. If a server does not answer in time, or a call is cancelled, the server is stopped so
+    that it cannot continue unnoticed.
 
-    `elicit` answers the server's questions to the user. If it is given, calls run one at a time,
-    because a server does not report which call a question belongs to.
+    `elicit` answers the questions that the server asks the user. If it is given, calls run one at a
+    time, because a server does not report which call a question belongs to.
     """
 
     def __init__(self, lock: ServerLock, elicit: Elicit | None = None) -> None:
@@ -71,7 +71,7 @@ class Connection:
         # Everything below is used only on this loop, which is the portal's.
         self._run: _ServerRun | None = None
         self._owners: set[asyncio.Task[None]] = set()  # tasks of current and stopping runs
-        self._calls: dict[asyncio.Task[object], _Call] = {}  # in the order of their turns
+        self._calls: dict[asyncio.Task[object], _Call] = {}  # in the order in which they run
         self._turn = nullcontext() if self._elicit is None else asyncio.Lock()
 
     async def call(
@@ -84,13 +84,13 @@ class Connection:
         publish: Callable[[object], object],
         context: ToolContext | None = None,
     ) -> ToolResult[Json]:
-        """Returns the result of a call, or a failure if the tool differs from its lock.
+        """Returns a call's result, or a failure if the tool differs from its lock.
 
-        `publish` is called in the caller's thread with up to 10,000 progress and log messages while
-        the caller waits. `elicit` gets `context`, and is not called without it. If the server
-        stops, a `repeatable` call is retried once on a new server. Raises `ServerError` if there is
-        no result after `seconds`, which include the server's start and the user's answers. After
-        the server's result, raises any error of `elicit`.
+        While the caller waits, `publish` is called in the caller's thread with up to 10,000
+        progress and log messages. `elicit` receives `context` and is not called without it. If the
+        server stops, a `repeatable` call is retried once on a new server. Raises `ServerError` if
+        there is no result after `seconds`, which includes the server's start and the user's
+        answers. An error raised by `elicit` is raised again after the server's result.
         """
         caller = asyncio.get_running_loop()
         numbers = iter(range(_MAX_EVENTS))
@@ -110,7 +110,7 @@ class Connection:
         self.end_calls(close=True)
 
     def end_calls(self, *, close: bool = False) -> None:
-        """Cancels calls that nobody waits for, and waits until their servers have stopped."""
+        """Cancels calls that nobody is waiting for, and waits until their servers have stopped."""
         if self._loop is not None and self._loop is portal.loop():
             run_on(self._loop, self._end_calls(close=close), _END_SECONDS)
 
@@ -149,7 +149,7 @@ class Connection:
             self._calls.pop(task, None)
 
     async def _attempt(self, call: _Call) -> ToolResult[Json]:
-        """Makes a call on a run of the server, and ends the run if the call gets no result."""
+        """Makes a call during a server run, and ends the run if there is no result."""
         run = self._usable_run()
         try:
             server = await asyncio.shield(run.ready)
@@ -169,7 +169,7 @@ class Connection:
             self._end(run)
             loop = asyncio.get_running_loop()
             ready: asyncio.Future[OpenServer] = loop.create_future()
-            # without this call's context, which ends before the server
+            # Do not inherit this call's context, because the server outlives the call.
             owner = loop.create_task(self._own(ready), context=Context())
             self._owners.add(owner)
             owner.add_done_callback(self._owners.discard)
@@ -206,7 +206,7 @@ class Connection:
 
     @property
     def _oldest(self) -> _Call | None:
-        """The oldest running call; without `elicit`, others can run too, but on the same bus."""
+        """The oldest running call; without `elicit`, others may be running, but on the same bus."""
         return next(iter(self._calls.values()), None)
 
     def _notify(self, event: object) -> None:
@@ -224,7 +224,7 @@ async def _asking(elicit: Elicit | None, context: ToolContext | None) -> AsyncGe
     """Yields a function that passes a call's questions from any loop to `elicit` on this loop.
 
     Questions are asked one at a time. A question is cancelled if it is still open at the end of the
-    block, or if `elicit` raises. Raises errors of `elicit` and `check_answer` at the end.
+    block, or if `elicit` raises. Raises errors from `elicit` and `check_answer` at the end.
     """
     if elicit is None or context is None:
         yield None

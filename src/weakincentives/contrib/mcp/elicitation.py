@@ -1,4 +1,4 @@
-"""Elicitation: questions that a server asks the user during a call, and the answers.
+"""Elicitation: questions that a server asks the user during a call, and their answers.
 
 Every text in a question was written by the server. This module does not need the SDK.
 """
@@ -62,10 +62,10 @@ type ElicitationAnswer = Accept | Decline | Cancel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elicitation:
-    """A question of an MCP server to the user, with the form to fill in.
+    """A question that an MCP server asks the user, with the form to fill in.
 
-    `message`, at most 4,000 characters, and `schema`, a JSON Schema of an object with flat
-    properties, are the server's own words, with credentials masked. `str()` marks them as the
+    The server wrote `message`, which has at most 4,000 characters, and `schema`, a JSON Schema for
+    an object with flat properties; credentials in both are masked. `str()` marks them as the
     server's and escapes characters that control a terminal.
     """
 
@@ -75,7 +75,7 @@ class Elicitation:
 
     @property
     def fields(self) -> Mapping[str, JsonSchema]:
-        """The schema of each field of the form, in the server's order."""
+        """The schema of each form field, in the server's order."""
         return dict(self.schema.get("properties", {}))
 
     @property
@@ -95,11 +95,11 @@ class Elicitation:
         )
 
     def issues(self, content: Mapping[str, Json]) -> tuple[ValidationIssue, ...]:
-        """Returns the mismatches with the schema; they name fields and rules, but not the data."""
+        """Returns violations of the schema; they name fields and rules, but not the data."""
         return validation_issues(json.dumps(self.schema), dict(content))
 
     def describe(self, name: str) -> str:
-        """Returns a line about a field: its name, type, choices and the server's description."""
+        """Returns one line about a field: its name, type, choices and the server's description."""
         schema = self.fields[name]
         kind = "required" if name in self.required else "optional"
         parts = [f"{name} ({schema.get('type')}, {kind})"]
@@ -167,9 +167,9 @@ def _is_flat(field_schema: Json) -> bool:
 
 
 def check_answer(request: Elicitation, answer: object) -> ElicitationAnswer:
-    """Returns `answer`; raises `TypeError` for any other type, `ValueError` for invalid content.
+    """Returns `answer`; raises `TypeError` for a wrong type, `ValueError` for invalid content.
 
-    The content must match the schema and must not contain a credential of this process's
+    The content must match the schema and must not contain a credential from this process's
     environment.
     """
     place = f"elicit= of MCP server {request.server!r} returned"

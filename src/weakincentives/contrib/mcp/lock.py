@@ -1,11 +1,11 @@
 """Lock files record the reviewed tools and instructions of an MCP server.
 
-`differences` compares a lock with the server's current tools, in words for a reviewer or a model.
+`differences` compares a lock with the server's current tools and describes the changes for a
+reviewer or a model.
 
 Reading a lock file requires neither a server nor the SDK. The files are designed for review and
 diffs: tools and keys are sorted, texts are lists of lines, and invisible characters are escaped.
-Only the properties of a schema keep the server's order, because models write arguments in that
-order.
+Only schema properties keep the server's order, because models write arguments in that order.
 """
 
 import json
@@ -65,7 +65,7 @@ class ToolLock:
 
     @classmethod
     def from_listing(cls, tool: Mapping[str, AnyJson]) -> "ToolLock":
-        """Returns the lock of a tool from the protocol's JSON, which uses `inputSchema`."""
+        """Creates a tool's lock from the protocol's JSON, which uses `inputSchema`."""
         return cls(
             name=tool["name"],
             title=tool.get("title"),
@@ -77,7 +77,7 @@ class ToolLock:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 hash of all other fields, independent of the order of keys."""
+        """The SHA-256 hash of all other fields, independent of key order."""
         return _digest({name: getattr(self, name) for name in self.__slots__})
 
 
@@ -85,8 +85,9 @@ class ToolLock:
 class ServerLock:
     """A server: how to start or reach it, its reported identity, and its tools sorted by name.
 
-    Either `command` or `url` is set. `env` names the variables of our environment that the server
-    receives. `${NAME}` in `command`, `url` and `headers` is replaced by the variable `NAME`.
+    Either `command` or `url` is set. `env` names the environment variables that the server receives
+    from this process. `${NAME}` in `command`, `url` and `headers` is replaced by the variable
+    `NAME`.
     """
 
     name: str
@@ -112,10 +113,10 @@ class ServerLock:
 
 
 def lock_folder(root: Path | None = None) -> Path:
-    """Returns `.weakincentives/mcp` below `root`, by default the top folder of the repository.
+    """Returns `.weakincentives/mcp` below `root`, which defaults to the repository's top folder.
 
-    That is the nearest folder, starting at the working directory and going up, with
-    `.weakincentives`, `.git` or `pyproject.toml`; otherwise the working directory.
+    The top folder is the nearest one, from the working directory upwards, that contains
+    `.weakincentives`, `.git` or `pyproject.toml`. If there is none, it is the working directory.
     """
     here = Path.cwd()
     return (root or repository_root(here) or here) / ".weakincentives" / "mcp"
@@ -128,10 +129,10 @@ def lock_path(name: str, root: Path | None = None) -> Path:
 
 
 def model_names(server: str, tools: Sequence[str]) -> dict[str, str]:
-    """Returns a server's tools by the valid, unique names that models use: `server_tool`.
+    """Maps the valid, unique names that models use, such as `server_tool`, to a server's tools.
 
-    A name that begins with the server's name is not prefixed again. If two names would be equal,
-    each changed one gets a part of its hash as a suffix.
+    A name that starts with the server's name is not prefixed again. If two names would be equal,
+    each changed name gets part of a hash as a suffix.
     """
     names = {tool: _model_name(server, tool) for tool in tools}
     taken: dict[str, str] = {}
@@ -169,7 +170,7 @@ def lock_text(lock: ServerLock) -> str:
 
 
 def _fields(value: object) -> dict[str, Json]:
-    return cast(dict[str, Json], serde.dump(value))  # a dataclass becomes a dict
+    return cast(dict[str, Json], serde.dump(value))  # a dataclass is dumped as a dict
 
 
 def _lines(text: str) -> Json:
@@ -184,14 +185,15 @@ def write_lock(path: Path, lock: ServerLock) -> None:
 
 
 def read_lock(path: Path) -> ServerLock:
-    """Returns the lock in a file, which is named after the server.
+    """Reads the lock in a file that is named after the server.
 
     Raises `LockError` if the file does not exist or cannot be read, or if a hash in it does not
     match.
     """
     relock = f"run `wink mcp lock {path.stem} -- COMMAND` and review the difference"
     try:
-        # Keys must be unique; otherwise a reviewer could read one value while we read another.
+        # Keys must be unique; otherwise a reviewer could see one value while this code reads
+        # another.
         content = serde.load_unique("lock", path.read_bytes())
         if content.pop("format") != _FORMAT:
             raise LockError(f"the lock file {path} must have format {_FORMAT}; {relock}")
@@ -222,7 +224,7 @@ def _digest(value: Json) -> str:
 
 
 def _sorted(value: Json, *, keep: bool = False) -> Json:
-    """Returns JSON with sorted keys, except in `properties`, which keep their order."""
+    """Returns JSON with sorted keys, except in `properties`, which keeps its order."""
     if isinstance(value, list):
         return [_sorted(item) for item in value]
     if not isinstance(value, dict):
@@ -238,7 +240,7 @@ def _sorted(value: Json, *, keep: bool = False) -> Json:
 class ToolDifference:
     """A tool that was changed, removed or added; `tool` is `None` for the server's instructions.
 
-    `details` has a line for each change, such as `input schema /properties/path/type: "a" → "b"`.
+    `details` contains one line per change, such as `input schema /properties/path/type: "a" → "b"`.
     """
 
     tool: str | None
@@ -254,7 +256,7 @@ class ToolDifference:
 def differences(lock: ServerLock, live: ServerLock) -> tuple[ToolDifference, ...]:
     """Returns the differences between a lock and the live server, sorted by tool.
 
-    The names and versions of servers, and the order of keys and tools, are ignored.
+    Server names and versions and the order of keys and tools are ignored.
     """
     locked = {tool.name: tool for tool in lock.tools}
     offered = {tool.name: tool for tool in live.tools}

@@ -1,4 +1,4 @@
-"""Converts a server's result of a call to a `ToolResult`."""
+"""Converts a server's call result to a `ToolResult`."""
 
 import json
 from typing import cast
@@ -24,7 +24,7 @@ _EMPTY = "The tool answered without content."
 
 
 def to_tool_result(result: CallToolResult) -> ToolResult[Json]:
-    """Returns a server's result as a `ToolResult`, failed if the server marks it as an error.
+    """Converts a server's result to a `ToolResult`; an error becomes a failed result.
 
     The value is the structured content; the model sees it only if no text block repeats it. Images
     and documents become media, whose markers appear in the message.
@@ -62,7 +62,7 @@ def _media(kind: str, mime_type: str | None, data: str) -> Part:
     """Returns an image or a document, or a description of content that is neither."""
     try:
         media = Media.from_base64(data, mime_type or "", name=kind.partition(" ")[2])
-    except ContentError:  # corrupt, of an unsupported type, or too large
+    except ContentError:  # it is corrupt, too large, or of an unsupported type
         return f"[{kind} {mime_type or 'of unknown type'}, which cannot be read]"
     return cast(Part, media)  # `from_base64` chose the class
 

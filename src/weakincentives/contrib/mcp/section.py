@@ -1,6 +1,6 @@
-"""A section that gives a prompt the tools of an MCP server, built only from the server's lock.
+"""A section that adds an MCP server's tools to a prompt, built only from the server's lock.
 
-This module does not start a server or import the SDK before a tool is called for the first time.
+This module does not start a server or import the SDK until a tool is first called.
 """
 
 import os
@@ -17,6 +17,7 @@ from ...limits import utc_now
 from ...prompt.approval_rules import Approval, ApprovalMode, check_approval
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
+from ...prompt.function_tools import as_tool
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments
 from ...prompt.tool import MAX_DESCRIPTION, AnyTool, Effect, JsonParams, Tool, ToolResult
 from ...protocols import Resources
@@ -38,7 +39,7 @@ _MAX_SUMMARY = 300
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """The resource key of the connection to a server.
+    """The resource key for the connection to a server.
 
     Sections with equal locks and the same `elicit` share the connection.
     """
@@ -53,14 +54,14 @@ class ServerKey:
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """The resource key of a server's folder."""
+    """The resource key for a server's folder."""
 
     server: ServerKey
     folder: str
 
     def __call__(self, resources: Resources) -> "ServerState":
-        # This import takes a third of the package's import time, and only servers with a folder
-        # need it.
+        # Import it here: it takes a third of the package's import time, and only servers with a
+        # folder need it.
         from .state import ServerState
 
         try:
@@ -73,27 +74,27 @@ class StateKey:
 
 
 class MCPSection(MarkdownSection[None]):
-    """A section with the tools of an MCP server, summarized until the model opens it.
+    """A section with an MCP server's tools, summarized until the model opens it.
 
     The section is built from the lock file that `wink mcp lock` writes, which is
     `.weakincentives/mcp/SERVER.json` unless `lock` is another path or a `ServerLock`. The server
-    starts with the first tool call, and stops when the prompt's resources are closed. All sections
-    of one server in a prompt share it.
+    starts with the first tool call and stops when the prompt's resources are closed. All of a
+    server's sections in a prompt share it.
 
     `include` and `exclude` select tools with globs over the server's tool names. `groups` maps
-    titles of child sections to globs; each tool belongs to the first group that matches, or
-    otherwise to this section. `effects` maps globs to effects, of which the first match applies.
-    For other tools, the effect follows from the annotations: `"pure"` if read-only, `"repeatable"`
-    if idempotent, otherwise `"at_most_once"`. `folder` is the folder of the server's data, which is
-    restored if a call that is not pure fails. `elicit` answers the server's questions to the user;
-    without it, the server is told that it cannot ask. A call takes at most `timeout` seconds,
+    titles of child sections to globs; each tool belongs to the first matching group, or to this
+    section if none matches. `effects` maps globs to effects; the first match applies. For other
+    tools, the annotations determine the effect: `"pure"` if read-only, `"repeatable"` if
+    idempotent, otherwise `"at_most_once"`. `folder` is the server's data folder, which is restored
+    if a call that is not pure fails. `elicit` answers the questions that the server asks the user;
+    without it, the server is told that it cannot ask any. A call takes at most `timeout` seconds,
     including the user's answers: 60 by default, or 600 with `elicit`.
 
     `approval` applies to all tools that are not pure, including tools in groups. It cannot be
     `"effects"`, because a server acts as soon as it is called; `"effects"` from a selector is
     treated as `"arguments"`.
 
-    Raises `PromptValidationError` for a lock that cannot be read, for globs that match no tool, and
+    Raises `PromptValidationError` if the lock cannot be read, if a glob does not match any tool, or
     for `approval="effects"`.
     """
 
@@ -149,14 +150,14 @@ class MCPSection(MarkdownSection[None]):
             *tools,
             *[
                 tool if tool.approval is not None else replace(tool, approval=approval)
-                for tool in others.get("tools") or ()
+                for tool in map(as_tool, others.get("tools") or ())
             ],
         )
         text = "\n\n".join(filter(None, [lock.instructions, text]))
         super().__init__(title=title, template=text, literal=True, **others)
 
     def resources(self) -> ResourceRegistry:
-        """Binds the connection to the server, and its folder if there is one."""
+        """Binds the server's connection, and its folder if there is one."""
         # Eager, so that rolling back the first call does not close them.
         connection = Binding(self._server, self._server, eager=True)
         if self._state is None:
@@ -170,7 +171,7 @@ class MCPSection(MarkdownSection[None]):
         effects: Mapping[str, Effect],
         approval: Approval | None,
     ) -> tuple[str, list[AnyTool]]:
-        """Returns the text and tools of a section; the text has descriptions that are too long."""
+        """Returns a section's tools, and a text with the tool descriptions that are too long."""
         locks = {tool.name: tool for tool in self.lock.tools}
         shown = {name: shown for shown, name in model_names(self.lock.name, [*locks]).items()}
         long, tools = list[str](), list[AnyTool]()
@@ -188,7 +189,7 @@ class MCPSection(MarkdownSection[None]):
                 description=description,
                 parameters=lock.input_schema,
                 handler=handler.call,
-                result_type=object,  # saves inspecting the handler's annotations
+                result_type=object,  # avoids inspecting the handler's annotations
                 effect=effect,
                 approval=None if effect == "pure" else approval,
                 check_schema=False,  # already checked by `wink mcp lock`
@@ -199,7 +200,7 @@ class MCPSection(MarkdownSection[None]):
 
 @dataclass(frozen=True, slots=True)
 class _Handler:
-    """Calls one tool of a server."""
+    """Calls one of a server's tools."""
 
     server: ServerKey
     tool: str
@@ -230,7 +231,7 @@ class _Handler:
 
 
 def _without_unsupported(result: ToolResult[Json], support: MediaSupport) -> ToolResult[Json]:
-    """Returns the result without unsupported media, which its message then mentions."""
+    """Removes unsupported media from the result, and mentions them in its message."""
     message = result.message
     for media in filter(support.problem, result.media):
         marker = str(media)

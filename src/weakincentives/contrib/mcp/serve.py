@@ -53,12 +53,12 @@ async def serve_stdio(prompt: AnyPrompt) -> None:
     async with prompt.resources, stdio_server() as (reading, writing):
         server = PromptServer(prompt, Session()).server
         options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-        with redirect_stdout(sys.stderr):  # handlers' prints are not part of the protocol
+        with redirect_stdout(sys.stderr):  # output that handlers print is not part of the protocol
             await server.run(reading, writing, options)
 
 
 class PromptServer:
-    """The tools of a prompt for one client; `server` is the SDK's server.
+    """A prompt's tools, served to one client; `server` is the SDK's server.
 
     The prompt's text becomes the server's instructions. Calls run one at a time, each in a
     transaction over `session` and the prompt's resources, which must be open. When the client opens
@@ -72,7 +72,7 @@ class PromptServer:
         self._ids = map("call_{}".format, count(1))
         self._changes = InMemorySubscriptionBus()
         self._begin()
-        # Any: no state between start and end
+        # Any: the server has no lifespan state.
         self.server: Server[Any] = Server(
             prompt.name,
             version=__version__,
@@ -141,7 +141,7 @@ class PromptServer:
         return EmbeddedResource(resource=resource)
 
     def _apply(self, outcome: ToolExecutionOutcome) -> str:
-        """Opens and closes sections as requested by a call, and returns the reply to the client."""
+        """Opens and closes sections as a call requested, and returns the reply to the client."""
         if outcome.request is None:
             self._executor.available.apply(outcome)
             return outcome.message.content
@@ -154,11 +154,11 @@ class PromptServer:
 
 
 class _NoModel(ProviderAdapter):
-    """The adapter that handlers get, which has no model to evaluate prompts with."""
+    """The adapter that handlers receive; it has no model to evaluate prompts with."""
 
     @property
     def media(self) -> MediaSupport:
-        """All media that MCP supports."""
+        """All media types that MCP supports."""
         return MediaSupport(types={"*": MAX_CONTENT_BYTES}, urls=(Media,))
 
     def evaluate(self, prompt: object, /, **_: object) -> NoReturn:

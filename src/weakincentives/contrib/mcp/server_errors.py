@@ -1,4 +1,4 @@
-"""Errors of MCP servers, with messages for the model; this module does not need the SDK."""
+"""MCP server errors, with messages for the model; this module does not need the SDK."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ __all__ = ["UNKNOWN_EFFECT", "Notify", "ServerEndedError", "ServerError"]
 UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
 
 type Notify = Callable[[object], object]
-"""Receives an event; can be called by any thread."""
+"""Receives an event; can be called from any thread."""
 
 
 class ServerError(WeakIncentivesError):

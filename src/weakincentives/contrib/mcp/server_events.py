@@ -1,4 +1,4 @@
-"""Events of MCP servers, published on the bus of the running call."""
+"""MCP server events, published on the running call's bus."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -32,7 +32,7 @@ class MCPLogMessage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPServerChanged(Event):
-    """A started server differs from its lock; calls to the changed tools are rejected."""
+    """A server differs from its lock after it was started; calls to changed tools are rejected."""
 
     server: str
     differences: tuple[ToolDifference, ...]
@@ -40,7 +40,7 @@ class MCPServerChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPElicitationAnswered(Event):
-    """A server asked the user; if the library answered instead, `reason` says why.
+    """A server asked the user; if the library answered instead, `reason` explains why.
 
     The event does not contain the answer itself.
     """

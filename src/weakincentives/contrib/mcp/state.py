@@ -1,4 +1,4 @@
-"""The folder of a server's data, which a rollback restores while the server is running."""
+"""A server's data folder, which a rollback restores while the server is running."""
 
 import asyncio
 import os
@@ -22,33 +22,33 @@ type UndoVerdict = Literal["undone", "cached", "unseen"]
 """Whether a server sees that its folder was restored.
 
 A `cached` server replies from memory, so after a rollback it still returns the changed data. The
-result is `unseen` if reading never shows the change.
+verdict is `unseen` if the change never appears when the data is read.
 """
 
 _PROBE_SECONDS = 60.0
-_END_SECONDS = 10.0  # how long a server may continue to write after its client has gone
+_END_SECONDS = 10.0  # how long a server may continue to write after its client disconnects
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class _Savepoint:
-    """A version of the folder to which one transaction can return."""
+    """A version of the folder that one transaction can return to."""
 
     version: Version[HostEntry]
 
 
 class ServerState:
-    """Restores a folder when a call of its server fails; used by transactions.
+    """Restores a folder if a call to its server fails; used by transactions.
 
     If a process is killed during a call, the next process restores the folder. Restoring does not
     help if the server caches data in memory, keeps files open, or has effects elsewhere. Raises
-    `OSError` if `path` is not a directory, or if someone else has changed it since the process was
-    killed.
+    `OSError` if `path` is not a directory, or if something else has changed it since the process
+    was killed.
     """
 
     def __init__(self, path: str | os.PathLike[str], connection: Connection) -> None:
         self._directory = ExternalDirectory(path)
         self._connection = connection
-        # weak, because a caller may never release one
+        # Weak references, because a caller may never release a savepoint.
         self._savepoints = WeakSet[_Savepoint]()
         try:
             self._directory.recover()
@@ -59,7 +59,7 @@ class ServerState:
     def record(self, *, seconds: float) -> None:
         """Copies the files that a call of at most `seconds` can change.
 
-        Raises `FilesystemLimitError` if there is too much to copy, and `OSError` if the copies
+        Raises `FilesystemLimitError` if there is too much data to copy, and `OSError` if the copies
         cannot be written next to the folder.
         """
         self._directory.record(seconds=seconds + _END_SECONDS)
@@ -91,10 +91,10 @@ def probe_undo(
     change: tuple[str, Mapping[str, Json]],
     read: tuple[str, Mapping[str, Json]],
 ) -> UndoVerdict:
-    """Makes a server change its folder, restores the folder, and compares the server's reads.
+    """Makes a server change its folder, restores the folder, and compares what the server reads.
 
-    `change` and `read` are tool names with arguments. At the end, the folder is in its original
-    state. Raises `ServerError` if the server does not reply.
+    `change` and `read` are tool names with arguments. Afterwards, the folder is back in its
+    original state. Raises `ServerError` if the server does not reply.
     """
     with (
         closing(Connection(lock)) as connection,

@@ -1,4 +1,4 @@
-"""Receives the messages of an MCP server, from a process or over HTTP, within limits.
+"""Receives an MCP server's messages from a process or over HTTP, within limits.
 
 Because a server can be hostile, a message is measured before it is parsed, and a server that sends
 requests faster than they are answered must wait. A server process and its child processes end with
@@ -41,7 +41,7 @@ _HTTP_TIMEOUT = httpx2.Timeout(30, read=300)  # the same values as in the SDK's 
 _END_SECONDS = 2.0  # for each step of stopping a server: waiting, SIGTERM, SIGKILL
 _POLL_SECONDS = 0.01
 _STDERR_LINES, _STDERR_CHARS = 3, 300
-_DRAIN_SECONDS = 0.2  # for the server's remaining output after its end
+_DRAIN_SECONDS = 0.2  # for the remaining output after the server has ended
 # Waits for the end of its input, which comes from this process, and then kills process group $0.
 _WATCH = 'read _; sleep 1; kill -s TERM -- "-$0"; sleep 1; kill -s KILL -- "-$0"'
 
@@ -50,7 +50,7 @@ type Streams = Any  # Any: both directions of a transport; the SDK does not expo
 
 
 class MessageLimitError(httpx2.StreamError, httpx2.SSEError):
-    """A message of the server exceeds a limit; the SDK passes these errors to the request."""
+    """A server message exceeds a limit; the SDK passes these errors to the request."""
 
 
 class TransportState:
@@ -94,7 +94,7 @@ class TransportState:
 
     @contextmanager
     def answering(self) -> Generator[None]:
-        """Counts a request of the server as unanswered during the block."""
+        """Counts one of the server's requests as unanswered during the block."""
         self._unanswered += 1
         try:
             yield
@@ -108,7 +108,7 @@ class TransportState:
 
 
 class _Writer(ObjectSendStream[SessionMessage]):
-    """Sends messages with a function, and reports replies and the end to `TransportState`."""
+    """Sends messages with a function, and reports replies and closing to `TransportState`."""
 
     def __init__(
         self, send: Callable[[SessionMessage], Awaitable[None]], state: TransportState
@@ -143,7 +143,7 @@ async def connect_http(
     async def limit(response: httpx2.Response) -> None:
         response.stream = _LimitedBody(response, state)
 
-    # The first versions of the SDK do not have their own limit.
+    # Early SDK versions do not have their own limit.
     has_limit = "max_sse_event_size" in signature(streamable_http_client).parameters
     # Any: a type checker would compare one number with every argument
     more: dict[str, Any] = {"max_sse_event_size": _MAX_BYTES} if has_limit else {}
@@ -163,7 +163,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
     def __init__(self, response: httpx2.Response, state: TransportState) -> None:
         bound_reply(response, sys.maxsize)
-        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # an async client's
+        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # from an async client
         self._state = state
         self._has_events = "event-stream" in response.headers.get("content-type", "")
         self._is_ignored = response.request.method == "DELETE"
@@ -180,7 +180,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
             raise self._state.fail(f"that cannot be decompressed: {error}") from None
 
     async def _messages(self) -> AsyncIterator[bytes]:
-        """Yields each event of a stream, or the complete body; a too long message is truncated."""
+        """Yields each event in a stream, or the complete body; truncates overlong messages."""
         message = bytearray()
         async for piece in self._stream:
             searched = max(0, len(message) - 3)
@@ -239,7 +239,7 @@ async def start_process(
         yield incoming, _Writer(partial(_write, process.stdin), state)
     finally:
         with anyio.CancelScope(shield=True):
-            incoming.close()  # drops further output of the server
+            incoming.close()  # drops any further server output
             process.stdin.close()
             await _wait_for_exit(process)
             # It uses only `pid` and `returncode`, which asyncio's process also has.
@@ -259,7 +259,7 @@ async def start_process(
 async def _read(
     stdout: asyncio.StreamReader, state: TransportState, to_client: MemoryObjectSendStream[_Message]
 ) -> None:
-    """Passes on the messages of a server, one per line, and drops everything after its end."""
+    """Forwards a server's messages, one per line, and then drops the rest of the output."""
     try:
         async with to_client:
             async for line in stdout:
@@ -294,7 +294,7 @@ async def _keep_errors(stderr: asyncio.StreamReader, state: TransportState) -> N
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> None:
-    """Waits up to two seconds for the end of a process, even if others have its pipes open."""
+    """Waits up to two seconds for a process to end, even if other processes hold its pipes open."""
     with anyio.move_on_after(_END_SECONDS):
         while process.returncode is None:  # noqa: ASYNC110 - `wait` waits for the pipes
             await anyio.sleep(_POLL_SECONDS)

@@ -24,7 +24,7 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 @dataclass(frozen=True, slots=True)
 class SkillExport:
-    """The folder of one skill: its name and files; `notes` list parts that were not exported.
+    """The folder of one skill: its name and files; `notes` lists the parts that were not exported.
 
     `source` is the folder of an imported skill, from which file modes are copied.
     """
@@ -35,10 +35,10 @@ class SkillExport:
     source: Path | None = None
 
     def write(self, folder: StrPath, *, replace: bool = False) -> None:
-        """Writes the skill to a folder of its own name in `folder`.
+        """Writes the skill to a subfolder of `folder` that is named after the skill.
 
-        Raises `FileExistsError` if that folder already exists, unless `replace` is set, which keeps
-        unrelated files.
+        Raises `FileExistsError` if the subfolder already exists, unless `replace` is set. Replacing
+        keeps unrelated files.
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         with closing(HostFilesystem(folder, limits=_LIMITS)) as host:
@@ -56,13 +56,13 @@ class SkillExport:
 def export_skills(
     prompt: AnyPrompt, *, description: str = "", session: Session | None = None
 ) -> tuple[SkillExport, ...]:
-    """Returns the skills of `prompt` as folders, with its overrides applied to their texts.
+    """Returns the skills in `prompt` as folders, with its overrides applied to their texts.
 
     Each `SkillSection` is exported as its original files. The other sections become one new skill,
     named after the prompt's key; a summarized section becomes a file in `references/`, which its
-    summary refers to. `description` describes the new skill, by default with its first sentence.
-    Raises `PromptRenderError` for missing params, and `SkillError` for two skills with the same
-    name.
+    summary refers to. `description` is the new skill's description; the default is the skill's
+    first sentence. Raises `PromptRenderError` if params are missing, and `SkillError` if two skills
+    have the same name.
     """
     rendered = prompt.render(session=session or Session())
     registry, view = rendered.registry, rendered.view
@@ -83,7 +83,7 @@ def export_skills(
 
 
 def _imported(node: SectionNode, section: SkillSection, rendered: AnyRenderedPrompt) -> SkillExport:
-    """Returns the files of an imported skill, with overridden texts in their original places."""
+    """Returns an imported skill's files, with overridden texts in their original places."""
     skill, notes = section.skill, list[str]()
     edits: list[tuple[int, int, str]] = []
     spans = {node.key + key: span for key, span in section.spans.items()}
@@ -92,7 +92,7 @@ def _imported(node: SectionNode, section: SkillSection, rendered: AnyRenderedPro
         body, summary, (start, end) = own.body_override, own.summary_override, spans[own.key]
         if body is not None and body.strip("\n") != own.section.body_text().strip("\n"):
             text = body.strip("\n")
-            # The text of an empty section does not have its own line yet.
+            # An empty section's text does not have its own line yet.
             edits.append((start, end, text if start < end else f"\n{text}\n"))
         if summary is None or summary == own.section.summary:
             continue
@@ -149,7 +149,7 @@ class _Writer:
         return SkillExport(name, {"SKILL.md": source.encode(), **self.files}, self.notes)
 
     def _blocks(self, node: SectionNode, level: int) -> Iterator[str]:
-        """Yields the heading and text of a section and of its children that are shown in it."""
+        """Yields the heading and text of a section and of the children shown inside it."""
         yield f"{'#' * min(level, 6)} {node.section.title.strip()}"
         if isinstance(node.section, SkillSection):
             name = node.section.skill.folder.resolve().name

@@ -1,4 +1,4 @@
-"""The front matter of a `SKILL.md`: its fields, and violations of the standard.
+"""The front matter of a `SKILL.md`: its fields and its violations of the standard.
 
 The rules come from agentskills.io and its validator. YAML is only parsed into nodes: no objects are
 constructed, and aliases are never expanded.
@@ -47,7 +47,7 @@ class SkillFinding(NamedTuple):
 
 
 class SkillError(PromptValidationError):
-    """A skill cannot be read, or has `findings` although `strict` is set."""
+    """A skill cannot be read, or it has `findings` and `strict` is set."""
 
     def __init__(self, *findings: SkillFinding) -> None:
         super().__init__("\n".join(map(str, findings)))
@@ -55,7 +55,7 @@ class SkillError(PromptValidationError):
 
 
 class SkillWarning(UserWarning):
-    """A skill in a folder was skipped; `finding` tells which one and why."""
+    """A skill in a folder was skipped; `finding` states which one and why."""
 
     def __init__(self, finding: SkillFinding) -> None:
         super().__init__(finding)
@@ -63,7 +63,7 @@ class SkillWarning(UserWarning):
 
 
 class Field(NamedTuple):
-    """One field of the front matter: its text, its line, and its value's position in `source`."""
+    """One front matter field: its text, its line, and the position of its value in `source`."""
 
     text: str
     line: int
@@ -82,7 +82,7 @@ class FrontMatterReader:
         self.findings.append(SkillFinding(self.path, line, message, remedy))
 
     def read(self, source: str) -> tuple[int, dict[str, Field]]:
-        """Returns the start of the Markdown, and the fields before it."""
+        """Returns the position where the Markdown starts, and the fields before it."""
         match = _FRONT_MATTER.match(source)
         if match is None or source.startswith("\ufeff"):
             message = "it must start with front matter between two lines of three dashes (---)"

@@ -1,4 +1,4 @@
-"""Reads the folder of a skill: its text, fields, headings and files."""
+"""Reads a skill's folder: its text, fields, headings and files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _MAX_HEADINGS = 300
 
 @dataclass(slots=True)
 class Heading:
-    """A heading of the Markdown with its subtree, or the root for the complete Markdown.
+    """A Markdown heading with its subtree; the root represents the complete Markdown.
 
     The subtree is `source[start:end]`, and its text starts at `body`.
     """
@@ -55,7 +55,7 @@ class Skill:
 
     @property
     def name(self) -> str:
-        """The name in the front matter, otherwise the folder's name."""
+        """The name in the front matter, or the folder's name if there is none."""
         return self.text("name") or self.folder.resolve().name
 
     def text(self, field: str) -> str:
@@ -64,7 +64,7 @@ class Skill:
 
     @cached_property
     def markdown(self) -> Heading:
-        """The tree of headings; only its root, which is all Markdown, if there are too many."""
+        """The tree of headings; if there are too many, only its root, with all the Markdown."""
         root = Heading("", 0, self.start, self.start, len(self.source), [])
         stack = [root]
         headings = list(_headings(self.source, self.start))
@@ -80,8 +80,8 @@ def read_skill(path: StrPath, *, strict: bool = False) -> Skill:
     """Reads the skill at `path`, which is its folder or its `SKILL.md`.
 
     Does not follow links below the folder, and does not run anything. Raises `SkillError` if the
-    skill cannot be read: `SKILL.md` is missing, a link, larger than 1,000,000 bytes or not UTF-8.
-    With `strict`, every finding raises it.
+    skill cannot be read, because `SKILL.md` is missing, is a link, is larger than 1,000,000 bytes
+    or is not UTF-8. With `strict`, any finding raises it.
     """
     folder = Path(path)
     if folder.name.lower() == "skill.md":
@@ -130,7 +130,7 @@ def _headings(source: str, start: int) -> Iterator[tuple[str, int, int, int]]:
                 fence = ""
         elif not fence and (match := _HEADING.match(line)):
             words = line[match.end() :].split()
-            if words and not words[-1].strip("#"):  # optional closing marks of a heading
+            if words and not words[-1].strip("#"):  # a heading's optional closing marks
                 words.pop()
             if words:
                 yield " ".join(words), len(match[1]), start, end

@@ -1,4 +1,4 @@
-"""Skills as sections: the description is the summary, headings are children, files a workspace."""
+"""Skills as sections: descriptions become summaries, headings children, files workspaces."""
 
 import re
 from collections.abc import Awaitable, Iterator, Sequence
@@ -25,11 +25,11 @@ from .reading import Heading, Skill, StrPath, read_skill
 __all__ = ["FILES", "SkillSection", "Split", "first_sentence", "skills"]
 
 type Split = int | Literal["auto"]
-"""The levels of headings that become sections; `"auto"` splits texts over 8,000 characters."""
+"""How many heading levels become sections; `"auto"` splits texts over 8,000 characters."""
 
 _LARGE, _SMALL = 8_000, 800  # characters: `auto` splits longer texts; shorter texts get no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
-_MAX_PREFIX = 48  # together with the longest tool name, at most 64 characters
+_MAX_PREFIX = 48  # leaves room for the longest tool name within 64 characters
 _FENCED = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _BULLET = re.compile(r"^(?:[>*+-]|\d+[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # not after a number, "e.g." or "i.e."
@@ -46,8 +46,8 @@ class SkillSection(MarkdownSection[None]):
     Its summary is the skill's description. `split` levels of headings become child sections, and
     the folder's other files become the child section `files`, a read-only workspace with its own
     tools; nothing is executed. Texts are literal, so `$` is a dollar sign. `skill` is the skill
-    with its findings, which `wink check` reports. Raises `SkillError` if the skill cannot be read,
-    and with `strict` for every finding. The other arguments are the same as for `Section`.
+    with its findings, which `wink check` reports. Raises `SkillError` if the skill cannot be read
+    or, with `strict`, if there are any findings. The other arguments are the same as for `Section`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SkillSection(MarkdownSection[None]):
     def _divide(self, heading: Heading, key: str, split: Split) -> tuple[str, Sequence[Heading]]:
         """Returns a heading's text and the headings that become sections; records the span."""
         source, children, body = self.skill.source, heading.children, heading.body
-        # A heading over the whole remaining text divides nothing.
+        # A single heading that covers all the remaining text does not divide it.
         while len(children) == 1 and not source[body : children[0].start].strip():
             body, children = children[0].body, children[0].children
         if not split or (split == "auto" and heading.end - heading.body <= _LARGE):
@@ -196,7 +196,7 @@ def _places(host: Filesystem, folder: str) -> Iterator[FileStat]:
 
 
 def first_sentence(text: str, title: str) -> str:
-    """Returns the first sentence of the Markdown, otherwise its headings, otherwise the title."""
+    """Returns the Markdown's first sentence or, failing that, its headings or the title."""
     prose = "\n".join(_FENCED.split(text)[::2]).replace("**", "")
     lines = [line.strip() for line in prose.split("\n")]
     headings = ", ".join(line.strip("# ") for line in lines if line.startswith("#"))
@@ -248,7 +248,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
 
 @dataclass(frozen=True, slots=True)
 class _InFolder:
-    """A file tool of a read-only workspace, which opens the skill's folder for each call."""
+    """A file tool for a read-only workspace, which opens the skill's folder for each call."""
 
     handler: AnyToolHandler
     folder: Path

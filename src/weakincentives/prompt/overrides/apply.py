@@ -1,4 +1,4 @@
-"""Applies overrides to a tree: the result is a registry with the overriding texts.
+"""Applies overrides to a tree: the result is a registry that contains the overriding texts.
 
 All rendering uses the registry, so an override applies everywhere.
 """
@@ -20,7 +20,7 @@ type Texts = Mapping[TextId, str]
 
 
 def inline_overrides(bodies: Mapping[SectionPath, str], tools: Mapping[str, ToolOverride]) -> Texts:
-    """Returns the texts of overrides that are passed directly instead of stored."""
+    """Returns the texts of overrides that are passed directly instead of being stored."""
     overrides: list[Override] = [
         *(SectionOverride(path=path, body=body) for path, body in bodies.items()),
         *(override._replace(tool_name=name) for name, override in tools.items()),
@@ -31,13 +31,13 @@ def inline_overrides(bodies: Mapping[SectionPath, str], tools: Mapping[str, Tool
 def apply_overrides(registry: RegistrySnapshot, texts: Texts) -> RegistrySnapshot:
     """Returns the tree with the overriding texts.
 
-    Each section looks up its own texts, so the cost does not depend on the number of overrides.
+    Each section looks up its own texts, so the time does not depend on the number of overrides.
     """
     return registry.with_sections(tuple([_section(node, texts) for node in registry.sections]))
 
 
 def param_descriptions(registry: RegistrySnapshot, texts: Texts) -> dict[str, Mapping[str, str]]:
-    """Returns the overridden descriptions of params, by tool and field."""
+    """Returns the overridden param descriptions, by tool and field."""
     descriptions: dict[str, Mapping[str, str]] = {}
     for tool in [tool for node in registry.sections for tool in node.tools]:
         if tool.accepts_overrides:

@@ -1,6 +1,7 @@
-"""Lists a prompt's overridable texts with their hashes, for stores, staleness and rebases.
+"""Lists a prompt's overridable texts with hashes, for stores, staleness checks and rebases.
 
-Hashes are SHA-256 of JSON with sorted keys, so they are the same in all processes and machines.
+A hash is the SHA-256 of JSON with sorted keys, so it is the same in every process and on every
+machine.
 """
 
 import json
@@ -44,9 +45,9 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
 
 
 def param_texts(tool: AnyTool) -> dict[str, str]:
-    """Returns the descriptions of a tool's params by field name; `""` for a param without one."""
+    """Returns a tool's param descriptions by field name; `""` for a param without a description."""
     schema = tool.params_schema()
-    properties = resolved(schema, schema).get("properties", {})  # a type can contain itself
+    properties = resolved(schema, schema).get("properties", {})  # a type can refer to itself
     return {name: param.get("description", "") for name, param in properties.items()}
 
 

@@ -1,6 +1,6 @@
-"""Defines overrides as values: texts by id, their base texts, and the protocol of a store.
+"""Defines overrides as values: texts by id, their base texts, and the protocol for a store.
 
-This module uses descriptors and ids, but not templates and sections.
+This module uses descriptors and ids, but not templates or sections.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ type TextKind = Literal["body", "summary", "task-example", "tool", "param", "too
 
 
 class TextId(NamedTuple):
-    """Identifies one text of a prompt by its kind and its place.
+    """Identifies one text in a prompt by its kind and its place.
 
-    The place `at` is a dotted path, `path#index`, `tool`, `tool.param` or `tool#index`.
+    The place, `at`, is a dotted path, `path#index`, `tool`, `tool.param` or `tool#index`.
     """
 
     kind: TextKind
@@ -29,7 +29,7 @@ class TextId(NamedTuple):
 class SectionOverride(NamedTuple):
     """Replaces the body, the summary or both of the section at `path`.
 
-    `$field` placeholders work in both texts.
+    Both texts can contain `$field` placeholders.
     """
 
     path: SectionPath
@@ -40,7 +40,7 @@ class SectionOverride(NamedTuple):
 class ToolOverride(NamedTuple):
     """Replaces a tool's description, and the descriptions of its params by field name.
 
-    A store needs `tool_name`; it can be omitted in a mapping by tool name.
+    `tool_name` is required in a store, but can be omitted in a mapping by tool name.
     """
 
     description: str | None = None
@@ -51,7 +51,7 @@ class ToolOverride(NamedTuple):
 class ToolExampleOverride(NamedTuple):
     """Replaces one example of a tool, counted from 0.
 
-    `text` is the list item in the prompt, without its `-`.
+    `text` is the list item in the prompt, without the `-`.
     """
 
     tool_name: str
@@ -60,7 +60,7 @@ class ToolExampleOverride(NamedTuple):
 
 
 class TaskExampleOverride(NamedTuple):
-    """Replaces one example of a `TaskExamplesSection`, counted from 0; `text` has no number."""
+    """Replaces one example in a `TaskExamplesSection`, counted from 0; `text` omits the number."""
 
     path: SectionPath
     position: int
@@ -71,12 +71,13 @@ type Override = SectionOverride | ToolOverride | ToolExampleOverride | TaskExamp
 
 
 def texts_of(override: Override) -> dict[TextId, str]:
-    """Returns the texts of `override` by id.
+    """Returns the texts in `override` by id.
 
-    Raises `PromptValidationError` for an override without a text and for a path that is a string.
+    Raises `PromptValidationError` for an override without any text, and for a path that is a
+    string.
     """
     texts: dict[TextId, str | None]
-    if isinstance(getattr(override, "path", ()), str):  # its letters would be taken for keys
+    if isinstance(getattr(override, "path", ()), str):  # its letters would be treated as keys
         raise PromptValidationError(f"{override!r}: path must be a tuple of keys, got a string")
     match override:
         case SectionOverride(path=path, body=body, summary=summary):
@@ -102,14 +103,15 @@ def texts_of(override: Override) -> dict[TextId, str]:
 
 
 def _accept(_text: str) -> None:
-    """Accepts any text, for examples and descriptions of params."""
+    """Accepts any text; used for examples and param descriptions."""
 
 
 class OverridableText(NamedTuple):
     """A text in the code.
 
-    `hash` covers all texts of the section or tool that the text belongs to; an example has its own
-    hash. `check` raises `PromptValidationError` for a replacement that the prompt could not render.
+    `hash` covers all texts of the section or tool to which this text belongs; an example has its
+    own hash. `check` raises `PromptValidationError` for a replacement that the prompt could not
+    render.
     """
 
     text: str
@@ -127,7 +129,7 @@ class SectionDescriptor(NamedTuple):
 
 
 class ToolDescriptor(NamedTuple):
-    """A tool and the hash of its name, its description and the schema of its params."""
+    """A tool and the hash of its name, its description and its params schema."""
 
     path: SectionPath
     name: str
@@ -163,8 +165,8 @@ class HasDescriptor(Protocol):
 class StaleOverride(NamedTuple):
     """A stored text that does not apply.
 
-    The code's own text has changed, was removed, or does not accept overrides (`"fixed"`). `base`
-    is the text that the override was written for, and `current` is the present text in the code.
+    The text in the code was changed or removed, or does not accept overrides (`"fixed"`). `base` is
+    the text for which the override was written, and `current` is the current text in the code.
     """
 
     id: TextId
@@ -175,9 +177,9 @@ class StaleOverride(NamedTuple):
 
 
 class PromptOverride(NamedTuple):
-    """The stored texts of one prompt and tag: texts that apply, and stale texts.
+    """The stored texts for one prompt and tag: texts that apply, and stale texts.
 
-    It is falsy if it is empty.
+    An empty override is falsy.
     """
 
     tag: str
@@ -203,13 +205,13 @@ class PromptOverridesStore(Protocol):
     """
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        """Returns the stored texts; texts that were written for other code are stale."""
+        """Returns the stored texts; texts that were written for different code are stale."""
         ...
 
     def upsert(
         self, descriptor: PromptDescriptor, override: Override, tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
-        """Stores the texts of `override`, replacing texts with the same ids.
+        """Stores the texts in `override`, replacing texts with the same ids.
 
         Returns the stored texts that do not apply. Raises `PromptValidationError` for a text that
         the prompt could not render.
@@ -217,11 +219,11 @@ class PromptOverridesStore(Protocol):
         ...
 
     def delete(self, stored: OverridesTag, text: TextId | None = None) -> bool:
-        """Deletes one text, or all by default; returns whether any was stored."""
+        """Deletes one text, or all texts by default; returns whether anything was stored."""
         ...
 
     def seed(self, prompt: HasDescriptor, tag: str = "latest") -> PromptOverride:
-        """Stores the code's texts that are not stored yet, ready to be edited."""
+        """Stores the texts in the code that are not stored yet, ready to be edited."""
         ...
 
     def list(self) -> tuple[OverridesTag, ...]:

@@ -1,4 +1,4 @@
-"""Rebases overrides onto a changed prompt: three-way merges, and conflicts to review."""
+"""Rebases overrides onto a changed prompt, with three-way merges and conflicts to review."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["Conflict", "Rebase", "merge", "rebase"]
 class Conflict:
     """An override that could not be rebased, and the reason.
 
-    If a merge was tried, `text` has conflict markers.
+    If a merge was tried, `text` contains conflict markers.
     """
 
     id: TextId
@@ -44,7 +44,7 @@ class Rebase:
 def rebase(
     descriptor: PromptDescriptor, overrides: Iterable[StaleOverride]
 ) -> tuple[dict[TextId, str], list[Conflict]]:
-    """Merges stale texts with the prompt's present texts; returns merged texts and conflicts."""
+    """Merges stale texts with the prompt's current texts; returns merged texts and conflicts."""
     merged: dict[TextId, str] = {}
     conflicts: list[Conflict] = []
     for stale in overrides:
@@ -57,7 +57,7 @@ def rebase(
 
 
 def _merge_override(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, str]:
-    """Returns the text for the present prompt, and the reason for a conflict, `""` if none."""
+    """Returns the text for the current prompt, and the reason for a conflict or `""`."""
     if stale.current is None:
         return stale.text, "The prompt has no such text any more."
     if stale.reason == "fixed":
@@ -76,10 +76,10 @@ def _merge_override(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple
 def merge(
     base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> tuple[list[str], bool]:
-    """Merges the line changes of both sides; returns the lines, and whether the merge was clean.
+    """Merges line changes from both sides; returns the lines, and whether the merge was clean.
 
-    `ours` is the override, and `theirs` is the code; markers surround a conflict. Changes to
-    adjacent lines conflict, as in `diff3`.
+    `ours` is the override, and `theirs` is the code; conflicts are surrounded by markers. Changes
+    to adjacent lines conflict, as in `diff3`.
     """
     merged: list[str] = []
     clean = True
@@ -103,9 +103,9 @@ def merge(
 def _common_runs(
     base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> list[tuple[int, int, int, int]]:
-    """Returns the runs of lines that all three share, as three starts and a length.
+    """Returns the runs of lines that all three texts share, as three start positions and a length.
 
-    An empty run ends the list.
+    The list ends with an empty run.
     """
     runs: list[tuple[int, int, int, int]] = []
     their_blocks = SequenceMatcher(None, base, theirs, autojunk=False).get_matching_blocks()

@@ -1,8 +1,8 @@
 """Stores overrides as JSON files in a repository, one for each prompt and tag.
 
-This is the only module of `prompt` that uses the disk. So that people can read and compare the
-files, entries are sorted and texts are lists of lines. A write replaces the whole file under a
-lock; if it fails, the old file is kept.
+This is the only module in `prompt` that uses the disk. Entries are sorted and texts are lists of
+lines, so that people can read and compare the files. A write replaces the entire file under a lock;
+if the write fails, the old file is kept.
 """
 
 import json
@@ -40,7 +40,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOverride:
-    """One entry of a file: a text as lines, with the base text that it replaces and its hash."""
+    """One entry in a file: a text as lines, the base text that it replaces, and the base's hash."""
 
     kind: TextKind
     at: str
@@ -50,14 +50,14 @@ class StoredOverride:
 
     @classmethod
     def against(cls, descriptor: PromptDescriptor, text_id: TextId, text: str) -> "StoredOverride":
-        """Returns the entry for `text`, based on the prompt's present text."""
+        """Returns the entry for `text`, based on the prompt's current text."""
         current = descriptor.texts.get(text_id)
         base, hash_ = (tuple(current.text.split("\n")), current.hash) if current else ((), "")
         lines = tuple(text.split("\n"))
         return cls(kind=text_id.kind, at=text_id.at, hash=hash_, base=base, text=lines)
 
     def staleness(self, descriptor: PromptDescriptor) -> StaleOverride | None:
-        """Returns why the text does not apply to the present prompt; `None` if it applies."""
+        """Explains why the text does not apply to the current prompt; `None` if it applies."""
         text_id, base, text = self.id, "\n".join(self.base), "\n".join(self.text)
         current = descriptor.texts.get(text_id)
         if current is None:
@@ -91,9 +91,9 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     """Stores overrides in `.weakincentives/prompts/overrides/{ns}/{key}/{tag}.json` under `root`.
 
     `root` defaults to the nearest folder upwards that contains `.weakincentives`, `.git` or
-    `pyproject.toml`. Parts of `ns`, key and tag follow the rules of section keys. The store rereads
-    a file only after a change. If it cannot read a file, it can still delete the complete file.
-    Writing needs the `overrides` extra, and raises `ImportError` without it.
+    `pyproject.toml`. The parts of `ns`, the key and the tag follow the rules for section keys. The
+    store rereads a file only if it has changed. A file that cannot be read can still be deleted as
+    a whole. Writing requires the `overrides` extra; without it, `ImportError` is raised.
     """
 
     def __init__(self, root: "str | os.PathLike[str] | None" = None) -> None:
@@ -165,7 +165,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         return _resolve(entries, descriptor, tag)
 
     def rebase(self, descriptor: PromptDescriptor, tag: str = "latest") -> Rebase:
-        """Rebases stale overrides onto the present prompt.
+        """Rebases stale overrides onto the current prompt.
 
         Overrides with conflicts are left unchanged, and the conflicts are written to
         `{tag}.conflicts.md` next to the file.
@@ -185,7 +185,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def list(self) -> tuple[OverridesTag, ...]:
         tags: list[OverridesTag] = []
         for path in self.folder.rglob("*.json"):
-            # a key can also end in .json
+            # a key may also end in .json
             parts = path.relative_to(self.folder).with_suffix("").parts
             if path.is_file() and parts[2:] and all(re.fullmatch(KEY, part) for part in parts):
                 tags.append(OverridesTag("/".join(parts[:-2]), *parts[-2:]))
@@ -203,7 +203,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
                 return {}
             if not path.is_file():  # reading a pipe would block forever
                 raise OSError("not a regular file")
-            text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # written by editors on Windows
+            text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # Windows editors add a BOM
             schema = serde.parse_json(_Version, text, allow_extra=True).schema
             if schema != _SCHEMA:
                 what = f"'{path}' has schema {schema}, this version knows {_SCHEMA}"
@@ -217,7 +217,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
     @contextmanager
     def _edited(self, stored: OverridesTag) -> Generator[Entries]:
-        """Yields the entries to change, and writes them unless the block raises."""
+        """Yields the entries, and writes the changed entries unless the block raises."""
         with self._locked(stored):
             entries = self._read(stored)
             before = dict(entries)
@@ -235,7 +235,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
             from filelock import FileLock
         except ImportError as error:
             raise missing_extra("Writing overrides", "filelock", "overrides") from error
-        self.path(stored)  # do not create anything for invalid names
+        self.path(stored)  # creates nothing if the names are invalid
         lock = self._inside(stored, self.folder / ".lock")
         with _reporting(stored, f"write in '{self.folder}'"):
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Describes the changes between two snapshots of a session as differences of JSON values."""
+"""Describes the changes between two snapshots of a session as differences between JSON values."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,16 +11,16 @@ from .snapshots import SessionSnapshot, type_name
 __all__ = ["Difference", "json_differences", "state_differences"]
 
 type Difference = dict[str, Json]
-"""`path`, a list of keys and indices, with the values `before` and `after`; one may be missing."""
+"""A `path` of keys and indices, with the values `before` and `after`; one may be missing."""
 
 _DEEPEST = 50
 
 
 def state_differences(before: SessionSnapshot, after: SessionSnapshot) -> dict[str, Json]:
-    """Returns the differences of each slice that has changed, by the slice's name.
+    """Returns the differences in each slice that has changed, by the slice's name.
 
-    The time depends only on the changed values; unchanged ones are recognized by identity. A value
-    that cannot be converted to JSON is represented as `{"$repr": …}`.
+    The time needed depends only on the changed values; unchanged values are recognized by identity.
+    A value that cannot be converted to JSON is represented as `{"$repr": …}`.
     """
     changes: dict[str, Json] = {}
     for kind, old, new, start in after.changed_since(before):
@@ -32,7 +32,7 @@ def state_differences(before: SessionSnapshot, after: SessionSnapshot) -> dict[s
         ]
         if differences := [*_differences(rows, new_rows, [])]:
             name = type_name(kind)
-            while name in changes:  # another class has the same name, such as a local one
+            while name in changes:  # another class, such as a local one, has the same name
                 name += "'"
             changes[name] = [*differences]
     return changes

@@ -1,9 +1,9 @@
-"""A fork of a session isolates one tool call while other calls of its turn run.
+"""A fork of a session isolates one tool call while other calls in the same turn run.
 
-A fork records the slices that the call read, and its changes. `Session.merge` uses that record to
-decide whether the call would have done the same after the other calls, and then repeats the
-changes. Events are deferred until the merge. A call that needs more than a fork can isolate runs by
-itself instead.
+A fork records the slices that the call read, and its changes. `Session.merge` uses this record to
+decide whether the call would have made the same changes after the other calls, and then repeats
+them. Events are deferred until the merge. If a call needs something that cannot be isolated, it
+runs on its own instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ type _Change = Callable[[SessionProtocol], None]
 
 
 class _Session(SessionProtocol, Protocol):
-    """The methods that a fork needs from its original session."""
+    """The methods of the original session that a fork needs."""
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]: ...
 
@@ -33,7 +33,7 @@ class _Session(SessionProtocol, Protocol):
 
 
 class _Isolated:
-    """Base of the replacements for shared state; using an unknown attribute refuses the fork."""
+    """Base class for replacements of shared state; using an unknown attribute refuses the fork."""
 
     _fork: "SessionFork"
 
@@ -65,7 +65,7 @@ class _DeferredBus(_Isolated):
         self._fork.refuse("a subscriber would receive events too late")
 
     def publish(self, event: object, /) -> None:
-        if isinstance(event, Operation):  # telemetry must time it now, and it does not change state
+        if isinstance(event, Operation):  # telemetry must time it now, and it changes no state
             self._bus.publish(event)
         else:
             self._fork.defer(event, lambda _: self._bus.publish(event))
@@ -74,8 +74,8 @@ class _DeferredBus(_Isolated):
 class SessionFork(_Isolated):
     """A session for one call, created by `Session.fork`; its bus defers events until the merge.
 
-    `reducers` are those of the session when it was forked. `refused` is true once the call has
-    requested something that a fork cannot isolate; the call must then run by itself.
+    `reducers` are the session's reducers at the time of the fork. `refused` is true once the call
+    has requested something that cannot be isolated; the call must then run on its own.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class SessionFork(_Isolated):
         self.base = base
         self.reducers = reducers
         self.reads: set[SliceType] = set()
-        self.writes: set[SliceType] = set()  # includes slices whose content did not change
-        self.changes: list[_Change] = []  # changes of state, in order
+        self.writes: set[SliceType] = set()  # including slices whose content did not change
+        self.changes: list[_Change] = []  # state changes, in order
         self.deferred: list[tuple[object, _Change]] = []  # events, and functions to publish them
         self.refused = False
         self.merged = False
@@ -109,8 +109,8 @@ class SessionFork(_Isolated):
         return _ForkedSlice(self, self._copy[slice_type])
 
     def dispatch(self, event: object, /) -> None:
-        """Folds `event` into every slice that has a reducer for its type."""
-        if isinstance(event, Event):  # it belongs to a LOG slice, which a rollback does not restore
+        """Folds `event` into every slice that has a reducer for the event's type."""
+        if isinstance(event, Event):  # goes to a LOG slice, which a rollback does not restore
             self.defer(event, lambda session: session.dispatch(event))
         else:
             targets = self.reducers.get(type(event), ())
@@ -118,7 +118,7 @@ class SessionFork(_Isolated):
             self.change(lambda session: session.dispatch(event), *kinds)
 
     def declare(self, *state: DeclaredState) -> None:
-        """Accepts `state` that the session already has; a fork cannot add reducers."""
+        """Accepts `state` that is already declared in the session; a fork cannot add reducers."""
         if self._copy.undeclared(state):
             self.refuse("the reducers of another prompt belong into the session")
 
@@ -137,10 +137,10 @@ class SessionFork(_Isolated):
             self.changes = snapshot.changes.copy()
 
     def state_changes(self) -> dict[str, Json]:
-        """Returns the call's changes, in the form of `state_differences`.
+        """Returns the call's changes, in the format of `state_differences`.
 
-        The slices are treated as read, so that a later merge makes exactly these changes or none.
-        Raises `NotIsolatedError` for a value that JSON cannot represent exactly.
+        The changed slices are treated as read, so that a later merge makes either exactly these
+        changes or none. Raises `NotIsolatedError` for a value that JSON cannot represent exactly.
         """
         with self.lock:
             state = self._copy.snapshot()
@@ -165,7 +165,7 @@ class SessionFork(_Isolated):
             raise ValueError("this fork has already been merged; fork the session again")
 
     def change(self, change: _Change, *kinds: SliceType) -> None:
-        """Changes the slices of `kinds` and records the change; refuses the fork if it fails."""
+        """Changes the slices of `kinds` and records the change; refuses the fork on failure."""
         with self.lock:
             self._check_open()
             self.writes.update(kinds)
@@ -177,7 +177,7 @@ class SessionFork(_Isolated):
             self.changes.append(change)
 
     def defer(self, event: object, publish: _Change) -> None:
-        """Publishes `event` at the merge; refuses one that a reducer would fold immediately."""
+        """Publishes `event` at the merge; refuses the fork if a reducer would fold it at once."""
         if type(event) in self.reducers:
             self.refuse(f"a reducer folds {type(event).__name__} as soon as it is published")
         with self.lock:
@@ -198,7 +198,7 @@ class SessionFork(_Isolated):
                     publish(self._origin)
 
     def close(self) -> None:
-        """Ends the call; a thread that it left running cannot change or publish anything."""
+        """Ends the call; a thread that it left running can no longer change or publish anything."""
         with self.lock:
             self.closed = True
 
@@ -210,13 +210,13 @@ class SessionFork(_Isolated):
             )
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raises `NotIsolatedError`, so that the call runs by itself."""
+        """Raises `NotIsolatedError`, so that the call runs on its own."""
         self.refused = True
         raise NotIsolatedError(reason)
 
 
 class _ForkedSlice[T](Slice[T]):
-    """A slice of a fork; reading it makes the call depend on it, but only writing it does not."""
+    """A slice of a fork; reading it makes the call depend on it, but writing does not."""
 
     __slots__ = ("_fork", "_slice")
 
@@ -227,7 +227,7 @@ class _ForkedSlice[T](Slice[T]):
         self.slice_type = copy.slice_type
 
     @property
-    def head(self) -> Node:  # type: ignore[override]  # every read comes here, and no write does
+    def head(self) -> Node:  # type: ignore[override]  # called by every read and by no write
         self._fork.reads.add(self.slice_type)
         return self._slice.head
 

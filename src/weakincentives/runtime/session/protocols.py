@@ -1,4 +1,4 @@
-"""Re-exports the protocols of a session, which `weakincentives.protocols` defines."""
+"""Re-exports the session protocols, which are defined in `weakincentives.protocols`."""
 
 from ...protocols import SessionProtocol, SliceAccessor, SliceView, StateView
 

@@ -1,4 +1,4 @@
-"""Reducers are pure functions that return an event's change to a slice."""
+"""Reducers are pure functions that return the change that an event makes to a slice."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 def append_all[T](_view: SliceView[T], event: T) -> SliceOp[T]:
-    """Keeps every event, like a slice without reducers."""
+    """Keeps every event, as a slice without reducers does."""
     return Append(event)
 
 
@@ -26,7 +26,7 @@ def replace_latest[T](_view: SliceView[T], event: T) -> SliceOp[T]:
 
 
 def replace_latest_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
-    """Keeps the newest event of each `key`, in order of arrival."""
+    """Keeps the newest event for each `key`, in order of arrival."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
         event_key = key(event)
@@ -36,7 +36,7 @@ def replace_latest_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
 
 
 def upsert_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
-    """Keeps one event of each `key`; a newer event replaces the older one in its position."""
+    """Keeps one event for each `key`; a newer event takes the older one's position."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
         event_key = key(event)
@@ -53,10 +53,10 @@ _EVENT = "__weakincentives_event__"
 
 
 def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E], S]]:
-    """Marks a method of a frozen dataclass that returns the next state after an event of type `on`.
+    """Marks a frozen dataclass's method that returns the next state after an event of type `on`.
 
-    A subclass may override the method, with or without the mark. Raises `TypeError` for a second
-    mark on one method.
+    A subclass may override the method, with or without the mark. Raises `TypeError` if a method is
+    marked twice.
 
     >>> from dataclasses import dataclass, replace
     >>> from weakincentives.runtime.session import Session, reducer

@@ -1,4 +1,4 @@
-"""`Session` has typed slices of state, which reducers and direct edits change under one lock."""
+"""`Session` stores typed slices of state; reducers and direct edits change them under one lock."""
 
 import reprlib
 from collections.abc import Callable, Iterable
@@ -37,12 +37,12 @@ class Session:
     """The typed, event-sourced state of one conversation or task.
 
     `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered
-    for its type, in order; an event type without reducers is appended to its own slice. The session
-    records telemetry published on `bus` in LOG slices, even if reducers fold it, unless its own
-    slice has a reducer. Everything else is STATE, which snapshots contain and `restore` replaces.
-    Any number of threads can use a session, but only one run at a time: `runs` rejects another one.
-    Neither a bus nor a slice keeps its session alive. `content` keeps the bytes of images and
-    documents, by default in memory.
+    for its type, in order; an event whose type has no reducers is appended to its own slice. The
+    session records telemetry published on `bus` in LOG slices, even if reducers fold it, unless the
+    telemetry's own slice has a reducer. Everything else is STATE, which snapshots contain and
+    `restore` replaces. Any number of threads can use a session, but only one run at a time: `runs`
+    rejects a second one. Neither a bus nor a slice keeps its session alive. `content` stores the
+    bytes of images and documents, by default in memory.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Session:
                 return self[kind]
             raise TypeError(f"session[…] takes a class, such as session[Plan], got {given!r}")
         with self._lock:
-            if slice_type not in self._slices:  # another thread has not added it
+            if slice_type not in self._slices:  # not added by another thread in the meantime
                 added = Slice(slice_type, self._lock, self._weak_register)
                 self._slices[slice_type] = added
                 if not issubclass(slice_type, Event):
@@ -95,9 +95,9 @@ class Session:
             return self._slices[slice_type]
 
     def dispatch(self, event: object, /) -> None:
-        """Folds `event` into every slice that has a reducer for its type: into all or none.
+        """Folds `event` into every slice that has a reducer for its type, or into none of them.
 
-        Raises `TypeError` for a class instead of an instance, and any error of a reducer.
+        Raises `TypeError` for a class instead of an instance, and any error that a reducer raises.
         """
         kind = type(event)
         if kind is type:
@@ -119,9 +119,9 @@ class Session:
     def install(self, state_type: SliceType) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
-        The first event starts from the seeded state, otherwise from `state_type()`. Raises
-        `TypeError` for a type without reducers, and `ValueError` for one that is already installed,
-        because its events would be folded twice. A prompt's sections declare their own state, which
+        The first event is applied to the seeded state, or to `state_type()` if there is none.
+        Raises `TypeError` for a type without reducers, and `ValueError` for a type that is already
+        installed, because its events would be folded twice. State that a prompt's sections declare
         does not need to be installed.
         """
         declared = declared_reducers(state_type)
@@ -140,10 +140,10 @@ class Session:
                 self[state_type].register(event_type, reduce)
 
     def declare(self, *state: DeclaredState) -> None:
-        """Adds the slices of `state` with their reducers; declaring one again changes nothing.
+        """Adds the slices of `state` with their reducers; declaring a slice again has no effect.
 
-        An evaluation declares the state of its prompt's sections. Call this method before you parse
-        a snapshot of such a session, so that `parse_snapshot` knows the types.
+        An evaluation declares the state of its prompt's sections. Call this method before parsing a
+        snapshot of such a session, so that `parse_snapshot` knows the types.
         """
         with self._lock:
             for add in self.undeclared(state):
@@ -166,7 +166,7 @@ class Session:
         return missing
 
     def snapshot(self) -> SessionSnapshot:
-        """Returns the content of every STATE slice as a value, in O(number of slices)."""
+        """Returns the content of every STATE slice as a value, in O(number of slices) time."""
         with self._lock:
             slices = {state.slice_type: state.head for state in self._state}
             for kind in live_types:
@@ -175,27 +175,27 @@ class Session:
             return SessionSnapshot(slices)
 
     def changes_since(self, snapshot: SessionSnapshot, /) -> dict[str, dict[str, Json]]:
-        """Returns the differences of the STATE slices since `snapshot`, by name, under "state"."""
+        """Returns the differences in STATE slices since `snapshot`, by name, under `"state"`."""
         return {"state": state_differences(snapshot, self.snapshot())}
 
     def parse_snapshot(
         self, text: str | bytes, *, types: Iterable[SliceType] = ()
     ) -> SessionSnapshot:
-        """Parses the JSON of `SessionSnapshot.to_json`, for `restore`.
+        """Parses JSON written by `SessionSnapshot.to_json`, for `restore`.
 
-        It may contain slices that this session uses or has a reducer for, and slices of `types`,
-        even if a type of `types` has moved to another module. Raises `SerdeError` for other slices
-        and for invalid values.
+        The JSON may contain slices that this session uses or has a reducer for, and slices of
+        `types`, even if one of these types has moved to another module. Raises `SerdeError` for
+        other slices and for invalid values.
         """
         with self._lock:
             known = {state.slice_type for state in self._state}
         return SessionSnapshot.from_json(text, types, known)
 
     def restore(self, snapshot: SessionSnapshot, /) -> None:
-        """Restores every STATE slice to `snapshot`; slices that it lacks become empty.
+        """Restores every STATE slice from `snapshot`; slices missing from it become empty.
 
-        LOG slices are unchanged. The snapshot can be from another session; later changes in one
-        session do not affect the other. Raises `TypeError` for the JSON of a snapshot.
+        LOG slices are unchanged. The snapshot can come from another session; later changes in one
+        session do not affect the other. Raises `TypeError` for a snapshot's JSON.
         """
         try:
             slices = snapshot.slices
@@ -214,7 +214,7 @@ class Session:
                 )
 
     def fork(self) -> SessionFork:
-        """Creates a session for one of several parallel calls: equal state, deferred events."""
+        """Creates a session for one of several parallel calls, with the same state."""
         with self._lock:
             base = self.snapshot()
             copy = Session(session_id=self.session_id, content=self.content)
@@ -229,9 +229,9 @@ class Session:
     def merge(self, fork: SessionFork, /) -> bool:
         """Repeats the changes of `fork` in this session, in order, and then publishes its events.
 
-        Returns `False`, without changes, if reducers or a slice that the fork read have changed
-        since, or if a change fails. Raises `ValueError` for a fork that was already merged or
-        belongs to another session.
+        Returns `False`, without changing anything, if the reducers or a slice that the fork read
+        have changed in the meantime, or if a change fails. Raises `ValueError` for a fork that was
+        already merged or belongs to another session.
         """
         with self._lock:
             fork.check_mergeable(self)
@@ -258,7 +258,7 @@ class Session:
         with self._lock:
             reducers = self._reducers.get(event_type)
             if reducers is None:
-                telemetry = issubclass(event_type, Event)  # its own LOG slice also keeps it
+                telemetry = issubclass(event_type, Event)  # also kept in its own LOG slice
                 reducers = [(self[event_type], _record)] if telemetry else []
             if target.slice_type is event_type:
                 reducers = [entry for entry in reducers if entry[1] is not _record]

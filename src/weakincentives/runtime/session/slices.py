@@ -49,13 +49,13 @@ type SliceOp[T] = Append[T] | Replace[T]
 """The return type of reducers."""
 
 type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
-"""Returns an event's change to a slice; it must not change anything itself."""
+"""Returns the change that an event makes to a slice; must not change anything itself."""
 
 # Any: as for `SliceType`
 type AnySlice = Slice[Any]
 type AnyReducer = Reducer[Any, Any]
 
-# Any: `Slice` adds the type of the values; the empty list has neither a value nor a tail.
+# Any: `Slice` adds the type of the values; the empty list has no value and no tail.
 type AnyValue = Any
 type Values = list[AnyValue]
 type Node = tuple[AnyValue, AnyValue, int]
@@ -65,7 +65,7 @@ EMPTY: Node = (None, None, 0)
 
 
 def chain(values: Iterable[object]) -> Node:
-    """Returns the linked list of `values`, the last as its head."""
+    """Returns a linked list of `values`, with the last value as its head."""
     head = EMPTY
     for value in values:
         head = value, head, head[2] + 1
@@ -73,7 +73,7 @@ def chain(values: Iterable[object]) -> Node:
 
 
 def read(head: Node, start: int = 0) -> Values:
-    """Returns the values of a list without the first `start`, oldest first."""
+    """Returns a list's values except the first `start`, oldest first."""
     values: Values = [None] * (head[2] - start)
     for index in reversed(range(len(values))):
         values[index], head, _ = head
@@ -84,9 +84,10 @@ type Register = WeakMethod[Callable[[SliceType, AnySlice, AnyReducer], None]]
 
 
 class Slice[T]:
-    """All values of one type in a session, as `session[T]` returns it.
+    """All values of one type in a session, as returned by `session[T]`.
 
-    Iteration and `all` use the values at that moment. Length and `latest` take constant time.
+    Iteration and `all` use the values at the time of the call. `len` and `latest` take constant
+    time.
     """
 
     __slots__ = ("_lock", "_register", "head", "slice_type")
@@ -122,14 +123,14 @@ class Slice[T]:
             self.head = chain(values)
 
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
-        """Removes the values that `predicate` accepts, by default all."""
+        """Removes the values that `predicate` accepts, or all values if there is no `predicate`."""
         with self._lock:
             self.seed(*([] if predicate is None else [v for v in self if not predicate(v)]))
 
     def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
         """Folds later events of exactly `event_type` into this slice with `reducer`.
 
-        Raises `TypeError` unless `event_type` is a class and `reducer` is callable.
+        Raises `TypeError` if `event_type` is not a class or `reducer` is not callable.
         """
         if not isinstance(event_type, type):
             raise TypeError(f"the event type for register must be a class, got {event_type!r}")
@@ -139,7 +140,7 @@ class Slice[T]:
                 f"append_all, got {reducer!r}"
             )
         register = self._register()
-        if register is not None:  # otherwise, the session no longer exists and folds no events
+        if register is not None:  # otherwise, the session no longer exists
             register(event_type, self, reducer)
 
     def __len__(self) -> int:
@@ -155,7 +156,7 @@ class Slice[T]:
         return f"<Slice of {len(self)} {self.slice_type.__name__}>"
 
     def apply(self, op: SliceOp[T]) -> None:
-        """Applies the operation that a reducer returned; raises `TypeError` for other values."""
+        """Applies the operation returned by a reducer; raises `TypeError` for any other value."""
         match op:
             case Append(value):
                 self.append(value)

@@ -1,8 +1,8 @@
 """Captures a session's state as a value, and converts that value to and from JSON.
 
-In JSON, a slice has its type's name. Reading looks up names only among the types that the caller
-passes, so a file can name a type but never import one. A written snapshot can always be read back
-as equal values; otherwise, writing raises `SerdeError`.
+In JSON, a slice is identified by its type's name. When reading, names are looked up only among the
+types that the caller passes, so a file can name a type but never import one. A snapshot that was
+written can always be read back as equal values; otherwise, writing it raises `SerdeError`.
 """
 
 import json
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 type Changes = dict[str, dict[str, Json]]
-"""Changes by slice name: `"added"` has new values, and `"set"` has complete new contents."""
+"""Changes by slice name: `"added"` contains new values, and `"set"` complete new contents."""
 
 _VERSION = 1
 _library_types: set[SliceType] = set()
 
 
 def library_state[T](kind: type[T]) -> type[T]:
-    """Marks state of the library itself, which users can read without passing its type."""
+    """Marks the library's own state, which users can read without passing its type."""
     _library_types.add(kind)
     return kind
 
@@ -50,9 +50,10 @@ def library_state[T](kind: type[T]) -> type[T]:
 live_types: set[SliceType] = set()
 """The types of values that keep changing, such as a chat's turn; tool calls do not change them.
 
-Such a value has a `name`. A snapshot contains its present value, which `fixed()` returns. A
-session's `restore` keeps the value while it `is_running`, and omits other values with its name. If
-a snapshot was taken during a tool call, `before_call` is the snapshot from before that call.
+Such a value has a `name`. A snapshot contains its current value, which `fixed()` returns. A
+session's `restore` keeps the value while it `is_running`, and omits other values with the same
+name. If a snapshot was taken during a tool call, `before_call` is the snapshot from before that
+call.
 """
 
 
@@ -66,7 +67,7 @@ def with_running(now: Node, restored: Node) -> Node:
 
 
 class _StoredForm(NamedTuple):
-    """The type that replaces another one in JSON, and the conversions in both directions."""
+    """The type that replaces another type in JSON, and the conversions in both directions."""
 
     kind: AnyType  # created at run time
     dump: Callable[[AnyValue], AnyValue]
@@ -84,7 +85,7 @@ def stored_as[T, S](
 
 
 class _History(NamedTuple):
-    """The name of a class in snapshots, its earlier names, and its removed fields."""
+    """A class's name in snapshots, its earlier names, and its removed fields."""
 
     name: str
     renamed_from: tuple[str, ...]
@@ -97,13 +98,13 @@ _HISTORY = "__weakincentives_state__"
 def state[T](
     *, name: str, renamed_from: Iterable[str] = (), removed: Iterable[str] = ()
 ) -> Callable[[type[T]], type[T]]:
-    """Marks a class of state: snapshots call it `name`, regardless of its module and its own name.
+    """Sets a state class's name in snapshots to `name`, whatever its module and its own name.
 
     Snapshots that use one of the names in `renamed_from` are read as this class; such a name comes
-    from an earlier `@state`, or is `module:qualified name` for a class without one. The fields
-    `removed` are ignored if a snapshot still has them. A field that older snapshots do not have
-    needs a default. Raises `ValueError` for a name with characters other than letters, digits, `.`,
-    `_` and `-`.
+    from an earlier `@state`, or is `module:qualified name` for a class that had no `@state`. The
+    fields in `removed` are ignored if a snapshot still contains them. A field that is missing from
+    older snapshots needs a default. Raises `ValueError` for a name with characters other than
+    letters, digits, `.`, `_` and `-`.
     """
     if re.fullmatch(r"[\w.-]+", name) is None:
         raise ValueError(f"invalid state name {name!r}: use only letters, digits, '.', '_' and '-'")
@@ -122,7 +123,7 @@ def _history(kind: SliceType) -> _History | None:
 
 
 class SessionSnapshot:
-    """The head of every STATE slice of a session at one moment; takes O(number of slices)."""
+    """The heads of a session's STATE slices at one moment; takes O(number of slices) time."""
 
     __slots__ = ("slices",)
 
@@ -130,12 +131,12 @@ class SessionSnapshot:
         self.slices = slices
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Lists values for copies and pickles, which would recurse along a linked list."""
+        """Copies and pickles lists of values, because a linked list would recurse."""
         slices = self.committed().slices
         return _of_values, ({kind: read(head) for kind, head in slices.items()},)
 
     def committed(self) -> "SessionSnapshot":
-        """Returns the snapshot without the changes of a tool call that was running then."""
+        """Returns the snapshot without the changes of a tool call that was running at the time."""
         for kind in live_types:
             turns = self.slices.get(kind, EMPTY)
             for value in read(turns):
@@ -146,7 +147,7 @@ class SessionSnapshot:
     def to_json(self) -> str:
         """Returns JSON text from which `from_json` restores equal slices.
 
-        Raises `SerdeError` with slice, path and type for a value that JSON cannot represent
+        Raises `SerdeError`, with the slice, path and type, for a value that JSON cannot represent
         exactly, and for two types with the same name, such as local classes.
         """
         slices: dict[str, str] = {}
@@ -164,7 +165,8 @@ class SessionSnapshot:
     def since(self, before: "SessionSnapshot") -> Changes:
         """Returns the changes since `before`, a snapshot of the same session, as JSON values.
 
-        The time depends only on the changed values. Raises `SerdeError` like `to_json`.
+        The time needed depends only on the changed values. Raises the same `SerdeError` as
+        `to_json`.
         """
         changes: Changes = {}
         for kind, old, head, start in self.changed_since(before):
@@ -178,8 +180,8 @@ class SessionSnapshot:
     ) -> Iterator[tuple[SliceType, Node, Node, int]]:
         """Yields each slice that has changed since `before`, with its old and new content.
 
-        The last number is how many of the first values are certainly unchanged: either all old
-        values or none.
+        The number counts the values at the start that are known to be unchanged: either all of the
+        old values or none.
         """
         for kind, new in self.slices.items():
             old = before.slices.get(kind, EMPTY)
@@ -194,11 +196,11 @@ class SessionSnapshot:
     def from_json(
         cls, text: str | bytes, types: Iterable[SliceType], known: Iterable[SliceType] = ()
     ) -> "SessionSnapshot":
-        """Parses the JSON of `to_json`, whose slices may have types in `types` and `known`.
+        """Parses JSON written by `to_json`; its slices must have types in `types` or `known`.
 
-        Finds a class by its name or by an earlier name given to `@state`. A class in `types` is
-        found even if it has moved to another module. Raises `SerdeError` for a slice of another
-        type, another version, and invalid values.
+        A class is found by its name, or by an earlier name given to `@state`. A class in `types` is
+        found even if it has moved to another module. Raises `SerdeError` for a slice of any other
+        type, another version, or invalid values.
         """
         moved = frozenset(types)
         # typeshed does not know that every class has a hash
@@ -250,7 +252,7 @@ def _of_values(slices: Mapping[SliceType, Values]) -> SessionSnapshot:
 def parse_changes(
     changes: Changes, types: Iterable[SliceType]
 ) -> Iterator[tuple[str, SliceType, Values]]:
-    """Yields each change of `SessionSnapshot.since`: `"added"` or `"set"`, the type, the values.
+    """Yields each change from `SessionSnapshot.since`: `"added"` or `"set"`, type and values.
 
     Raises `SerdeError` for a type that is not in `types`, and for invalid values.
     """
@@ -277,7 +279,7 @@ def types_by_name(names: Iterable[str], types: Iterable[SliceType]) -> dict[str,
 def _find_types(
     names: Iterable[str], known: Collection[SliceType], moved: Collection[SliceType]
 ) -> tuple[dict[str, SliceType], tuple[ValidationIssue, ...]]:
-    """Finds each name in `known`, or its qualified name in `moved`; returns types and issues."""
+    """Looks up each name in `known`, or its qualified name in `moved`; returns types and issues."""
     by_name = _by_name(known)
     types: dict[str, SliceType] = {}
     issues: list[ValidationIssue] = []
@@ -295,7 +297,7 @@ def _find_types(
 
 
 def _by_name(types: Iterable[SliceType]) -> dict[str, SliceType]:
-    """Returns types by their present and earlier names; present names take precedence."""
+    """Returns types by their current and earlier names; current names take precedence."""
     types = [*types]
     earlier = {
         name: kind
@@ -307,7 +309,7 @@ def _by_name(types: Iterable[SliceType]) -> dict[str, SliceType]:
 
 
 def _drop_removed(text: str | bytes, types: Mapping[str, SliceType]) -> str | bytes:
-    """Returns the text of a snapshot without fields that its types no longer have."""
+    """Returns a snapshot's text without fields that its types no longer have."""
     if not any((history := _history(kind)) and history.removed for kind in types.values()):
         return text
     try:
@@ -340,7 +342,7 @@ def _rows_type(kind: SliceType) -> AnyType:
 
 @lru_cache(maxsize=1024)
 def _is_readable(kind: SliceType) -> bool:
-    """Whether a slice of this type can be read from JSON; a session may also have other slices."""
+    """Whether a slice of this type can be read from JSON; a session can also contain others."""
     try:
         serde.parse_json(_rows_type(kind), "[]")
     except SerdeError:
@@ -361,20 +363,20 @@ def _text_type(types: tuple[tuple[str, SliceType], ...]) -> AnyType:
 
 
 def _values(kind: SliceType, rows: Values) -> Values:
-    """Returns the values of a slice whose `rows` were read from JSON."""
+    """Returns a slice's values from the `rows` that were read from JSON."""
     form = _stored_forms.get(kind)
     return rows if form is None else [form.parse(row) for row in rows]
 
 
 def type_name(kind: SliceType) -> str:
-    """Returns a type's name in JSON: the one in `@state`, otherwise module and qualified name."""
+    """Returns a type's name in JSON: its `@state` name, otherwise module and qualified name."""
     if (history := _history(kind)) is not None:
         return history.name
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _dump(kind: SliceType, values: Values) -> str:
-    """Writes the values of a slice as JSON; a `SerdeError` has the slice's name in each path."""
+    """Writes a slice's values as JSON; the paths of a `SerdeError` include the slice's name."""
     rows = values
     if (form := _stored_forms.get(kind)) is not None:
         rows = [row for value in values if (row := form.dump(value)) is not None]
@@ -387,7 +389,7 @@ def _dump(kind: SliceType, values: Values) -> str:
 
 
 def _to_decisions(overrides: VisibilityOverrides) -> list[SetVisibilityOverride]:
-    """Returns the overrides as a list, because JSON cannot have paths as keys."""
+    """Returns the overrides as a list, because JSON does not allow paths as keys."""
     return [
         SetVisibilityOverride(path=path, visibility=visibility)
         for path, visibility in overrides.overrides.items()
